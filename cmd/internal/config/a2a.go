@@ -5,7 +5,7 @@ package config
 type A2A struct {
 	// Serve A2A to callers with a token from agentmesh a2a token: on or off.
 	Serve string `key:"serve"`
-	// Also serve callers without a token, for tests of the protocol. All of them together are one stranger.
+	// Also serve callers without a token, for tests of the protocol. The node treats all of them as one stranger.
 	// Danger: these callers see each other's messages and answers.
 	Anonymous bool `key:"anonymous"`
 }

@@ -6,8 +6,8 @@ import (
 	"github.com/agentmesh/agentmesh/node/calendar"
 )
 
-// Calendar lets the node answer mesh.schedule from the owner's calendars. Setting files or url turns it on. It then
-// answers before every hook.
+// Calendar lets the node answer mesh.schedule from the owner's calendars. Setting files or url turns this on. Hooks
+// then get no messages with this intent.
 type Calendar struct {
 	// .ics files, and folders of them, with the owner's busy times.
 	Files []string `key:"files"`

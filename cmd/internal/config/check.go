@@ -34,7 +34,7 @@ func (s Source) LoadAndCheck(kinds []bridge.Kind) (Config, error) {
 // Check returns all problems with the values, joined, or nil. kinds are the kinds of links that the program has.
 func (c Config) Check(kinds []bridge.Kind) error {
 	var p problems
-	c.checkEdge(&p)
+	c.checkProcess(&p)
 	c.checkCard(&p)
 	for i, h := range c.Hooks {
 		h.check(&p, fmt.Sprintf("hooks[%d]", i))
@@ -90,8 +90,8 @@ func (c Config) Check(kinds []bridge.Kind) error {
 	return errors.Join(p...)
 }
 
-// checkEdge checks the keys for the roles of the process, its listeners, and the directories.
-func (c Config) checkEdge(p *problems) {
+// checkProcess checks the keys that describe the process itself: its roles, its listeners, and its directories.
+func (c Config) checkProcess(p *problems) {
 	host, ok := p.checkAddress("listen", c.Listen)
 	switch {
 	case !ok:

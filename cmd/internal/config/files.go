@@ -71,7 +71,7 @@ func (s Source) MissingPrograms(cfg Config) []string {
 // of the configuration: a file may be made later.
 func (s Source) MissingFiles(cfg Config) []string {
 	var out []string
-	look := func(key, file string) {
+	tryOpen := func(key, file string) {
 		if file == "" {
 			return
 		}
@@ -82,22 +82,22 @@ func (s Source) MissingFiles(cfg Config) []string {
 		}
 		_ = f.Close() // nothing was written
 	}
-	look("invite_file", cfg.InviteFile)
-	look("mess.invite_file", cfg.MESS.InviteFile)
-	look("calendar.password_file", cfg.Calendar.PasswordFile)
-	look("notify.secret_file", cfg.Notify.SecretFile)
-	look("store.key_file", cfg.Store.KeyFile)
-	look("tls.cert_file", cfg.TLS.CertFile)
-	look("tls.key_file", cfg.TLS.KeyFile)
+	tryOpen("invite_file", cfg.InviteFile)
+	tryOpen("mess.invite_file", cfg.MESS.InviteFile)
+	tryOpen("calendar.password_file", cfg.Calendar.PasswordFile)
+	tryOpen("notify.secret_file", cfg.Notify.SecretFile)
+	tryOpen("store.key_file", cfg.Store.KeyFile)
+	tryOpen("tls.cert_file", cfg.TLS.CertFile)
+	tryOpen("tls.key_file", cfg.TLS.KeyFile)
 	for i, h := range cfg.Hooks {
-		look(fmt.Sprintf("hooks[%d].secret_file", i), h.SecretFile)
+		tryOpen(fmt.Sprintf("hooks[%d].secret_file", i), h.SecretFile)
 	}
 	for i, l := range cfg.Links {
-		look(fmt.Sprintf("links[%d].token_file", i), l.TokenFile)
+		tryOpen(fmt.Sprintf("links[%d].token_file", i), l.TokenFile)
 	}
 	for i, space := range cfg.MEW.Spaces {
 		for j, p := range space.Participants {
-			look(fmt.Sprintf("mew.spaces[%d].participants[%d].token_file", i, j), p.TokenFile)
+			tryOpen(fmt.Sprintf("mew.spaces[%d].participants[%d].token_file", i, j), p.TokenFile)
 		}
 	}
 	return out

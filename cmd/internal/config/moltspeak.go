@@ -62,21 +62,21 @@ func (c MoltSpeak) check(p *problems) {
 	if _, ok := message.ParseName(c.Agent + "@x"); !ok && c.Agent != "" {
 		p.add("moltspeak.agent", "must be 1 to 128 characters from A-Z a-z 0-9 _ -")
 	}
-	peers := func(key string, list []string) {
+	checkPeers := func(key string, list []string) {
 		for i, name := range list {
 			if _, ok := message.ParseName(name); !ok {
 				p.add(fmt.Sprintf("%s[%d]", key, i), "must be agent@org")
 			}
 		}
 	}
-	peers("moltspeak.plain_conf", c.PlainConf)
-	peers("moltspeak.reveal", c.Reveal)
+	checkPeers("moltspeak.plain_conf", c.PlainConf)
+	checkPeers("moltspeak.reveal", c.Reveal)
 	for i, t := range c.Tools {
 		key := fmt.Sprintf("moltspeak.tools[%d]", i)
 		if t.Name == "" || len(t.Name) > 256 {
 			p.add(key+".name", "must have 1 to 256 bytes")
 		}
-		peers(key+".peers", t.Peers)
+		checkPeers(key+".peers", t.Peers)
 	}
 }
 

@@ -56,6 +56,7 @@ func (c Notify) PageHost() string {
 	return u.Hostname()
 }
 
+// check adds the problems of the keys to p. listen is owner_api.listen.
 func (c Notify) check(p *problems, listen string) {
 	p.checkOneOf("notify.content", c.Content, "summary", "none")
 	p.checkOneOf("notify.format", c.Format, "json", "text", "ntfy")
