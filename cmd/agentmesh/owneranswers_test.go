@@ -230,7 +230,7 @@ func (r *ownerReplay) receive(from string) {
 		r.t.Fatal(err)
 	}
 	req.Header.Set("Content-Type", "application/json")
-	resp, err := client.InProcess(r.p.Listener()).RoundTrip(req)
+	resp, err := client.InProcess(r.p.Handler()).RoundTrip(req)
 	if err != nil {
 		r.t.Fatal(err)
 	}

@@ -42,8 +42,8 @@ func a2aRelay(p *Process, id wire.AgentID) string {
 	return strings.TrimSuffix(relay.Base, "/v1") + "/a2a/" + string(id)
 }
 
-// addA2AMetadata adds the URL of the A2A card to the card, if the node serves A2A and others can reach it. Directories
-// then list the node as an A2A agent (decision 50).
+// addA2AMetadata adds the URL of the A2A card to the metadata of card, if the node serves A2A and others can reach it.
+// Directories then list the node as an A2A agent (decision 50).
 func addA2AMetadata(p *Process, card wire.Card, base string) (wire.Card, error) {
 	relay := a2aRelay(p, card.ID)
 	if p.cfg.A2A.Serve != "on" || relay == "" && !isPublishable(p.cfg, base, card.Endpoint) {

@@ -55,14 +55,14 @@ func servesAgentRelay(p *Process) bool {
 
 func (p *Process) relayConfig() relay.Config {
 	c := p.cfg.AgentRelay
-	mode, registrations := credential.Closed, offBelowOne(c.RegistrationsPerHour)
+	mode, registrations := credential.Closed, zeroIsOff(c.RegistrationsPerHour)
 	if !p.cfg.Public() {
 		mode, registrations = credential.Open, -1 // AR-36; no limits in the local profile, as at the directory
 	}
 	has := func(name string) bool { return slices.Contains(c.Extensions, name) }
 	return relay.Config{
 		Name: c.Name, Records: p.bridgeStore.Records(), Registration: cmp.Or(credential.Mode(c.Registration), mode),
-		Stats: relay.StatsMode(c.Stats), MaxAgents: c.MaxAgents, PerMinute: offBelowOne(c.PerMinute), PerHour: offBelowOne(c.PerHour),
+		Stats: relay.StatsMode(c.Stats), MaxAgents: c.MaxAgents, PerMinute: zeroIsOff(c.PerMinute), PerHour: zeroIsOff(c.PerHour),
 		RegistrationsPerHour: registrations, Origins: c.Origins, AnyOrigin: p.cfg.Public(),
 		Extensions: relay.Extensions{
 			Semantic: has("semantic"), Voting: has("voting"), History: has("history"),

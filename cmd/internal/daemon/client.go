@@ -129,7 +129,8 @@ func Running(ctx context.Context, dir string) *Client {
 	return c
 }
 
-// dialSocket returns a client of the process that listens on a socket, or nil. door names the client's interface.
+// dialSocket returns a client of the process that listens on a socket, or nil. door names this client in the audit
+// log, or is [httpapi.DoorOfAgent].
 func dialSocket(ctx context.Context, socket, door string) *Client {
 	var dialer net.Dialer
 	dial := func(ctx context.Context, _, _ string) (net.Conn, error) {

@@ -120,6 +120,7 @@ func (h *hosting) publish(ctx context.Context, p *Process) error {
 	return h.store(ctx, p, self)
 }
 
+// store stores self as the process that runs the bridges.
 func (h *hosting) store(ctx context.Context, p *Process, self host) error {
 	c := store.Change{Record: store.Record{NS: nsHosting, Key: h.lease, Body: wire.MustMarshal(self)}, IfRev: store.Any}
 	return p.store.Records().Apply(ctx, []store.Change{c}, time.Now())

@@ -173,8 +173,8 @@ func (c configChanger) tokenFile(name string) string {
 	return c.p.home.Path(filepath.Join("links", name+".token"))
 }
 
-// apply changes the configuration file and the files in others, and makes serve, if it is running, start again. If
-// serve does not start with the new configuration, it restores the files.
+// apply calls change, which changes the configuration file and perhaps the files in others. If serve is running, apply
+// then makes it start again. If serve cannot start with the new configuration, serve restores the files.
 func (c configChanger) apply(name string, change func() error, others ...string) (ConfigChange, error) {
 	c.p.rerun.editing.Lock()
 	defer c.p.rerun.editing.Unlock()
@@ -198,7 +198,7 @@ func (c configChanger) apply(name string, change func() error, others ...string)
 	return ConfigChange{Name: name, Running: running}, nil
 }
 
-// snapshot returns a function that restores a file, or the file to which a symbolic link leads, as it is now.
+// snapshot reads a file, or the file to which a symbolic link leads, and returns a function that restores its content.
 func snapshot(path string) (restore func() error, err error) {
 	if target, err := filepath.EvalSymlinks(path); err == nil {
 		path = target
@@ -238,7 +238,7 @@ func (o *Client) AwaitLink(ctx context.Context, name string) (LinkTest, error) {
 		if o := Running(ctx, string(o.home)); o != nil {
 			tested, err := Fetch(ctx, o, TestLink.Call(name))
 			err = errors.Join(err, o.Close())
-			if err == nil || exit.Code(err) == exit.Input || time.Now().After(end) {
+			if err == nil || exit.Code(err) == exit.Input || time.Now().After(end) { // exit.Input: serve has undone the change
 				return tested, err
 			}
 		}

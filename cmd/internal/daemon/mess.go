@@ -27,8 +27,8 @@ func newMESS(p *Process, links []linkConfig, mesh bridge.Mesh) (bridge.Service, 
 	cfg := mess.Config{
 		Exchange: exchange.New(exchange.Config{
 			ID: c.Exchange, Store: p.bridgeStore, Files: files, Registration: registration, Invite: invite, Logger: p.log,
-			CallsPerMinute: offBelowOne(c.CallsPerMinute), ThreadsPerHour: offBelowOne(c.ThreadsPerHour),
-			RegistrationsPerHour: offBelowOne(c.RegistrationsPerHour),
+			CallsPerMinute: zeroIsOff(c.CallsPerMinute), ThreadsPerHour: zeroIsOff(c.ThreadsPerHour),
+			RegistrationsPerHour: zeroIsOff(c.RegistrationsPerHour),
 		}),
 		Serve: c.Serve == "on" || c.Serve == "auto" && !p.cfg.Public(), Local: !p.cfg.Public(), URL: p.base, Route: c.Route, Notify: c.Notify,
 		Mesh: mesh, Names: p.node.OwnerAPI(), Notices: p.notices, Store: p.bridgeStore, HTTP: p.http, Logger: p.log,

@@ -46,7 +46,7 @@ func (p *Process) setSecrets(hook *notify.Webhook) error {
 	return err
 }
 
-// parseWebhookSecrets parses secrets that white space separates.
+// parseWebhookSecrets parses a list of secrets that are separated by white space.
 func parseWebhookSecrets(text string) (secrets []client.WebhookSecret, err error) {
 	for word := range strings.FieldsSeq(text) {
 		secret, err := client.ParseWebhookSecret(word)

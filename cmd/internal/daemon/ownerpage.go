@@ -37,7 +37,7 @@ func (p *Process) mountPages() {
 		})
 	}
 	p.mountLinksPage(pages)
-	if wrap := wrapFront(p); wrap != nil && p.registry == nil {
+	if wrap := wrapFront(p); wrap != nil && p.registry == nil { // a directory has its own page at /
 		p.edge.Echo().Match([]string{http.MethodGet, http.MethodHead}, "/", wrap(echo.NotFoundHandler))
 	}
 	for _, b := range p.bridges {

@@ -71,10 +71,10 @@ type Process struct {
 	store       *store.Observed // db for the services, with callbacks on commits
 	session     *store.Session  // the leases of this process
 	http        *client.HTTP
-	edge        *httpapi.Server
-	certs       *certs.Source // only while the process serves; nil if the listener speaks plain HTTP
-	plain       net.Listener  // the plain HTTP listener beside one with TLS; nil if not configured
-	owner       *httpapi.Owner
+	edge        *httpapi.Server     // the listener that others reach
+	certs       *certs.Source       // only while the process serves; nil if the listener speaks plain HTTP
+	plain       net.Listener        // the plain HTTP listener beside one with TLS; nil if not configured
+	owner       *httpapi.Owner      // the listeners of the owner API
 	registry    *directory.Registry // nil without the role directory
 	followers   operator.Followers  // of the directory's feed
 	mirror      string              // URL of the directory that the registry mirrors, or ""
@@ -169,8 +169,8 @@ func (p *Process) assemble(ctx context.Context, base string) error {
 	p.edge = httpapi.New(httpapi.Config{
 		Local: !p.cfg.Public(), PublicURL: p.cfg.PublicURL, TLS: p.tlsConfig(),
 		TrustedProxies: p.cfg.Network.TrustedProxies.Prefixes(), ProxyHere: p.cfg.TrustsLocalProxy(),
-		CORSOrigins: p.cfg.Network.CORSOrigins, RequestsPerMinute: offBelowOne(p.cfg.Limits.RequestsPerMinute), Exempt: exempt,
-		MaxConns: offBelowOne(p.cfg.Network.MaxConnections), MaxConnsPerAddr: offBelowOne(p.cfg.Network.MaxConnectionsPerAddress),
+		CORSOrigins: p.cfg.Network.CORSOrigins, RequestsPerMinute: zeroIsOff(p.cfg.Limits.RequestsPerMinute), Exempt: exempt,
+		MaxConns: zeroIsOff(p.cfg.Network.MaxConnections), MaxConnsPerAddr: zeroIsOff(p.cfg.Network.MaxConnectionsPerAddress),
 		Version: p.build.Version, Logger: p.log, Metrics: p.metrics,
 	})
 	p.owner = httpapi.NewOwner(httpapi.OwnerConfig{
@@ -221,6 +221,7 @@ func (p *Process) assemble(ctx context.Context, base string) error {
 // OwnDirectory is the alias of the directory in the node's own process.
 const OwnDirectory = "own"
 
+// addDirectory makes the directory of this process. base is the base URL of the directory (…/v1).
 func (p *Process) addDirectory(base string) error {
 	shown := site.Operator{Name: p.cfg.Site.Name, Contact: p.cfg.Site.Contact, Terms: p.cfg.Site.Terms}
 	if p.cfg.Site.Logo != "" {
@@ -232,8 +233,8 @@ func (p *Process) addDirectory(base string) error {
 	cfg := directory.Config{
 		Store: p.store, Session: p.session, BaseURL: base, Local: !p.cfg.Public(), Mode: directory.Mode(p.cfg.Registration.Mode),
 		Quotas: directory.Quotas{
-			PerToken: offBelowOne(p.cfg.Registration.CardsPerToken), PerHost: offBelowOne(p.cfg.Registration.CardsPerHost),
-			PerHour: offBelowOne(p.cfg.Registration.PerHour),
+			PerToken: zeroIsOff(p.cfg.Registration.CardsPerToken), PerHost: zeroIsOff(p.cfg.Registration.CardsPerHost),
+			PerHour: zeroIsOff(p.cfg.Registration.PerHour),
 		},
 		Site: shown, Lifetime: p.cfg.Registration.Lifetime, AllowPrivate: p.cfg.Network.AllowPrivate, Addresses: p.edge.Addresses(), Version: p.build.Version, Logger: p.log,
 	}
@@ -258,6 +259,7 @@ func (p *Process) addDirectory(base string) error {
 	return nil
 }
 
+// addNode makes the node. base is the URL of the process for others.
 func (p *Process) addNode(ctx context.Context, base string) error {
 	stored, err := p.home.Card()
 	if err != nil {
@@ -300,7 +302,7 @@ func (p *Process) addNode(ctx context.Context, base string) error {
 		Identity: node.Identity{Key: p.secrets.Key, Card: card}, Age: append([]*signing.PrivateKey{p.secrets.Age}, p.secrets.OldAges...),
 		Policy: p.cfg.Policy(), Outbound: p.cfg.Outbound(), Rates: p.cfg.Rates(), Exempt: exempt,
 		Routes: prependCalendar(scheduler, routes), Schemas: schemas, Notices: p.notices, Audit: p.audit, Agreed: p.events,
-		SyncDeadline: p.cfg.Timeouts.Sync, HookTimeout: p.cfg.Timeouts.Hook, HoldFor: p.cfg.Timeouts.Hold, RemindAfter: offBelowOne(p.cfg.Timeouts.Remind),
+		SyncDeadline: p.cfg.Timeouts.Sync, HookTimeout: p.cfg.Timeouts.Hook, HoldFor: p.cfg.Timeouts.Hold, RemindAfter: zeroIsOff(p.cfg.Timeouts.Remind),
 		Idle: p.cfg.Conversations.Idle, Retention: p.cfg.Conversations.Retention, MaxKept: p.cfg.Conversations.MaxKept,
 		MaxBytes: p.cfg.Conversations.MaxBytes, PersonalData: personal.Types, SaveKey: keyring{p}.save, CurrentKey: keyring{p}.readCurrent, RetiredKey: keyring{p}.readRetired, FirstKey: keyring{p}.readFirst, Logger: p.log, Metrics: p.metrics,
 		Process: p.processStatus, Follower: p.hosting.isElsewhere(),
@@ -414,6 +416,8 @@ func (p *Process) operations() []owner.Operation {
 	})
 }
 
+// ownerCard answers with the card of the agent whose id or alias is in the path. If no directory has a card that proves
+// the id, it answers with one that does not.
 func (p *Process) ownerCard(c echo.Context) error {
 	ctx := c.Request().Context()
 	id := wire.AgentID(c.Param("id"))
@@ -467,8 +471,8 @@ func (p *Process) AwaitAttempts(ctx context.Context) {
 	p.node.AwaitAttempts(ctx)
 }
 
-// offBelowOne turns 0, which switches a limit off in the configuration, into -1, which does so in the services.
-func offBelowOne[T int | int64 | time.Duration](n T) T {
+// zeroIsOff turns 0, which switches a limit off in the configuration, into -1, which does so in the services.
+func zeroIsOff[T int | int64 | time.Duration](n T) T {
 	if n == 0 {
 		return -1
 	}
@@ -508,5 +512,5 @@ func (p *Process) auditOperator(d moderation.Decision) store.Change {
 	return p.audit.Change(entry)
 }
 
-// Listener returns a handler with the routes of the listener that others reach. It does not check host or origin.
-func (p *Process) Listener() http.Handler { return p.edge.Internal() }
+// Handler returns the handler of the listener that others reach, without the checks of host and origin.
+func (p *Process) Handler() http.Handler { return p.edge.Internal() }

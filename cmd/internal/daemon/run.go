@@ -37,7 +37,7 @@ func (r *rerun) start(undo func() error) bool {
 	}
 	r.sockets.hold()
 	r.addUndo(undo)
-	r.fail(nil)
+	r.setStartErr(nil)
 	r.wanted.Store(true)
 	r.stop()
 	return true
@@ -64,12 +64,13 @@ func (r *rerun) takeUndo() func() error {
 	return undo
 }
 
-func (r *rerun) fail(err error) {
+func (r *rerun) setStartErr(err error) {
 	r.mu.Lock()
 	defer r.mu.Unlock()
 	r.startErr = err
 }
 
+// failure returns why the process did not start with the newest configuration, or nil.
 func (r *rerun) failure() error {
 	r.mu.Lock()
 	defer r.mu.Unlock()
@@ -93,9 +94,9 @@ func Run(
 		r.wanted.Store(false)
 		page, up, err := o.serve(ctx, started)
 		switch {
-		case err != nil && !up && undo != nil && ctx.Err() == nil && !isAway(err):
+		case err != nil && !up && undo != nil && ctx.Err() == nil && !isDatabaseAway(err):
 			o.Logger.Error("the new configuration does not start, so the old one is back", "err", err)
-			r.fail(err)
+			r.setStartErr(err)
 			if err := undo(); err != nil {
 				return err
 			}
@@ -105,9 +106,9 @@ func Run(
 			if err != nil {
 				o.Logger.Warn("the process did not stop cleanly before it starts again", "err", err)
 			}
-		case ctx.Err() != nil && !up && started == nil && (isAway(err) || errors.Is(err, context.Canceled)):
+		case ctx.Err() != nil && !up && started == nil && (isDatabaseAway(err) || errors.Is(err, context.Canceled)):
 			return nil // somebody ended the process while it started again
-		case !up && started == nil && isAway(err):
+		case !up && started == nil && isDatabaseAway(err):
 			o.Logger.Warn("start again in a second, because the database does not answer", "err", err)
 			r.addUndo(undo)
 			if !waiting.Pause(ctx, time.Second) {
@@ -120,7 +121,7 @@ func Run(
 		next, err := reload()
 		if err != nil { // somebody broke the file while this process served; see [rerun.failure]
 			o.Logger.Error("the configuration cannot be read, so this process goes on with the one that it has", "err", err)
-			r.fail(err)
+			r.setStartErr(err)
 			next = o
 		}
 		next.Passphrase, next.Mirror = o.Passphrase, o.Mirror
@@ -134,8 +135,8 @@ func Run(
 	}
 }
 
-// isAway reports whether a process could not start because the database does not answer.
-func isAway(err error) bool {
+// isDatabaseAway reports whether a process could not start because the database does not answer.
+func isDatabaseAway(err error) bool {
 	return errors.Is(err, store.ErrUnavailable) || exit.Code(err) == exit.Unavailable && !errors.Is(err, errPortInUse)
 }
 
