@@ -26,14 +26,14 @@ type bridgeKindArg struct {
 
 type bridgeEnableCmd struct{ bridgeKindArg }
 
-func (c *bridgeEnableCmd) Run(ctx context.Context, a *app) error { return c.serve(ctx, a, true) }
+func (c *bridgeEnableCmd) Run(ctx context.Context, a *app) error { return c.setServing(ctx, a, true) }
 
 type bridgeDisableCmd struct{ bridgeKindArg }
 
-func (c *bridgeDisableCmd) Run(ctx context.Context, a *app) error { return c.serve(ctx, a, false) }
+func (c *bridgeDisableCmd) Run(ctx context.Context, a *app) error { return c.setServing(ctx, a, false) }
 
-// serve switches serving the protocol on or off.
-func (c *bridgeKindArg) serve(ctx context.Context, a *app, on bool) error {
+// setServing makes this process serve the protocol to others, or stop serving it.
+func (c *bridgeKindArg) setServing(ctx context.Context, a *app, on bool) error {
 	return ask(ctx, a, daemon.SwitchBridge.With(daemon.BridgeSwitch{Serve: on}, c.Kind), func(change daemon.ConfigChange) {
 		state := map[bool]string{true: "on", false: "off"}[on]
 		if !change.Running {

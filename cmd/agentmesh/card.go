@@ -33,6 +33,7 @@ func (c *cardGetCmd) Run(ctx context.Context, a *app) error {
 	return a.showJSON(ctx, get[wire.Value]("cards/"+url.PathEscape(c.Agent), nil))
 }
 
+// showJSON makes a call and prints the answer as JSON, even without --json.
 func (a *app) showJSON(ctx context.Context, c owner.Call[wire.Value]) error {
 	a.globals.JSON = true
 	return ask(ctx, a, c, nil)

@@ -91,7 +91,7 @@ func fetchPages[T any](ctx context.Context, o *daemon.Client, path string, query
 	type itemPage struct {
 		Items  []T    `json:"items"`
 		Tokens []T    `json:"tokens"` // the items, in the list of invite codes
-		Cursor string `json:"cursor"`
+		Cursor string `json:"cursor"` // where the next page begins; other lists name it next
 		Next   string `json:"next"`
 	}
 	all := []T{}
@@ -218,11 +218,11 @@ type cardsImportCmd struct {
 	Reason string `required:"" placeholder:"TEXT" help:"Reason, for the audit log."`
 }
 
-// Bounds of a batch of an import, and of a line.
+// Bounds of an import, which sends the lines of its file in batches.
 const (
-	importLines = 100
-	importBytes = 8 << 20
-	importLine  = 1 << 20 // longest line: a card with all its retired keys
+	maxBatchLines = 100
+	maxBatchBytes = 8 << 20
+	maxLineBytes  = 1 << 20 // a card with all its retired keys
 )
 
 func (c *cardsImportCmd) Run(ctx context.Context, a *app) error {
@@ -240,6 +240,7 @@ func (c *cardsImportCmd) Run(ctx context.Context, a *app) error {
 	})
 }
 
+// send imports the cards in the lines of in, and returns the sums of the results of all batches.
 func (c *cardsImportCmd) send(ctx context.Context, o *daemon.Client, in io.Reader) (total directory.ImportResult, err error) {
 	lines, size := []json.RawMessage(nil), 0
 	flush := func() error {
@@ -255,7 +256,7 @@ func (c *cardsImportCmd) send(ctx context.Context, o *daemon.Client, in io.Reade
 		return err
 	}
 	scan := bufio.NewScanner(in)
-	scan.Buffer(nil, importLine)
+	scan.Buffer(nil, maxLineBytes)
 	for n := 1; scan.Scan(); n++ {
 		line := bytes.TrimSpace(scan.Bytes())
 		if len(line) == 0 {
@@ -265,7 +266,7 @@ func (c *cardsImportCmd) send(ctx context.Context, o *daemon.Client, in io.Reade
 			return total, exit.Fail(exit.Input, fmt.Errorf("line %d is not valid JSON", n))
 		}
 		lines, size = append(lines, bytes.Clone(line)), size+len(line)
-		if len(lines) == importLines || size > importBytes {
+		if len(lines) == maxBatchLines || size > maxBatchBytes {
 			if err := flush(); err != nil {
 				return total, err
 			}

@@ -11,6 +11,7 @@ func (c *completionCmd) Run(a *app) error {
 	return err
 }
 
+// completeCmd prints the possible last words of an incomplete command line. The completion scripts call it.
 type completeCmd struct {
 	Words []string `arg:"" optional:"" passthrough:"" help:"The words after the program's name. The last word is incomplete."`
 }

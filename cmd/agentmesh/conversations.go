@@ -59,7 +59,7 @@ func (c *conversationsShowCmd) Run(ctx context.Context, a *app) error {
 	})
 }
 
-// readConversation returns a conversation with all pages of its transcript. id may be the beginning of the id.
+// readConversation returns a conversation with all pages of its transcript. id may be only the beginning of an id.
 func readConversation(ctx context.Context, o *daemon.Client, id, peer string) (all owner.Transcript, err error) {
 	entries := []owner.Entry{}
 	for after := uint64(0); ; {

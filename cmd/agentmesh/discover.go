@@ -57,6 +57,7 @@ func (c *discoverCmd) Run(ctx context.Context, a *app) error {
 	return foundError(found)
 }
 
+// foundError returns an error without a text if the search found nothing.
 func foundError(found int) error {
 	if found == 0 {
 		return exit.FailSilently(exit.No)

@@ -62,7 +62,7 @@ func (a *app) showMess(v wire.Value, err error) error {
 
 const messAPI = "mess/exchange/"
 
-// errEmptyRef is the error for an empty ref or id, with which the path of a call would name another resource.
+// errEmptyRef is the error for an empty ref or id. A path with an empty element would name another resource.
 var errEmptyRef = exit.FailHint(exit.Usage, errors.New("the ref or id is empty"), "list the refs with: agentmesh mess list")
 
 // messCall makes a call to the exchange that this process or serve hosts, and returns the answer.
@@ -82,6 +82,8 @@ func messPost(ctx context.Context, a *app, b thread.Block) (wire.Value, error) {
 	return messCallIdempotent(ctx, a, http.MethodPost, messAPI+"messages", b.Tree().JSON(), "")
 }
 
+// parseMessAnswer parses an answer of the exchange. An answer contains other messages, so it may be deeper and larger than
+// a message.
 func parseMessAnswer(raw []byte) (wire.Value, error) {
 	v, err := wire.ParseLimits(raw, 2*wire.MaxDepth, 1_000_000)
 	if err != nil {
@@ -140,7 +142,7 @@ func (c *messRequestCmd) Run(ctx context.Context, a *app) error {
 	}
 	block := thread.Block{{Type: "request", Body: c.body()}}
 	if c.File != "" {
-		if c.body().Len() > 1 {
+		if c.body().Len() > 1 { // intent is always a member
 			return exit.Fail(exit.Usage, errors.New("--file contains the whole request: it goes only with --link, --json and --yaml"))
 		}
 		var err error

@@ -24,9 +24,10 @@ type messReply struct {
 type messThread struct {
 	ref    string
 	serial string // of the newest message, or --serial
-	action string // the action that the executor asks to confirm
+	action string // what the executor wants to do, if it asks for a confirmation
 }
 
+// read returns the state of the thread. --serial takes the place of the serial of the newest message.
 func (c messReply) read(ctx context.Context, a *app) (t messThread, err error) {
 	v, err := messCall(ctx, a, http.MethodGet, "requests/"+url.PathEscape(c.Ref), nil, nil)
 	if err != nil {

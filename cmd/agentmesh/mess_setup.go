@@ -45,6 +45,7 @@ func (c *messExecutorsCmd) add(ctx context.Context, a *app) error {
 			change = change.With(m.key, wire.Text(*m.text))
 		}
 	}
+	// --capability '' removes all capabilities
 	capabilities := slices.DeleteFunc(slices.Clone(c.Capability), func(id string) bool { return id == "" })
 	if c.Capability != nil {
 		change = change.With("capabilities", wire.Texts(capabilities))

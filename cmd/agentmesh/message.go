@@ -109,8 +109,8 @@ type verdict struct {
 	Digest        string `json:"digest,omitempty"` // SHA-256 of the signed bytes
 	Reason        string `json:"reason,omitempty"`
 	Diagnosis     string `json:"diagnosis,omitempty"`
-	Expected      string `json:"expected,omitempty"` // around the first difference
-	Signed        string `json:"signed,omitempty"`
+	Expected      string `json:"expected,omitempty"` // the bytes to sign, around the first difference
+	Signed        string `json:"signed,omitempty"`   // the bytes that were signed, there
 }
 
 func (c *messageVerifyCmd) Run(a *app) error {

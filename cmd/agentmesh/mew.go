@@ -53,7 +53,7 @@ type mewGatewayCmd struct {
 	NoAutoStart bool    `help:"Accepted for compatibility: agentmesh never starts participants."`
 }
 
-// mewDatabase is the name of the database in a gateway's state folder, with the lasting state of the participants.
+// mewDatabase is the file in a gateway's state folder that stores the lasting state of the participants.
 const mewDatabase = "gateway.db"
 
 func (c *mewGatewayCmd) Run(ctx context.Context, a *app) (err error) {

@@ -93,8 +93,8 @@ func (c *mewCancelCmd) Run(ctx context.Context, a *app) error {
 	return c.send(ctx, a, mewEnvelope{Kind: "reasoning/cancel", Context: c.Sequence, Payload: wire.Obj().WithOptional("reason", c.Reason)}, "asked to stop")
 }
 
-// mewPerson names a participant of a space, and gives the reason for what the command does to the participant.
-type mewPerson struct {
+// mewParticipant has the arguments of a command that acts on a participant of a space.
+type mewParticipant struct {
 	Participant string `arg:"" help:"Id of the participant."`
 	Reason      string `help:"Reason."`
 	mewTarget
@@ -102,7 +102,7 @@ type mewPerson struct {
 
 type mewPauseCmd struct {
 	For time.Duration `help:"Length of the pause, such as 5m (default: until mew resume)."`
-	mewPerson
+	mewParticipant
 }
 
 type mewPause struct {
@@ -118,13 +118,13 @@ func (c *mewPauseCmd) Run(ctx context.Context, a *app) error {
 	return c.send(ctx, a, e, "paused")
 }
 
-type mewResumeCmd struct{ mewPerson }
+type mewResumeCmd struct{ mewParticipant }
 
 func (c *mewResumeCmd) Run(ctx context.Context, a *app) error {
 	return c.send(ctx, a, mewEnvelope{Kind: "participant/resume", To: []string{c.Participant}, Payload: wire.Obj().WithOptional("reason", c.Reason)}, "resumed")
 }
 
-type mewShutdownCmd struct{ mewPerson }
+type mewShutdownCmd struct{ mewParticipant }
 
 func (c *mewShutdownCmd) Run(ctx context.Context, a *app) error {
 	return c.send(ctx, a, mewEnvelope{Kind: "participant/shutdown", To: []string{c.Participant}, Payload: wire.Obj().WithOptional("reason", c.Reason)}, "asked to leave")
@@ -147,7 +147,7 @@ func parseCapabilities(list []string) (wire.Value, error) {
 }
 
 type mewGrantCmd struct {
-	mewPerson
+	mewParticipant
 	Capability []string `arg:"" help:"A kind such as mcp/request, or a pattern as JSON."`
 }
 
@@ -162,7 +162,7 @@ func (c *mewGrantCmd) Run(ctx context.Context, a *app) error {
 
 type mewRevokeCmd struct {
 	Grant string `help:"Id of a grant to revoke, from mew status --json." placeholder:"ID"`
-	mewPerson
+	mewParticipant
 	Capability []string `arg:"" optional:"" help:"Capabilities to revoke, with all capabilities that they contain."`
 }
 
@@ -197,7 +197,7 @@ func (c *mewInviteCmd) Run(ctx context.Context, a *app) error {
 	return c.send(ctx, a, mewEnvelope{Kind: "space/invite", Payload: payload}, "invited "+terminal.Clean(c.Name))
 }
 
-type mewKickCmd struct{ mewPerson }
+type mewKickCmd struct{ mewParticipant }
 
 func (c *mewKickCmd) Run(ctx context.Context, a *app) error {
 	payload := wire.Obj(wire.TextField("participant_id", c.Participant)).WithOptional("reason", c.Reason)

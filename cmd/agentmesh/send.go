@@ -51,7 +51,7 @@ func (c *sendFlags) payload(a *app, text string) (wire.Value, error) {
 	case strings.HasPrefix(strings.TrimSpace(text), "{") && !c.Text:
 		v, err := wire.ParseObject([]byte(text))
 		if err != nil {
-			return wire.Value{}, exit.FailHint(exit.Input, fmt.Errorf("payload refused: %w", err), "what begins with { is JSON; add --text to send it as a text")
+			return wire.Value{}, exit.FailHint(exit.Input, fmt.Errorf("payload refused: %w", err), "a payload that begins with { is JSON; add --text to send it as a text")
 		}
 		return v, nil
 	case c.Intent != "" && c.Intent != string(wire.Deliver):

@@ -152,6 +152,7 @@ func (c *skillInstallCmd) prepare(a *app) error {
 	return nil
 }
 
+// isA2A reports whether the URL of the gateway is that of its A2A channel. The other choice is /hooks/agent.
 func (c *skillInstallCmd) isA2A() bool {
 	return !strings.HasSuffix(strings.TrimRight(c.Gateway, "/"), "/agent")
 }

@@ -78,9 +78,9 @@ type verification struct {
 	Sealed       int           `json:"sealed,omitempty"`
 	Opened       int           `json:"opened,omitempty"` // number of sealed messages whose key is in the file
 	Keys         []verifiedKey `json:"keys,omitempty"`
-	Prev         string        `json:"prev,omitempty"` // hash before the first entry of a log
-	Hash         string        `json:"hash,omitempty"` // hash of the last entry of a log
-	First        uint64        `json:"first,omitempty"`
+	Prev         string        `json:"prev,omitempty"`  // hash before the first entry of a log
+	Hash         string        `json:"hash,omitempty"`  // hash of the last entry of a log
+	First        uint64        `json:"first,omitempty"` // number of the first entry of a log
 	Last         uint64        `json:"last,omitempty"`
 }
 
