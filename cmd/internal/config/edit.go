@@ -44,7 +44,7 @@ func (s Source) Rewrite(edits []Edit, kinds []bridge.Kind) error {
 	return s.rewrite(kinds, func(data []byte) ([]byte, error) { return editFile(data, edits) }, func(before *Config, after Config) error {
 		for _, e := range edits {
 			if !after.hasEdit(e) {
-				return fmt.Errorf("%s is written in a form that only you can change", e.Key)
+				return fmt.Errorf("%s is written in a form that agentmesh cannot change; edit the file by hand", e.Key)
 			}
 			l, err := findLeaf(reflect.TypeFor[Config](), e.Key)
 			if err != nil {
@@ -98,7 +98,7 @@ func (s Source) rewrite(kinds []bridge.Kind, change func([]byte) ([]byte, error)
 			return err
 		}
 		if !reflect.DeepEqual(before, c) { // for example, if another key is on the same line
-			return errors.New("the file is written in a form that only you can change")
+			return errors.New("the file is written in a form that agentmesh cannot change; edit it by hand")
 		}
 		return f.Chmod(mode)
 	})
@@ -120,6 +120,7 @@ func (c Config) hasEdit(e Edit) bool {
 	return false
 }
 
+// editFile applies the edits one after another. It parses the file again for each edit, because an edit may move lines.
 func editFile(data []byte, edits []Edit) ([]byte, error) {
 	for _, e := range edits {
 		root, err := parseYAML("the configuration", data)

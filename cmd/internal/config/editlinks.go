@@ -14,7 +14,7 @@ import (
 
 // errLinkForm is the error for a list of links that is not a plain list with one link below the other. The program does
 // not change such a list.
-var errLinkForm = errors.New("links is written in a form that only you can change")
+var errLinkForm = errors.New("links is written in a form that agentmesh cannot change; edit the file by hand")
 
 // AddLink appends a link to the configuration file, which it edits as [Source.Rewrite] does. It writes only the string
 // fields of l.

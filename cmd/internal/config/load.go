@@ -81,6 +81,7 @@ type leaf struct {
 	typ   reflect.Type
 }
 
+// env returns the name of the environment variable that sets the leaf.
 func (l leaf) env() string {
 	return "AGENTMESH_" + strings.ToUpper(strings.ReplaceAll(l.key, ".", "_"))
 }
