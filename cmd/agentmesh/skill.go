@@ -93,6 +93,7 @@ func (c *skillInstallCmd) Run(ctx context.Context, a *app) error {
 	return (&serveCmd{}).Run(ctx, a)
 }
 
+// skillFolder returns the folder of skills, by default the one in OpenClaw's state directory.
 func (c *skillInstallCmd) skillFolder() (string, error) {
 	if c.To != "" {
 		return filepath.Abs(c.To)

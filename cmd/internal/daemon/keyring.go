@@ -36,6 +36,7 @@ func (k keyring) prepare(ctx context.Context, passphrase []byte, base string) er
 	return err
 }
 
+// addAgent adds new keys, and the card that it builds with them.
 func (k keyring) addAgent(keys datadir.Keys, passphrase []byte, base string) error {
 	if err := keys.AddNew(passphrase); err != nil {
 		return err

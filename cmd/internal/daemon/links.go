@@ -119,6 +119,7 @@ func testLink(ctx context.Context, b bridge.Service, name string) LinkTest {
 // configChanger changes the configuration file of a process.
 type configChanger struct{ p *Process }
 
+// add adds a link to the configuration file, and stores the token of the link in a file of the data directory.
 func (c configChanger) add(in NewLink) (ConfigChange, error) {
 	l := bridge.Link{
 		Name: in.Name, Kind: in.Kind, URL: in.URL, Space: in.Space, Participant: in.Participant, AgentID: in.AgentID, Exchange: in.Exchange,

@@ -76,6 +76,7 @@ func (p *Process) noticeInvitation(i gateway.Invitation) store.Change {
 	})
 }
 
+// socketURL returns the ws or wss URL for an http or https URL.
 func socketURL(base string) string {
 	return "ws" + strings.TrimPrefix(base, "http")
 }

@@ -74,6 +74,7 @@ func (p *Process) tlsConfig() *tls.Config {
 	return p.certs.Config()
 }
 
+// registerCertificate adds the metric and the health check of the certificate.
 func (p *Process) registerCertificate() {
 	p.metrics.Gauge("certificate_expires_seconds", "When the listener's certificate ends, in seconds since 1970; NaN if the listener has no certificate.", func() float64 {
 		if p.certs == nil {

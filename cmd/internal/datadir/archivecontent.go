@@ -69,6 +69,7 @@ func collectFiles(root *os.Root) (archiveContent, error) {
 	return c, nil
 }
 
+// omit notes a file that does not go into the archive.
 func (c *archiveContent) omit(name, reason string) {
 	if len(c.leftOut) < maxLeftOut {
 		c.leftOut = append(c.leftOut, fmt.Sprintf("%.200s: %s", name, reason))

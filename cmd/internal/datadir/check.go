@@ -55,6 +55,7 @@ func (d Dir) Check(ctx context.Context, passphrase func() ([]byte, error)) (Repo
 	return report, nil
 }
 
+// add adds a problem for each line of err, which may be nil.
 func (r *Report) add(err error) {
 	if err != nil {
 		r.Problems = append(r.Problems, strings.Split(err.Error(), "\n")...)

@@ -14,8 +14,7 @@ import (
 	"github.com/agentmesh/agentmesh/store"
 )
 
-// The record that names the agent whose messages are in a database: the fingerprint of its signing key and a hash of
-// its credential, with a space between them.
+// The namespace and the key of the record that names the agent whose messages are in a database.
 const (
 	agentNS  = "instances"
 	agentKey = "agent"
@@ -24,6 +23,8 @@ const (
 // leaseNode is the lease of the process that does what only one process of a node may do, such as delivering the outbox.
 const leaseNode = "node"
 
+// describeAgent returns the body of the record that names an agent: the fingerprint of its signing key, a space, and a
+// hash of its credential.
 func describeAgent(secrets datadir.Secrets) string {
 	return fmt.Sprintf("%s %x", secrets.Key.Public().Fingerprint(), sha256.Sum256([]byte(secrets.Credential)))
 }

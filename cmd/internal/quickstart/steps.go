@@ -223,6 +223,7 @@ func isHome(path string) bool {
 	return top == "home" || top == "root"
 }
 
+// quoteUnit quotes a value for a systemd unit.
 func quoteUnit(text string) string {
 	text = strings.ReplaceAll(text, "%", "%%")
 	if strings.ContainsAny(text, " \t\"'\\") {

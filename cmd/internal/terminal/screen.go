@@ -97,6 +97,7 @@ func (h *Held) Release() error {
 	return h.release()
 }
 
+// release is [Held.Release] for a caller that holds mu.
 func (h *Held) release() error {
 	h.released = true
 	_, err := h.buffer.WriteTo(h.out)
