@@ -92,6 +92,7 @@ type agentRelayHistoryCmd struct {
 	Limit  int    `default:"50" help:"Maximum number of messages, 1 to 100."`
 }
 
+// relayHistory is the answer of a relay to the commands history and search.
 type relayHistory struct {
 	Messages []relayMessage `json:"messages"`
 }

@@ -131,6 +131,7 @@ func proposalLine(p owner.Proposal) string {
 	return line
 }
 
+// sides names the sides of a conversation for the user.
 var sides = map[conversations.Side]string{conversations.Ours: "us", conversations.Theirs: "them"}
 
 // payloadLine returns the payload of a message, or the whole message if it has no payload, as one line of at most 500

@@ -23,10 +23,12 @@ type keysCmd struct {
 	Rotate   keysRotateCmd   `cmd:"" help:"Replace the signing key with a new one. The old key vouches for the new one."` // AM-60
 }
 
+// publicKey is the result of keys export-public and keys generate.
 type publicKey struct {
 	PublicKey string `json:"public_key"`
 }
 
+// publicKeys is the result of keys show and init.
 type publicKeys struct {
 	AgentID      string `json:"agent_id"`
 	Derived      bool   `json:"id_is_derived"`

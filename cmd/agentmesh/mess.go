@@ -60,6 +60,7 @@ func (a *app) showMess(v wire.Value, err error) error {
 	return nil
 }
 
+// messAPI is the path of the exchange's operations in the owner API.
 const messAPI = "mess/exchange/"
 
 // errEmptyRef is the error for an empty ref or id. A path with an empty element would name another resource.

@@ -98,6 +98,7 @@ type messageVerifyCmd struct {
 	File      string `arg:"" help:"File with a signed message, or - for standard input."`
 }
 
+// verdict is the result of message verify.
 type verdict struct {
 	Verified      bool   `json:"verified"`
 	Form          string `json:"form,omitempty"` // the canonical form that matched

@@ -116,7 +116,8 @@ func (c *mewGatewayCmd) console(a *app) (io.Writer, func() error, error) {
 }
 
 // listen opens both loopback addresses, because clients connect to localhost, and the address of --listen (MEW-D2). A
-// machine without ::1 is not an error. The caller closes the returned listeners, also after an error.
+// machine without ::1 is not an error. listen also returns the port of the loopback addresses. The caller closes the
+// returned listeners, also after an error.
 func (c *mewGatewayCmd) listen() ([]net.Listener, int, error) {
 	loopback4, err := daemon.Listen(net.JoinHostPort("127.0.0.1", strconv.Itoa(int(c.Port))), "--port")
 	if err != nil {

@@ -281,6 +281,7 @@ func followMewEvents(ctx context.Context, o *daemon.Client, path string, onBegin
 	return exit.Fail(exit.Unavailable, errors.New("the running agentmesh ended the stream"))
 }
 
+// mewAnswerTimeout bounds the wait of sendAndAwait.
 const mewAnswerTimeout = 10 * time.Second
 
 // sendAndAwait sends an envelope, waits for an answer of the given kind, and shows it.

@@ -74,6 +74,7 @@ func parseObjectArg(text string) (wire.Value, error) {
 	return v, nil
 }
 
+// moltspeakSendFlags are those of [sendFlags] that apply to messages to MoltSpeak agents.
 type moltspeakSendFlags struct {
 	Wait    bool `help:"Wait for the answer and print it."`
 	Approve bool `help:"If the message waits for you, print it and approve it at once. Only for people: an agent must not use this flag."`

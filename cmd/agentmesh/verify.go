@@ -65,6 +65,7 @@ type verifyCmd struct {
 	File string `arg:"" help:"Export of a conversation or of the audit log, or - for standard input."`
 }
 
+// verification is the result of verify.
 type verification struct {
 	Kind         string        `json:"kind"` // "conversation" or "audit"
 	Self         string        `json:"self,omitempty"`

@@ -11,6 +11,7 @@ import (
 	"time"
 )
 
+// file is a file of an archive.
 type file struct {
 	name string // with slashes, below the archive's top directory
 	mode fs.FileMode

@@ -45,6 +45,7 @@ type Notify struct {
 	Content string `key:"content"`
 }
 
+// noticeKind matches the name of a kind of notice.
 var noticeKind = regexp.MustCompile(`^[a-z][a-z0-9-]{0,39}$`)
 
 // PageHost returns the host name in PageURL, or "".

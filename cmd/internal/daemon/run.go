@@ -95,7 +95,7 @@ func Run(
 		page, up, err := o.serve(ctx, started)
 		switch {
 		case err != nil && !up && undo != nil && ctx.Err() == nil && !isDatabaseAway(err):
-			o.Logger.Error("the new configuration does not start, so the old one is back", "err", err)
+			o.Logger.Error("the process cannot start with the new configuration, so the old one is back", "err", err)
 			r.setStartErr(err)
 			if err := undo(); err != nil {
 				return err
@@ -104,7 +104,7 @@ func Run(
 			continue
 		case ctx.Err() == nil && r.wanted.Load() && (up || err == nil): // perhaps with an error, such as a database that does not answer
 			if err != nil {
-				o.Logger.Warn("the process did not stop cleanly before it starts again", "err", err)
+				o.Logger.Warn("the process did not stop cleanly, and starts again", "err", err)
 			}
 		case ctx.Err() != nil && !up && started == nil && (isDatabaseAway(err) || errors.Is(err, context.Canceled)):
 			return nil // somebody ended the process while it started again

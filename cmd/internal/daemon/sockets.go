@@ -16,6 +16,7 @@ type sockets struct {
 	keep bool // Close leaves a listener open for the next [Process]
 }
 
+// socket is one of these listeners.
 type socket struct {
 	*net.TCPListener
 	all   *sockets

@@ -126,17 +126,17 @@ const maxPackedManifest = 64 << 10
 // whole archive. The manifest is empty if the stream begins with something else.
 func PeekManifest(archive io.Reader) (m Manifest, whole io.Reader) {
 	const (
-		headerSize  = 30 // of an entry, without its name
-		nameLength  = 26 // where the header has the length of the name, and then that of an extra field
-		extraLength = 28
+		headerSize    = 30 // of an entry, without its name
+		nameLengthAt  = 26 // where the header has the length of the name
+		extraLengthAt = 28 // where the header has the length of the extra field, which follows the name
 	)
 	b := bufio.NewReaderSize(archive, maxPackedManifest)
 	head, _ := b.Peek(maxPackedManifest) // the archive may be shorter
 	if len(head) < headerSize {
 		return m, b
 	}
-	name := int(binary.LittleEndian.Uint16(head[nameLength:]))
-	begin := headerSize + name + int(binary.LittleEndian.Uint16(head[extraLength:]))
+	name := int(binary.LittleEndian.Uint16(head[nameLengthAt:]))
+	begin := headerSize + name + int(binary.LittleEndian.Uint16(head[extraLengthAt:]))
 	if len(head) < begin || string(head[headerSize:headerSize+name]) != fileManifest {
 		return m, b
 	}

@@ -12,7 +12,7 @@ import (
 // Stopping is the text after ctrl-c on a terminal.
 const Stopping = "\nstopping; ctrl-c again stops it at once"
 
-// PrintForPerson prints what runs for a person at a terminal, with the link in signIn to the owner's page.
+// PrintForPerson tells a person at a terminal what runs, and prints the link in signIn to the owner's page.
 func PrintForPerson(u *terminal.UI, w daemon.ServeInfo, c daemon.Certificate, signIn httpapi.SignIn) {
 	rows := [][2]string{{"open", signIn.Link()}, {"", u.Command("works once, until " + signIn.Expires.Local().Format("15:04") + "; agentmesh page prints a new link")}}
 	for _, r := range [][2]string{
