@@ -144,7 +144,7 @@ func (c *messRequestCmd) Run(ctx context.Context, a *app) error {
 	block := thread.Block{{Type: "request", Body: c.body()}}
 	if c.File != "" {
 		if c.body().Len() > 1 { // intent is always a member
-			return exit.Fail(exit.Usage, errors.New("--file contains the whole request: it goes only with --link, --json and --yaml"))
+			return exit.Fail(exit.Usage, errors.New("--file contains the whole request: add no flags except --link, --json and --yaml"))
 		}
 		var err error
 		if block, err = parseFile(a, c.File, thread.Parse); err != nil {
