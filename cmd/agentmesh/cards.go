@@ -240,7 +240,7 @@ func (c *cardsImportCmd) Run(ctx context.Context, a *app) error {
 	})
 }
 
-// send imports the cards in the lines of in, and returns the sums of the results of all batches.
+// send imports the cards of a file, one per line, and returns the sum of the results of all batches.
 func (c *cardsImportCmd) send(ctx context.Context, o *daemon.Client, in io.Reader) (total directory.ImportResult, err error) {
 	lines, size := []json.RawMessage(nil), 0
 	flush := func() error {

@@ -111,7 +111,7 @@ type verdict struct {
 	Reason        string `json:"reason,omitempty"`
 	Diagnosis     string `json:"diagnosis,omitempty"`
 	Expected      string `json:"expected,omitempty"` // the bytes to sign, around the first difference
-	Signed        string `json:"signed,omitempty"`   // the bytes that were signed, there
+	Signed        string `json:"signed,omitempty"`   // the bytes that were signed, at the same place
 }
 
 func (c *messageVerifyCmd) Run(a *app) error {

@@ -20,7 +20,8 @@ const (
 	agentKey = "agent"
 )
 
-// leaseNode is the lease of the process that does what only one process of a node may do, such as delivering the outbox.
+// leaseNode is the name of node.Lease. The process that has this lease does what only one process of a node may do, such
+// as delivering the outbox.
 const leaseNode = "node"
 
 // describeAgent returns the body of the record that names an agent: the fingerprint of its signing key, a space, and a
