@@ -39,7 +39,7 @@ func (c *configCheckCmd) Run(a *app) error {
 	}
 	report := configReport{File: src.File, Profile: cfg.Profile(), Opened: cfg.OpenGuards(), Unknown: config.UnknownEnv(a.environ), Missing: src.MissingPrograms(cfg), Files: src.MissingFiles(cfg)}
 	if a.globals.JSON {
-		report.Opened = slices.Concat([]string{}, report.Opened)
+		report.Opened = append([]string{}, report.Opened...)
 		return cmp.Or(a.JSON(report), report.err())
 	}
 	a.Print("ok: %s profile", report.Profile)
