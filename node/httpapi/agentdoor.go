@@ -21,8 +21,8 @@ import (
 )
 
 // AgentDoor configures the agent's door: the part of the owner API that is for the owner's agent. Services add
-// operations to it with [Owner.AgentGroup]; none of them decides anything. Socket and TokenFile must lie outside the
-// data directory.
+// operations to it with [Owner.AgentGroup]. No operation there decides anything for the owner. Socket and TokenFile
+// must lie outside the data directory.
 type AgentDoor struct {
 	Socket    string      // path of a Unix socket; "" for none
 	Group     string      // name or number of the group of Socket and TokenFile; "" does not change it
@@ -59,9 +59,10 @@ func (o *Owner) newAgentEcho() *echo.Echo {
 		if r.Context().Value(overTCP{}) == nil {
 			return false, nil
 		}
-		return false, o.checkHost(r, "")
+		return false, o.checkHost(r, "") // no path here belongs to a link
 	}}, echo.ExtractIPDirect())
 	e.Use(unescapeParams)
+	// The listener has these routes for the owner, so "only the owner may do this" explains more than "not found".
 	refuse := func(echo.Context) error { return ErrOwnerDecides }
 	e.Any(PagePath, refuse)
 	e.Any(PagePath+"/*", refuse)
@@ -182,8 +183,8 @@ func listenAgentSocket(dir string, door AgentDoor) (net.Listener, error) {
 	}
 	defer os.RemoveAll(private)
 	opened := filepath.Join(private, "s")
-	if most := max(len(opened), len(door.Socket)); most > maxSocket {
-		return nil, fmt.Errorf("%s: the path is %d bytes too long for a socket; name a shorter one", door.Socket, most-maxSocket)
+	if length := max(len(opened), len(door.Socket)); length > maxSocket {
+		return nil, fmt.Errorf("%s: the path is %d bytes too long for a socket; name a shorter one", door.Socket, length-maxSocket)
 	}
 	l, err := net.ListenUnix("unix", &net.UnixAddr{Name: opened, Net: "unix"})
 	if err != nil {

@@ -27,7 +27,7 @@ type clients struct {
 	mu      sync.Mutex
 	unknown uint64    // requests of unknown clients
 	last    time.Time // of the last such request
-	warned  time.Time
+	warned  time.Time // when a warning about them was last logged
 	probe   clientProbe
 }
 
@@ -68,8 +68,7 @@ func (s *clients) clientOf(r *http.Request) netip.Addr {
 		return from.client
 	}
 	peer := peerAddr(r.RemoteAddr)
-	switch {
-	case s.cfg.Local || !s.cfg.isProxy(peer) && !peer.IsLoopback():
+	if s.cfg.Local || !s.cfg.isProxy(peer) && !peer.IsLoopback() {
 		return peer
 	}
 	client := rate.Unknown

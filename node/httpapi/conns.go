@@ -78,7 +78,7 @@ func (c *limitedListener) sourceOf(addr netip.Addr) source {
 	if c.perAddr < 0 || !addr.IsValid() || addr == rate.Unknown || addr.IsLoopback() || c.cfg.isProxy(addr) {
 		return source{}
 	}
-	networks := rate.Networks(addr)
+	networks := rate.Networks(addr) // narrowest first; the last but one is the /24 or /48
 	return source{networks[0], networks[len(networks)-2]}
 }
 

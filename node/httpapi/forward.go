@@ -147,6 +147,7 @@ func IsForwarded(c echo.Context) bool {
 // bounds only the connections that it accepted, so this process bounds the forwarded requests of each client, too,
 // with the same limits (AM-76).
 func (s *Server) ServeForwarded(ctx context.Context, l net.Listener, key string) error {
+	// clients has no listener. It counts each forwarded request as a connection of the client.
 	clients := limitConns(nil, s.cfg, &connCounts{refused: s.conns.refused, refusedAddr: s.conns.refusedAddr})
 	h := http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
 		if subtle.ConstantTimeCompare([]byte(r.Header.Get(headerForwardKey)), []byte(key)) != 1 {

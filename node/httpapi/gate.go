@@ -49,7 +49,7 @@ func (g *gate) wrap(next echo.HandlerFunc) echo.HandlerFunc {
 		}
 		var refusal *wire.Error
 		_, panicked := errors.AsType[*handlerPanic](err)
-		// A handler may also return an error after a complete error response.
+		// An error response that the handler wrote itself is complete, although the handler also returned the error.
 		isCut := err != nil && c.Response().Committed && (panicked || c.Response().Status < http.StatusBadRequest)
 		if err != nil {
 			refusal = PublicError(err)

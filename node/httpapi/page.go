@@ -36,7 +36,7 @@ var pageFiles embed.FS
 type Pages struct {
 	group    *echo.Group
 	shell    *template.Template
-	assets   map[string]string // what addAssets returns
+	assets   map[string]string // URLs by file name
 	nav      []Nav
 	bar      func(ctx context.Context) Bar
 	nameOf   func(ctx context.Context, id string) string // nil without a node

@@ -7,6 +7,7 @@ import (
 	"net/http"
 	"net/url"
 	"slices"
+	"strconv"
 	"strings"
 	"time"
 
@@ -143,12 +144,12 @@ func (p *Pages) logout(c echo.Context) error {
 	if err := p.sessions.end(value, form.Get("all") != ""); err != nil {
 		return err
 	}
-	p.setCookie(c, "", time.Unix(1, 0))
+	p.setCookie(c, "", time.Unix(1, 0)) // browsers delete an expired cookie
 	return Done(c, "login", "signed-out")
 }
 
 // setCookie sets a cookie that scripts cannot read and that browsers send only for our own pages. It is not Secure,
-// because the listener is on loopback, and some browsers reject such a cookie from http://127.0.0.1.
+// because the listener is on loopback, and some browsers reject a Secure cookie from http://127.0.0.1.
 func (p *Pages) setCookie(c echo.Context, value string, until time.Time) {
 	c.SetCookie(&http.Cookie{
 		Name: p.sessions.cookieName(), Value: value, Path: PagePath, Expires: until, HttpOnly: true, SameSite: http.SameSiteStrictMode,
@@ -204,7 +205,7 @@ func (o *Owner) SignIn() (SignIn, error) {
 // loopbackName returns the host and port of addr for a URL: "localhost" instead of an IPv6 address.
 func loopbackName(addr net.Addr) string {
 	if tcp, ok := addr.(*net.TCPAddr); ok && tcp.IP.To4() == nil {
-		return net.JoinHostPort("localhost", strings.TrimPrefix(addr.String()[strings.LastIndex(addr.String(), ":"):], ":"))
+		return net.JoinHostPort("localhost", strconv.Itoa(tcp.Port))
 	}
 	return addr.String()
 }

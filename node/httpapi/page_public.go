@@ -15,7 +15,7 @@ import (
 // page, but no script, session or navigation. A page is a service's template named "page", which may call the functions
 // for strangers' text.
 type PublicPages struct {
-	assets map[string]string // what addAssets returns
+	assets map[string]string // URLs by file name
 }
 
 // NewPublicPages adds the style sheet and the icon to e.

@@ -18,7 +18,7 @@ const (
 	maxStreamsOpen = 16                     // of all pages together
 	streamPause    = 250 * time.Millisecond // between two events; later changes are sent together
 	streamRetry    = time.Second            // before a browser connects again
-	maxTopics      = 64
+	maxTopics      = 64                     // in one event; more are dropped, but sources have fewer
 )
 
 // changedTopics collects the topics that changed since the last event, each once, so that its size is bounded.

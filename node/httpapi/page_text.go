@@ -62,7 +62,7 @@ func escapeText(s string) string {
 		switch {
 		case r == '\n' || r == '\t':
 			b.WriteRune(r)
-		case r == utf8.RuneError && !strings.HasPrefix(s[i:], "\ufffd"):
+		case r == utf8.RuneError && !strings.HasPrefix(s[i:], "\ufffd"): // a byte that is not valid UTF-8
 			b.WriteString(`<span class="ctl">?</span>`)
 		case r == '&' || r == '<' || r == '>' || r == '"' || r == '\'':
 			b.WriteString(html.EscapeString(string(r)))
@@ -103,6 +103,7 @@ func pageJSON(raw json.RawMessage) template.HTML {
 	return block(out.String(), "text code")
 }
 
+// block shows s in an element of a CSS class: all of it, or its beginning with an expander for the whole text.
 func block(s, class string) template.HTML {
 	head, complete := cutText(s, openRunes, openLines)
 	if complete {

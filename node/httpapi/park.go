@@ -75,7 +75,8 @@ type Waiter interface {
 // client already sends its next request. It calls waiter.Leave. The handler must return Park's error.
 //
 // While it waits, a request over plain HTTP/1.1 has one small goroutine and no buffers. This takes a third of the
-// memory that net/http needs. Its log line and its metrics leave out the wait. Other requests wait in the handler.
+// memory that net/http needs. The log line and the metrics of such a request leave out the wait. Other requests wait
+// in the handler.
 func Park(c echo.Context, maxWait time.Duration, waiter Waiter, empty []byte) error {
 	r, w := c.Request(), c.Response()
 	p, ok := r.Context().Value(parkingKey{}).(*parking)
@@ -103,7 +104,7 @@ func Park(c echo.Context, maxWait time.Duration, waiter Waiter, empty []byte) er
 	parked.conn = conn.(*countedConn)                // Serve has checked the type of the listener
 	parked.conn.unread = slices.Clone(early)
 	parked.hasConn.Store(true)
-	w.Status, w.Committed = http.StatusOK, true
+	w.Status, w.Committed = http.StatusOK, true // for the log and the metrics; run sends the response
 	go parked.run()
 	return nil
 }

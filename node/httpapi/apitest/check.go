@@ -30,7 +30,7 @@ type description struct {
 
 var document = sync.OnceValues(func() (description, error) {
 	loader := openapi3.NewLoader()
-	// OpenAPI has no parameter for several segments of a path. The router has one.
+	// In OpenAPI, a parameter cannot stand for several segments of a path. In the router, "{rest:.*}" can.
 	doc, err := loader.LoadFromData(bytes.ReplaceAll(httpapi.OpenAPI(), []byte("/{rest}:"), []byte("/{rest:.*}:")))
 	if err != nil {
 		return description{}, fmt.Errorf("read openapi.yaml: %w", err)

@@ -25,7 +25,7 @@ type Network struct {
 // Networks are networks that an attacker can rent cheaply: an IPv4 /24, and an IPv6 /48 with its 65,536 subnets.
 var Networks = []Network{{"IPv4/24", 256}, {"IPv6/48", 1 << 16}}
 
-// Addr returns an address of the network.
+// Addr returns the address number i of the network, modulo Size.
 func (n Network) Addr(i int) netip.Addr {
 	i %= n.Size
 	if n.Size == 256 {
@@ -68,7 +68,8 @@ func NewDoor(t testing.TB, mount func(*echo.Echo)) *Door {
 	return d
 }
 
-// Call makes a request as the client with address from. It calls the handler directly, because floods are large.
+// Call makes a request as the client with address from. headers alternates names and values. Call calls the handler
+// directly, because floods are large.
 func (d *Door) Call(from netip.Addr, method, path, body string, headers ...string) (status int, answer string) {
 	req := httptest.NewRequest(method, "https://node.example"+path, strings.NewReader(body))
 	req.RemoteAddr = "127.0.0.1:1"
@@ -78,7 +79,7 @@ func (d *Door) Call(from netip.Addr, method, path, body string, headers ...strin
 	return w.Code, w.Body.String()
 }
 
-// Dial makes a request over the listener and returns the body of the response. It fails the test if the status is not
+// Dial is [Door.Call] over the listener. It returns the body of the response. It fails the test if the status is not
 // want, or if the response takes longer than [ServedWithin].
 func (d *Door) Dial(want int, from netip.Addr, method, path, body string, headers ...string) string {
 	d.t.Helper()

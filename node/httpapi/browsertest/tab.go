@@ -231,7 +231,7 @@ func (tb *Tab) WaitUntilStable() {
 		if (!window.changeSeen || document.querySelector(".htmx-request")) changed();
 		return performance.now() - window.changeSeen > 600;
 	})()`)
-	tb.Until(`(window.changeSeen = performance.now())`)
+	tb.Until(`(window.changeSeen = performance.now())`) // so that the next call waits, too
 }
 
 // Live waits until the owner's page has loaded and its event stream is connected.
@@ -270,7 +270,7 @@ func (tb *Tab) Picture(file string) {
 	}
 }
 
-// Axe is the environment variable with the path of axe.min.js, which looks for barriers in pages.
+// Axe is the environment variable with the path of axe.min.js, which looks for accessibility barriers in pages.
 const Axe = "AXE"
 
 // HasAxe reports whether [Axe] names a script.

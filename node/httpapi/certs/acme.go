@@ -46,7 +46,7 @@ var retryPauses = []time.Duration{15 * time.Second, 2 * time.Minute, 10 * time.M
 func ACME(cfg ACMEConfig) *Source {
 	s := newSource(cfg.Logger)
 	a := &authority{cfg: cfg, log: s.log, problems: &problems{next: cfg.Transport}}
-	a.renewManager()
+	a.replaceManager()
 	s.fetch = a.fetch
 	s.answer = a.answer
 	s.protocols = []string{acme.ALPNProto}
@@ -72,9 +72,9 @@ type manager struct {
 	http http.Handler
 }
 
-// renewManager makes a new manager. A manager that has failed returns its last error for another minute without an
+// replaceManager makes a new manager. A manager that has failed returns its last error for another minute without an
 // attempt, so each attempt after a failure gets a new manager.
-func (a *authority) renewManager() {
+func (a *authority) replaceManager() {
 	m := &manager{Manager: &autocert.Manager{
 		Prompt: func(terms string) bool {
 			a.log.Info("terms of the certificate authority accepted", "authority", a.cfg.Authority, "terms", terms)
@@ -133,7 +133,7 @@ func (a *authority) fetch(ctx context.Context) (*tls.Certificate, time.Duration,
 	done := make(chan result, 1)
 	go func() {
 		cert, err := a.manager.Load().GetCertificate(&tls.ClientHelloInfo{
-			ServerName: a.cfg.Host, CipherSuites: []uint16{tls.TLS_ECDHE_ECDSA_WITH_AES_128_GCM_SHA256},
+			ServerName: a.cfg.Host, CipherSuites: []uint16{tls.TLS_ECDHE_ECDSA_WITH_AES_128_GCM_SHA256}, // for a P-256 key
 		})
 		done <- result{cert, err}
 	}()
@@ -149,7 +149,7 @@ func (a *authority) fetch(ctx context.Context) (*tls.Certificate, time.Duration,
 			wait = max(wait, retry)
 		}
 		a.failures++
-		a.renewManager()
+		a.replaceManager()
 		err := fmt.Errorf("no certificate for %s: %w", a.cfg.Host, a.problems.explain(r.err))
 		a.problems.forget()
 		return nil, wait, err
@@ -186,7 +186,7 @@ func (c cache) Get(ctx context.Context, name string) ([]byte, error) {
 	}
 	file := filepath.Join(c.cfg.Dir, name)
 	if info, err := os.Lstat(file); err == nil && runtime.GOOS != "windows" && info.Mode().Perm()&0o077 != 0 {
-		return nil, fmt.Errorf("%s may be read by others: chmod 600 %s", file, file)
+		return nil, fmt.Errorf("other users can read %s; run chmod 600 %s", file, file)
 	}
 	return c.DirCache.Get(ctx, name)
 }

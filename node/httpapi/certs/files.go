@@ -14,10 +14,10 @@ import (
 	"time"
 )
 
-const checkGap = 10 * time.Second
+const checkGap = 10 * time.Second // between two looks at the files
 
-// ErrKeyMode means that every user of the machine may read the private key.
-var ErrKeyMode = errors.New("the key may be read by everybody")
+// ErrKeyMode means that every user of the machine can read the private key.
+var ErrKeyMode = errors.New("every user of this machine can read the key")
 
 // Files returns a source that reads a certificate chain and its key from PEM files, and reads them again when one of
 // them has changed. If the changed files are unreadable, or do not belong together, it logs that and keeps the previous
@@ -78,7 +78,7 @@ func checkHost(leaf *x509.Certificate, host string) error {
 	return fmt.Errorf("the certificate is for %s, not for %s", strings.Join(leaf.DNSNames, ", "), host)
 }
 
-// isTooOpen reports whether every user may read the key. A group may read it, because some systems have a group for
+// isTooOpen reports whether every user can read the key. A group may read it, because some systems have a group for
 // certificates.
 func isTooOpen(mode fs.FileMode) bool {
 	return runtime.GOOS != "windows" && mode.Perm()&0o007 != 0
