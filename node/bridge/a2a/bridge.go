@@ -73,7 +73,7 @@ func New(cfg Config) (*Bridge, error) {
 	b.out.polls = bridge.NewDueQueue(b.records, nsSent, b.out.poll, func(err error) { b.log.Warn("a2a: cannot ask for answers", "err", err) })
 	for _, l := range cfg.Links {
 		if !isName(l.Name) {
-			return nil, fmt.Errorf("link %s: the name is reserved", l.Name)
+			return nil, fmt.Errorf("link %s: the name is reserved; choose another", l.Name)
 		}
 		if l.URL == "" {
 			return nil, fmt.Errorf("link %s: needs the url of an A2A agent", l.Name)
@@ -96,7 +96,7 @@ func (b *Bridge) Run(ctx context.Context) error {
 	work.Go(func() { b.pushes.Run(ctx) })
 	work.Go(func() { b.out.polls.Run(ctx) })
 	stale := make(chan struct{}, 1)
-	stale <- struct{}{}
+	stale <- struct{}{} // compare at the start, too
 	work.Go(func() {
 		b.cfg.Mesh.Follow(ctx, func(e bridge.Event) {
 			switch {
@@ -105,7 +105,7 @@ func (b *Bridge) Run(ctx context.Context) error {
 			case e.Progress != nil:
 				b.report(ctx, e.Progress)
 			case e.Item != nil:
-				b.follow(ctx, *e.Item)
+				b.syncItem(ctx, *e.Item)
 			}
 		})
 	})
@@ -123,8 +123,8 @@ func (b *Bridge) Run(ctx context.Context) error {
 	}
 }
 
-// follow updates the tasks of a conversation after a message of it got a new state in the inbox.
-func (b *Bridge) follow(ctx context.Context, item bridge.ItemState) {
+// syncItem updates the tasks of a conversation after one of its messages got a new state in the inbox.
+func (b *Bridge) syncItem(ctx context.Context, item bridge.ItemState) {
 	address, err := bridge.ParseAddress(item.Address)
 	if err != nil || address.Kind != Kind {
 		return

@@ -216,7 +216,7 @@ func (o *outbound) signerOf(ctx context.Context, card wire.Value, base *url.URL,
 		if err != nil {
 			return "", err
 		}
-		keys, err := wire.ParseForeign(data, 8, 2000)
+		keys, err := wire.ParseForeign(data, 8, 2000) // at most 8 levels deep, with at most 2000 values
 		if status != http.StatusOK || err != nil {
 			failure = fmt.Errorf("the keys of the agent card cannot be read: HTTP %d", status)
 			continue

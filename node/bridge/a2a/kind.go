@@ -36,6 +36,7 @@ func taskIDOf(address, messageID string) string {
 	return h[:8] + "-" + h[8:12] + "-" + h[12:16] + "-" + h[16:20] + "-" + h[20:]
 }
 
+// messageIDOf returns the id under which the node knows a caller's message.
 func messageIDOf(address, messageID string) wire.MessageID {
 	return wire.MessageID("msg_" + wire.HashOf(address, "message", messageID))
 }

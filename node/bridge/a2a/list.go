@@ -19,7 +19,7 @@ const (
 	defaultPage = 50
 	maxPage     = 100
 
-	maxPageBytes = 4 << 20 // of tasks, after which a page ends; also of the caller's messages that the history of a task shows
+	maxPageBytes = 4 << 20 // a page ends after tasks of this size; a task shows at most this much of its caller's messages
 )
 
 type listQuery struct {
@@ -97,7 +97,7 @@ func (b *Bridge) handleList(ctx context.Context, call message.Call, from caller)
 		return wire.Value{}, message.ErrParams.At("includeArtifacts must be true or false")
 	}
 	address := from.address.String()
-	term := ofTerm(address)
+	term := callerTerm(address)
 	if q.context != "" {
 		term = contextTerm(address, q.context)
 	}

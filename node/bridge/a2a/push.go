@@ -49,7 +49,7 @@ func (r *pushRow) change(rev store.Rev, now time.Time) store.Change {
 	if err != nil {
 		panic(err) // texts and times
 	}
-	terms := []string{ofTerm(r.Party), "task:" + r.Task}
+	terms := []string{callerTerm(r.Party), "task:" + r.Task}
 	if !r.Due.IsZero() {
 		terms = append(terms, bridge.TermDue)
 	}
@@ -77,10 +77,10 @@ func (b *Bridge) readPush(v wire.Value, from caller) (*pushRow, error) {
 	case !b.cfg.HTTP.MayCall(reach, u):
 		return nil, message.ErrParams.At("url must be an https URL of a public host")
 	case len(r.Config.ID) > 128 || len(r.Config.Token) > 1024 || strings.ContainsAny(r.Config.Token, "\r\n"):
-		return nil, message.ErrParams.At("id has at most 128 bytes, token at most 1024 in one line")
+		return nil, message.ErrParams.At("id must have at most 128 bytes, and token must be one line of at most 1024 bytes")
 	}
 	if auth := r.Config.Auth; auth != nil && (strings.ContainsAny(auth.Scheme+auth.Credentials, "\r\n") || len(auth.Scheme+auth.Credentials) > 4096 || auth.Scheme == "") {
-		return nil, message.ErrParams.At("authentication needs a scheme, and has at most 4096 bytes in one line")
+		return nil, message.ErrParams.At("authentication must have a scheme, and at most 4096 bytes without line breaks")
 	}
 	return r, nil
 }
@@ -106,7 +106,7 @@ func (b *Bridge) checkRoom(ctx context.Context, r *pushRow, now time.Time) error
 // pushChanges returns the changes that make the notifications about a task due.
 func (b *Bridge) pushChanges(ctx context.Context, t *taskRow, now time.Time) ([]store.Change, error) {
 	var out []store.Change
-	page, err := b.records.List(ctx, nsPush, "task:"+t.ID, "", 2*maxConfigs, now)
+	page, err := b.records.List(ctx, nsPush, "task:"+t.ID, "", 2*maxConfigs, now) // concurrent calls can exceed maxConfigs
 	if err != nil {
 		return nil, err
 	}

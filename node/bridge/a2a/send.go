@@ -5,6 +5,7 @@ import (
 	"context"
 	"crypto/rand"
 	"errors"
+	"net/http"
 	"slices"
 	"time"
 
@@ -22,7 +23,7 @@ import (
 type caller struct {
 	name     string
 	address  bridge.Address
-	verified string
+	verified string // [bridge.VerifiedBearer] or [bridge.VerifiedNone]
 	sources  []rate.Source
 	mesh     bool   // the request names our extension
 	relayed  string // id of the task at the relay, for a call that came through one
@@ -90,7 +91,7 @@ func (b *Bridge) accept(ctx context.Context, from caller, m message.Message, pus
 	switch {
 	case out.Held:
 		entry = logEntry{State: a2a.TaskStateWorking, Text: message.TextWaits}
-	case out.Status != 200:
+	case out.Status != http.StatusOK: // the answer comes later
 		entry = logEntry{State: a2a.TaskStateWorking, Text: message.TextWorking}
 	}
 	err = b.advance(ctx, t.ID, func(t *taskRow) (logEntry, bool) { // unless the answer was faster

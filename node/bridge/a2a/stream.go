@@ -131,7 +131,7 @@ func (s *taskStream) update(ctx context.Context, t *taskRow) (*taskRow, error) {
 			continue
 		}
 		for _, artifact := range v.artifacts {
-			if err := s.send(v.task.ArtifactUpdate(artifact, false, true)); err != nil {
+			if err := s.send(v.task.ArtifactUpdate(artifact, false, true)); err != nil { // a complete artifact
 				return t, err
 			}
 		}

@@ -96,11 +96,11 @@ func (t *taskRow) change(now time.Time) store.Change {
 	}
 	return store.Change{IfRev: t.rev, Max: maxTasks, Record: store.Record{
 		NS: nsTasks, Key: t.ID, Body: body, Expires: now.Add(keep),
-		Terms: []string{ofTerm(t.Address), contextTerm(t.Address, t.Context), convTerm(t.convKey()), state},
+		Terms: []string{callerTerm(t.Address), contextTerm(t.Address, t.Context), convTerm(t.convKey()), state},
 	}}
 }
 
-func ofTerm(address string) string               { return "of:" + wire.HashOf(address) }
+func callerTerm(address string) string           { return "of:" + wire.HashOf(address) }
 func contextTerm(address, context string) string { return "ctx:" + wire.HashOf(address, context) }
 func convTerm(key store.ConvKey) string          { return "conv:" + wire.HashOf(key.Peer, key.ID) }
 
@@ -222,8 +222,10 @@ func (b *Bridge) answer(ctx context.Context, d bridge.Delivery) error {
 	switch {
 	case i >= 0 && reply.Receipt:
 		return b.syncReceipt(ctx, tasks[i], key, d.Message.ID)
-	case reply.Receipt, slices.ContainsFunc(tasks, func(t *taskRow) bool { return t.hasReply(d.Message.ID) }): // an earlier attempt stored it
+	case reply.Receipt:
 		return nil
+	case slices.ContainsFunc(tasks, func(t *taskRow) bool { return t.hasReply(d.Message.ID) }):
+		return nil // an earlier attempt stored the message
 	case i >= 0 && !tasks[i].last().State.Terminal():
 		return b.advance(ctx, tasks[i].ID, func(*taskRow) (logEntry, bool) { return entry, true })
 	}
@@ -303,7 +305,7 @@ func (b *Bridge) sync(ctx context.Context, key store.ConvKey) error {
 			entry, known := itemStates[item.State]
 			switch {
 			case !ok, !known:
-			case t.last().State == a2a.TaskStateInputRequired && !entry.State.Terminal():
+			case t.last().State == a2a.TaskStateInputRequired && !entry.State.Terminal(): // our question stays
 			case item.State == owner.ItemFailed && !isOpen: // the end of the conversation stopped the hook
 			default:
 				return entry, true
@@ -366,7 +368,7 @@ var errNotFull = errors.New("the caller has room for more tasks")
 
 // evict removes the older half of a caller's ended tasks. It returns errNotFull if the caller has fewer than maxTasks.
 func (b *Bridge) evict(ctx context.Context, address string) error {
-	tasks, err := b.tasksWith(ctx, ofTerm(address))
+	tasks, err := b.tasksWith(ctx, callerTerm(address))
 	if err != nil {
 		return err
 	}

@@ -127,9 +127,9 @@ func (b *Bridge) view(ctx context.Context, t *taskRow, history int, artifacts bo
 	if history == 0 {
 		return task, nil
 	}
-	said, asked := known[t.convKey()], t.Messages
+	said, asked := known[t.convKey()], t.Messages // asked has the messages of the caller that the history does not have yet
 	for i, s := range states {
-		for len(asked) > 0 && (i == len(states)-1 || said[asked[0]].At.Before(s.task.At)) {
+		for len(asked) > 0 && (i == len(states)-1 || said[asked[0]].At.Before(s.task.At)) { // sent before this state
 			if raw := said[asked[0]].Raw; len(raw) == 0 { // too old, so the history begins later
 				task.History = nil
 			} else if v, err := wire.ParseForeign(raw, relayedDepth, relayedValues); err == nil {

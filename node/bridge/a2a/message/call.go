@@ -144,10 +144,8 @@ func ReadRPC(body []byte, version string) (Call, *Error) {
 	if text, ok := id.Str(); ok && len(text) <= 2*maxID || id.Kind() == wire.Number {
 		c.ID = id
 	}
-	method, isText := v.Get("method")
-	c.Method, _ = method.Str()
-	switch {
-	case v.GetStr("jsonrpc") != "2.0", !hasID || c.ID.IsNull(), !isText || c.Method == "":
+	c.Method = v.GetStr("method")
+	if v.GetStr("jsonrpc") != "2.0" || !hasID || c.ID.IsNull() || c.Method == "" {
 		return c, ErrRequest
 	}
 	c.Params, _ = v.Get("params")
@@ -207,28 +205,28 @@ func ReadREST(method, path string, query url.Values, body []byte, version string
 	if verb != "" {
 		shape += ":" + verb
 	}
-	switch parts := len(segments) - 3; {
-	case shape == "POST message:send" && parts == 1:
+	switch count := len(segments) - 3; {
+	case shape == "POST message:send" && count == 1:
 		c.Method = SendMessage
-	case shape == "POST message:stream" && parts == 1:
+	case shape == "POST message:stream" && count == 1:
 		c.Method = SendStreaming
-	case shape == "GET extendedAgentCard" && parts == 1:
+	case shape == "GET extendedAgentCard" && count == 1:
 		c.Method = GetExtendedCard
-	case shape == "GET tasks" && parts == 1:
+	case shape == "GET tasks" && count == 1:
 		c.Method = ListTasks
-	case shape == "GET tasks" && parts == 2:
+	case shape == "GET tasks" && count == 2:
 		c.Method = GetTask
-	case shape == "POST tasks:cancel" && parts == 2:
+	case shape == "POST tasks:cancel" && count == 2:
 		c.Method = CancelTask
-	case (shape == "GET tasks:subscribe" || shape == "POST tasks:subscribe") && parts == 2:
+	case (shape == "GET tasks:subscribe" || shape == "POST tasks:subscribe") && count == 2:
 		c.Method = SubscribeToTask
-	case shape == "POST tasks" && sub == "pushNotificationConfigs" && parts == 3:
+	case shape == "POST tasks" && sub == "pushNotificationConfigs" && count == 3:
 		c.Method = CreatePush
-	case shape == "GET tasks" && sub == "pushNotificationConfigs" && parts == 3:
+	case shape == "GET tasks" && sub == "pushNotificationConfigs" && count == 3:
 		c.Method = ListPush
-	case shape == "GET tasks" && sub == "pushNotificationConfigs" && parts == 4:
+	case shape == "GET tasks" && sub == "pushNotificationConfigs" && count == 4:
 		c.Method = GetPush
-	case shape == "DELETE tasks" && sub == "pushNotificationConfigs" && parts == 4:
+	case shape == "DELETE tasks" && sub == "pushNotificationConfigs" && count == 4:
 		c.Method = DeletePush
 	default:
 		return c, ErrMethod

@@ -128,17 +128,17 @@ func toMesh(part wire.Value) wire.Value { return renamePart(part, "mediaType", "
 
 func fromMesh(part wire.Value) wire.Value { return renamePart(part, "media_type", "mediaType") }
 
-// renamePart returns a part without empty members. Its media type has another name.
-func renamePart(part wire.Value, from, to string) wire.Value {
+// renamePart returns a part without empty members, with the member oldName renamed to newName.
+func renamePart(part wire.Value, oldName, newName string) wire.Value {
 	var out []wire.Member
-	for _, key := range append(slices.Clone(contents), "filename", from) {
+	for _, key := range append(slices.Clone(contents), "filename", oldName) {
 		v, ok := part.Get(key)
 		text, isText := v.Str()
 		if !ok || v.IsNull() && key != "data" || isText && text == "" && key != "text" && key != "data" {
 			continue
 		}
-		if key == from {
-			key = to
+		if key == oldName {
+			key = newName
 		}
 		out = append(out, wire.Field(key, v))
 	}

@@ -118,7 +118,7 @@ func (s Signature) Verify(card, keys wire.Value) (thumbprint string, err error) 
 
 // checker returns the function that verifies with a key, and the members of the key that its thumbprint covers.
 func (s Signature) checker(jwk wire.Value) (check func(data []byte) bool, members wire.Value, err error) {
-	member := func(names ...string) wire.Value {
+	pick := func(names ...string) wire.Value {
 		var list []wire.Member
 		for _, name := range names {
 			list = append(list, wire.TextField(name, jwk.GetStr(name)))
@@ -133,7 +133,7 @@ func (s Signature) checker(jwk wire.Value) (check func(data []byte) bool, member
 			return nil, wire.Value{}, err
 		}
 		text := base64.StdEncoding.EncodeToString(s.value)
-		return func(data []byte) bool { return key.Verify(data, text, signing.AnyTime(), time.Now()) == nil }, member("crv", "kty", "x"), nil
+		return func(data []byte) bool { return key.Verify(data, text, signing.AnyTime(), time.Now()) == nil }, pick("crv", "kty", "x"), nil
 	case s.Alg == "ES256" && kind == "EC P-256" && errX == nil:
 		y, err := base64url.DecodeString(jwk.GetStr("y"))
 		if err != nil || len(x) != 32 || len(y) != 32 || len(s.value) != 64 {
@@ -143,12 +143,12 @@ func (s Signature) checker(jwk wire.Value) (check func(data []byte) bool, member
 		if err != nil {
 			return nil, wire.Value{}, err
 		}
-		a, b := new(big.Int).SetBytes(s.value[:32]), new(big.Int).SetBytes(s.value[32:])
+		sigR, sigS := new(big.Int).SetBytes(s.value[:32]), new(big.Int).SetBytes(s.value[32:])
 		return func(data []byte) bool {
 			h := crypto.SHA256.New()
 			h.Write(data)
-			return ecdsa.Verify(key, h.Sum(nil), a, b)
-		}, member("crv", "kty", "x", "y"), nil
+			return ecdsa.Verify(key, h.Sum(nil), sigR, sigS)
+		}, pick("crv", "kty", "x", "y"), nil
 	}
 	return nil, wire.Value{}, errors.New("the signing key of the card does not fit the algorithm of the signature")
 }
