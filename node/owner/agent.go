@@ -56,7 +56,8 @@ func (n agentNode) hides(ctx context.Context, item Item) (bool, error) {
 	return ask.Kind == AskMessage, err
 }
 
-// hide removes what the sender wrote from an item that the owner has not released.
+// hide removes what the sender wrote from an item that the owner has not released. err is the error of the call that
+// returned the item.
 func (n agentNode) hide(ctx context.Context, item Item, err error) (Item, error) {
 	if err != nil {
 		return Item{}, err

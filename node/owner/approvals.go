@@ -52,14 +52,14 @@ type HeldMessage struct {
 
 // HeldBody describes a held message. The store keeps it as the body of the question.
 type HeldBody struct {
-	Item string `json:"item"`
+	Item string `json:"item"` // id of the inbox item
 	// Hold is "sender" if the question is whether this sender may write at all, and "intent" if it is about this
 	// message.
 	Hold    string          `json:"hold"`
 	From    wire.AgentID    `json:"from"`
 	Address string          `json:"address,omitempty"`
 	Name    string          `json:"name,omitempty"` // from the sender's card: untrusted
-	Proof   string          `json:"verified"`
+	Proof   string          `json:"verified"`       // how the sender was verified, as in [Item]
 	Intent  wire.Intent     `json:"intent"`
 	Reason  string          `json:"reason,omitempty"`
 	Sealed  bool            `json:"sealed,omitempty"`

@@ -13,8 +13,8 @@ import (
 	"github.com/agentmesh/agentmesh/acl"
 )
 
-// AuditPage is a page of the audit log, oldest first. The last page also has recent decisions of rules, which are not
-// stored yet.
+// AuditPage is a page of the audit log, oldest first. The last page also has recent decisions that rules made and that
+// are not stored yet.
 type AuditPage struct {
 	Items  []acl.AuditEntry `json:"items"`
 	Next   string           `json:"next,omitempty"`

@@ -85,7 +85,7 @@ type Entry struct {
 	Message   json.RawMessage `json:"message"`
 	Sealed    bool            `json:"sealed,omitempty"`
 	Opened    *wire.Value     `json:"opened,omitempty"`
-	Chain     string          `json:"chain"` // hex
+	Chain     string          `json:"chain"` // hash that links the entry to the one before it, in hex
 
 	Unreleased bool `json:"unreleased,omitempty"` // the owner has not released it, so no agent of the owner sees it
 }
@@ -116,8 +116,9 @@ type Conversations interface {
 	ListConversations(ctx context.Context, q Query) (ConversationList, error)
 	// ReadTranscript returns the page of a transcript that begins after the entry with the number after.
 	ReadTranscript(ctx context.Context, id, peer string, after uint64) (Transcript, error)
-	// OpenExport finds a conversation and returns a function that writes it as a self-verifying file.
-	OpenExport(ctx context.Context, id, peer string, opened bool) (write func(http.ResponseWriter) error, err error)
+	// OpenExport finds a conversation and returns a function that writes it as a self-verifying file. If openSealed is
+	// true, the file also has the decrypted payloads of sealed messages, and the keys that prove them.
+	OpenExport(ctx context.Context, id, peer string, openSealed bool) (write func(http.ResponseWriter) error, err error)
 	CloseConversation(ctx context.Context, id string, in Close, wait time.Duration) (Sent, error)
 	DeleteConversation(ctx context.Context, id, peer string) error
 }

@@ -56,10 +56,10 @@ type Item struct {
 	Conversation wire.ConversationID `json:"conversation_id"`
 	MessageID    wire.MessageID      `json:"message_id"`
 	Intent       wire.Intent         `json:"intent"`
-	Payload      json.RawMessage     `json:"payload"` // canonical form of the verified bytes
-	Verified     string              `json:"verified"`
-	Trust        string              `json:"trust"`
-	ActionKnown  bool                `json:"action_known"`
+	Payload      json.RawMessage     `json:"payload"`          // canonical form of the verified bytes
+	Verified     string              `json:"verified"`         // how the sender was verified: "signature", "bearer", "none"
+	Trust        string              `json:"trust"`            // what the rules said about the sender; "" for a stranger
+	ActionKnown  bool                `json:"action_known"`     // the intent defines the action of the payload
 	Sealed       bool                `json:"sealed,omitempty"` // only this node could decrypt it
 
 	At       time.Time `json:"at"`
@@ -89,8 +89,9 @@ type Item struct {
 const NeedsOwner = "needs-owner"
 
 // NeedsOwner reports whether the item waits for a person: its hook failed, or it is new and is more than a receipt, the
-// end of a matter, or a message that asks for nothing. A new item that has a note, cancels an agreed event or has a
-// custom intent always waits for a person. agrees reports that the item is a plain accept, which asks nothing.
+// end of a matter, or a message that asks for nothing. A new item always waits for a person if it has a note, cancels
+// an agreed event, or has a custom intent and is not a reply. If agrees is true and the item is an accept, it asks for
+// nothing.
 func (i Item) NeedsOwner(agrees bool) bool {
 	if i.State != ItemNew || i.Note != "" || i.Cancels != "" {
 		return i.State == ItemNew || i.State == ItemFailed

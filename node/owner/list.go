@@ -29,10 +29,11 @@ func Page[T any](items []T, next string) List[T] {
 
 // Query selects a page of a list. A list ignores the parameters that it does not support.
 type Query struct {
-	State, After string
-	Before       uint64
-	Limit        int
-	Wait         time.Duration
+	State  string // "" for all
+	After  string // Next of the previous page; "" for the first page
+	Before uint64 // as After, for [ConversationList]; 0 for the first page
+	Limit  int
+	Wait   time.Duration // how long to wait for a first entry
 
 	Peer         string // the agent id of the peer; empty: all
 	Conversation string // of inbox items, together with Peer; empty: all; no HTTP request sets it

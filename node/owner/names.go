@@ -175,7 +175,8 @@ func WithNames(n Node) Node { return named{n} }
 // named adds names to what a Node lists.
 type named struct{ Node }
 
-// fillOne returns v with the names that fill adds. It prefers err to an error of a look-up.
+// fillOne returns v with the names that fill adds. err is the error of the call that returned v; fillOne prefers it to
+// an error of a look-up.
 func fillOne[T any](ctx context.Context, n Names, v T, err error, fill func(*namer, *T)) (T, error) {
 	l := newNamer(ctx, n)
 	fill(l, &v)

@@ -12,7 +12,7 @@ type Node interface {
 	Listings
 }
 
-// Operations returns the operations of a node.
+// Operations returns the operations of a node. Each operation also has a handler for the agent's door.
 func Operations(n Node) []Operation {
 	all := operationsOf(WithNames(n))
 	for i, op := range operationsOf(agentNode{n}) {

@@ -104,7 +104,7 @@ func (e Endpoint[In, Out]) With(in In, params ...string) Call[Out] {
 	return c
 }
 
-// fillPath replaces each ":name" segment of a path with the next of params, escaped. It panics if there are too few.
+// fillPath replaces each ":name" segment of a path with the next of params, escaped. It panics if params are too few.
 func fillPath(path string, params []string) string {
 	parts := strings.Split(path, "/")
 	for i, part := range parts {

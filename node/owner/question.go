@@ -134,9 +134,9 @@ func (q Questions) open(ctx context.Context, in NewQuestion, limit *rate.Limiter
 // pollQuestion is the interval at which a waiting request checks whether the owner has answered.
 const pollQuestion = 300 * time.Millisecond
 
-// await returns the question with this id. It waits for the owner's answer, but no longer than maxWait.
-func (q Questions) await(ctx context.Context, id string, maxWait time.Duration) (Question, error) {
-	ctx, cancel := context.WithTimeout(ctx, maxWait)
+// await returns the question with this id. It waits for the owner's answer, but no longer than wait.
+func (q Questions) await(ctx context.Context, id string, wait time.Duration) (Question, error) {
+	ctx, cancel := context.WithTimeout(ctx, wait)
 	defer cancel()
 	for {
 		ask, err := q.Asks.Get(context.WithoutCancel(ctx), id, time.Now())

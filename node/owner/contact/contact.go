@@ -69,6 +69,7 @@ func New(cfg Config) *Door {
 	return &Door{cfg: cfg, sends: rate.NewLimiter(rate.Every(time.Minute/sendsPerMinute), sendsPerMinute)}
 }
 
+// task is a message of the owner's agent to a contact, as the A2A client knows it.
 type task struct {
 	ID      string              `json:"id"`
 	Contact string              `json:"contact"`
@@ -136,6 +137,8 @@ func (d *Door) handle(r *http.Request, in io.Reader, contact string) (call messa
 	return call, result, err
 }
 
+// fromOwner returns the A2A error for an error of the owner API. It keeps the text of a refusal, because the caller is
+// the owner's own agent.
 func fromOwner(err error) *message.Error {
 	if e, ok := errors.AsType[*wire.Error](err); ok && e.Status < http.StatusInternalServerError && e.Status != http.StatusTooManyRequests {
 		return message.ErrParams.At(wire.OneLine(e.Message, 300)) // such as an unknown contact
@@ -161,11 +164,11 @@ func (d *Door) send(ctx context.Context, call message.Call, contact string) (*ta
 	}
 	t := &task{ID: id, Contact: contact, Context: m.ContextID, Digest: digest, Created: time.Now().UTC()}
 	if m.TaskID != "" {
-		before, err := d.find(ctx, contact, m.TaskID)
+		previous, err := d.find(ctx, contact, m.TaskID)
 		if err != nil {
 			return nil, err
 		}
-		t.Context = before.Context
+		t.Context = previous.Context
 	}
 	if t.Context == "" {
 		t.Context = "ctx_" + id
@@ -318,7 +321,7 @@ func (d *Door) answerTo(ctx context.Context, t *task, sentFrom time.Time) (reply
 				reached = reached || wire.MessageID(e.MessageID) == t.Message || t.Message == "" && !e.At.Before(sentFrom)
 				continue
 			}
-			if answer, ok := read(e); ok && reached {
+			if answer, ok := readEntry(e); ok && reached {
 				reply, at = answer, e.At
 			}
 		}
@@ -331,9 +334,9 @@ func (d *Door) answerTo(ctx context.Context, t *task, sentFrom time.Time) (reply
 	return reply, at, state, nil
 }
 
-// read returns what a message of a peer says about a task. ok is false for a receipt, for pending_approval, and for a
-// message that cannot be parsed or that the owner has not released.
-func read(e owner.Entry) (reply message.Reply, ok bool) {
+// readEntry returns what a message of a peer says about a task. ok is false for a receipt, for pending_approval, and
+// for a message that cannot be parsed or that the owner has not released.
+func readEntry(e owner.Entry) (reply message.Reply, ok bool) {
 	tree, err := wire.ParseForeign(e.Message, maxDepth, maxValues)
 	if err != nil {
 		return reply, false
