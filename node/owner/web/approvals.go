@@ -235,7 +235,7 @@ func (p *pages) approvalPage(c echo.Context, status int, wrong string) error {
 		return err
 	}
 	view := viewAsk(ask)
-	view.Whole = true
+	view.Whole = true // this page shows content of any size
 	return p.shell.Render(c, p.approval, httpapi.View{
 		Title: view.What, Status: status, Error: wrong, Topics: []string{string(owner.TopicApprovals)},
 		Self: httpapi.PagePath + "/approvals/" + ask.ID, Data: view,

@@ -138,6 +138,9 @@ func (v conversationView) Choices() []choice {
 // chooses.
 type replyForm struct{ Text, Action, Payload, Time, Place, Selected string }
 
+// noEntries is a number after the last entry of every transcript. After it, ReadTranscript returns only the conversation.
+const noEntries = math.MaxUint64
+
 const (
 	maxMessages   = 50
 	maxChainBytes = 1 << 20 // a transcript up to this size is verified whenever it is shown
@@ -192,7 +195,7 @@ func (p *pages) newItems(ctx context.Context, peer, id string) ([]owner.Item, er
 
 func (p *pages) markRead(c echo.Context, _ url.Values) error {
 	ctx := c.Request().Context()
-	conv, err := p.n.ReadTranscript(ctx, c.Param("id"), c.Param("peer"), math.MaxUint64)
+	conv, err := p.n.ReadTranscript(ctx, c.Param("id"), c.Param("peer"), noEntries)
 	if err != nil {
 		return err
 	}
@@ -217,7 +220,7 @@ func (p *pages) readPart(c echo.Context) (part owner.Transcript, err error) {
 			return part, owner.Fault(http.StatusBadRequest, "after must be a number", "")
 		}
 	} else {
-		if part, err = p.n.ReadTranscript(ctx, id, peer, math.MaxUint64); err != nil {
+		if part, err = p.n.ReadTranscript(ctx, id, peer, noEntries); err != nil {
 			return part, err
 		}
 		after = part.Entries - min(part.Entries, maxMessages)
@@ -258,7 +261,7 @@ func (p *pages) reply(c echo.Context, form url.Values) error {
 		Text: form.Get("text"), Action: form.Get("action"), Payload: form.Get("payload"),
 		Time: form.Get("time"), Place: form.Get("place"), Selected: form.Get("selected"),
 	}
-	conv, err := p.n.ReadTranscript(ctx, id, peer, math.MaxUint64)
+	conv, err := p.n.ReadTranscript(ctx, id, peer, noEntries)
 	if err != nil {
 		return err
 	}

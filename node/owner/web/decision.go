@@ -202,7 +202,7 @@ func (l *DecisionLinks) show(c echo.Context) error {
 
 func (l *DecisionLinks) render(c echo.Context, status int, ask owner.Approval, token, problem string) error {
 	view := viewAsk(ask)
-	view.Whole = true
+	view.Whole = true // this page shows content of any size
 	allowed := linkChoices(ask)
 	view.Buttons = slices.DeleteFunc(view.Buttons, func(b button) bool { return !slices.Contains(allowed, b.Choice) })
 	return l.pages.Render(c, l.page, status, decisionView{

@@ -14,10 +14,10 @@ import (
 )
 
 type overviewView struct {
-	Asks, Items string
-	Queued      int
+	Asks, Items string    // the numbers of questions and of inbox items that need the owner
+	Queued      int       // messages that wait for delivery
 	First       []askView // the oldest of the waiting questions
-	NoProgram   bool      // no program is connected
+	NoProgram   bool      // see [Programs.NoProgram]
 }
 
 const (

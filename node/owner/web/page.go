@@ -398,9 +398,9 @@ func (c content) Preview() string {
 		}
 		text = strings.Join(facts, " · ")
 	}
-	const most = 280
+	const maxPreview = 280
 	for i := range text {
-		if i > most {
+		if i > maxPreview {
 			return text[:i] + "…"
 		}
 	}

@@ -15,12 +15,10 @@ import (
 )
 
 type peersView struct {
-	Mode    acl.Mode
-	Query   string
-	Peers   []peerRow
-	More    bool
-	Alias   string
-	Address string
+	Mode  acl.Mode
+	Query string
+	Peers []peerRow
+	More  bool // the query matches more peers than the page shows
 }
 
 type peerRow struct {

@@ -21,23 +21,26 @@ var plainActions = map[wire.Intent][]string{
 	wire.Schedule: {"accept", "decline", "cancel"}, wire.Negotiate: {"accept", "reject", "withdraw"},
 }
 
-// meeting is an event as a form describes it, or as [readMeeting] returns it. In a form, its times have no zone and
+// meeting is an event as a form describes it, or as [readMeeting] returns it. In a form, the times have no zone and
 // mean the local time of this machine.
 type meeting struct {
 	Title, Duration, Place string
 	Times                  []string // empty ones are ignored
 }
 
-const formTime = "2006-01-02T15:04" // the format of an input of type datetime-local
+const (
+	formTime  = "2006-01-02T15:04" // the format of an input of type datetime-local
+	formTimes = 3                  // the form has this many inputs for times
+)
 
 // readMeeting returns the meeting that an event describes, for reading: its times are in the zone of the owner. It
 // returns nil if the event has no times, more than ten of them, or one that is not a string.
 func readMeeting(event wire.Value) *meeting {
-	const most = 10
+	const maxTimes = 10
 	offered, _ := event.Get("proposed_times")
 	m := meeting{Title: event.GetStr("title"), Duration: formatLength(event.GetStr("duration")), Place: event.GetStr("location")}
 	for t := range offered.Elems() {
-		if text, ok := t.Str(); ok && len(m.Times) < most {
+		if text, ok := t.Str(); ok && len(m.Times) < maxTimes {
 			m.Times = append(m.Times, formatTime(text))
 		}
 	}
@@ -151,7 +154,7 @@ func (p *pages) composePage(c echo.Context, status int, wrong string, view compo
 	}
 	view.Peers, view.Intents = peers[:min(len(peers), maxPeerOptions)], wire.StandardIntents()
 	view.Zone = time.Now().Format("MST, -07:00")
-	view.Meeting.Times = append(view.Meeting.Times, "", "", "")[:3] // the form has three
+	view.Meeting.Times = append(view.Meeting.Times, "", "", "")[:formTimes]
 	return p.shell.Render(c, p.compose, httpapi.View{Title: "Write", Status: status, Error: wrong, Data: view})
 }
 
@@ -160,7 +163,7 @@ func (p *pages) send(c echo.Context, form url.Values) error {
 		To: strings.TrimSpace(form.Get("to")), Kind: form.Get("kind"), Text: form.Get("text"), Intent: strings.TrimSpace(form.Get("intent")),
 		Payload: form.Get("payload"),
 		Meeting: meeting{
-			Title: form.Get("title"), Duration: form.Get("duration"), Place: form.Get("place"), Times: form["time"][:min(len(form["time"]), 3)],
+			Title: form.Get("title"), Duration: form.Get("duration"), Place: form.Get("place"), Times: form["time"][:min(len(form["time"]), formTimes)],
 		},
 	}
 	if view.Seal = owner.SealChoice(form.Get("seal")); !view.Seal.IsValid() {

@@ -91,14 +91,14 @@ func (p *pages) profilePage(c echo.Context, status int, wrong string, profile Pr
 // for the next page waits until the process has started.
 func (p *pages) saveProfile(c echo.Context, form url.Values) error {
 	profile := p.setup.Profile()
-	most := max(maxDirectories, len(profile.Directories))
+	limit := max(maxDirectories, len(profile.Directories))
 	if form.Get("keep") == "" { // keep is the button that skips the form
 		profile.Name, profile.Owner = strings.TrimSpace(form.Get("name")), strings.TrimSpace(form.Get("owner"))
 		profile.Description = strings.TrimSpace(form.Get("description"))
 		profile.Directories = strings.Fields(form.Get("directories"))
 	}
-	if n := len(profile.Directories); n > most {
-		wrong := fmt.Sprintf("Nothing was saved: the form takes at most %d directories, not %d. Add more in the configuration file.", most, n)
+	if n := len(profile.Directories); n > limit {
+		wrong := fmt.Sprintf("Nothing was saved: the form takes at most %d directories, not %d. Add more in the configuration file.", limit, n)
 		return p.profilePage(c, http.StatusBadRequest, wrong, profile)
 	}
 	if err := p.setup.SaveProfile(c.Request().Context(), profile); err != nil {
