@@ -390,7 +390,7 @@ type ackResult struct {
 
 func (t *tools) ack(ctx context.Context, _ *sdk.CallToolRequest, in ackArgs) (*sdk.CallToolResult, any, error) {
 	if len(in.Items) == 0 || len(in.Items) > pageSize {
-		return nil, nil, errors.New("give 1 to 10 items")
+		return nil, nil, errors.New("items must have 1 to 10 ids")
 	}
 	out := ackResult{}
 	for _, id := range in.Items {
@@ -425,7 +425,8 @@ func (t *tools) wait(ctx context.Context, _ *sdk.CallToolRequest, in waitArgs) (
 	if in.Seconds != nil {
 		seconds = min(max(*in.Seconds, 0), maxWaitSeconds)
 	}
-	if !slices.ContainsFunc(in.Topics, func(s string) bool { return s != string(owner.TopicInbox) }) {
+	onlyInbox := !slices.ContainsFunc(in.Topics, func(s string) bool { return s != string(owner.TopicInbox) })
+	if onlyInbox {
 		list, err := t.listInbox(ctx, inboxArgs{}, seconds)
 		return nil, waitResult{Items: list.Items}, err
 	}

@@ -185,8 +185,8 @@ func (t *tools) askOwner(ctx context.Context, _ *sdk.CallToolRequest, in askArgs
 	return nil, out, nil
 }
 
-// takeSend takes one send from the limit and returns how many seconds to wait for the result. It is at least one, so
-// that the result of a first attempt that fails is known.
+// takeSend takes one send from the limit and returns how many seconds to wait for the result: at least one, so that a
+// first attempt that fails is in the result.
 func (t *tools) takeSend(seconds int) (wait int, err error) {
 	if !t.sends.Allow() {
 		return 0, errors.New("you send too often; wait a minute before you try again")
