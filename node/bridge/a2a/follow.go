@@ -52,16 +52,16 @@ func (o *outbound) follow(ctx context.Context, peer remote, row *sentRow) bool {
 	lines := bufio.NewScanner(io.LimitReader(resp.Body, maxFollowed))
 	lines.Buffer(nil, message.MaxBody)
 	for lines.Scan() {
-		if data, ok := strings.CutPrefix(lines.Text(), "data:"); ok && isNews([]byte(data), row.Asked) {
+		if data, ok := strings.CutPrefix(lines.Text(), "data:"); ok && isNews([]byte(data), row.AskedHash) {
 			return true
 		}
 	}
 	return time.Since(began) >= followAtLeast
 }
 
-// isNews reports whether an event says that the task has ended or asks us something new. asked is the hash of the
+// isNews reports whether an event says that the task has ended or asks us something new. askedHash is the hash of the
 // status with the question that we already have.
-func isNews(event, asked []byte) bool {
+func isNews(event, askedHash []byte) bool {
 	v, err := wire.ParseForeign(event, maxAnswerDepth, maxAnswerValues)
 	if err != nil {
 		return false
@@ -74,7 +74,7 @@ func isNews(event, asked []byte) bool {
 		status, _ := update.Get("status")
 		if state := status.GetStr("state"); state != "" {
 			digest := signing.Digest(status)
-			return !message.Remote{State: a2a.TaskState(state)}.IsWaiting() && !bytes.Equal(digest[:], asked)
+			return !message.Remote{State: a2a.TaskState(state)}.IsWaiting() && !bytes.Equal(digest[:], askedHash)
 		}
 	}
 	return false

@@ -41,17 +41,17 @@ var errInFlight = errors.New("the agent has not answered the previous message ye
 // of the earlier task stays until that task ends.
 type sentRow struct {
 	bridge.DueRow
-	Earlier bool                `json:"earlier,omitempty"` // a newer message has taken the main row of the conversation
-	Address string              `json:"address"`
-	Conv    wire.ConversationID `json:"conv"`
-	Intent  wire.Intent         `json:"intent"`
-	Message wire.MessageID      `json:"message"` // sent, or about to be sent
-	Context string              `json:"context"`
-	Task    string              `json:"task,omitempty"`
-	State   a2a.TaskState       `json:"state,omitempty"` // "" while the outcome of the call is unknown; Task is then the task that asked for the message, if any
-	Started time.Time           `json:"started"`
-	Tries   int                 `json:"tries,omitempty"`
-	Asked   []byte              `json:"asked,omitempty"` // hash of the status with the newest question of the agent
+	Earlier   bool                `json:"earlier,omitempty"` // a newer message has taken the main row of the conversation
+	Address   string              `json:"address"`
+	Conv      wire.ConversationID `json:"conv"`
+	Intent    wire.Intent         `json:"intent"`
+	Message   wire.MessageID      `json:"message"` // sent, or about to be sent
+	Context   string              `json:"context"`
+	Task      string              `json:"task,omitempty"`
+	State     a2a.TaskState       `json:"state,omitempty"` // "" while the outcome of the call is unknown; Task is then the task that asked for the message, if any
+	Started   time.Time           `json:"started"`
+	Tries     int                 `json:"tries,omitempty"`
+	AskedHash []byte              `json:"asked,omitempty"` // hash of the status with the newest question of the agent
 
 	rev         store.Rev
 	followAgain bool // what follow returned: the next stream may begin at once
@@ -163,7 +163,7 @@ func (o *outbound) send(ctx context.Context, address bridge.Address, row *sentRo
 			return bridge.Delivered{}, asSendError(err)
 		}
 	}
-	if err := asSendError(o.take(ctx, row, result)); err != nil {
+	if err := asSendError(o.storeAnswer(ctx, row, result)); err != nil {
 		if _, ok := errors.AsType[*client.SendError](err); !ok { // the agent has the message, so the next attempt looks for its task
 			err = &client.SendError{Retry: true, Processed: true, Cause: err}
 		}
@@ -186,7 +186,7 @@ func (o *outbound) taskFor(ctx context.Context, row *sentRow, now time.Time) (ta
 		changes = append(changes, kept.change(now))
 	}
 	if i := slices.IndexFunc(rows, func(r *sentRow) bool { return message.IsInterrupted(r.State) }); i >= 0 {
-		task, row.Context, row.Asked = rows[i].Task, rows[i].Context, rows[i].Asked
+		task, row.Context, row.AskedHash = rows[i].Task, rows[i].Context, rows[i].AskedHash
 		change := rows[i].change(now)
 		change.Delete = true
 		changes = append(changes, change)
@@ -216,9 +216,10 @@ func (o *outbound) find(ctx context.Context, peer remote, row *sentRow) (wire.Va
 // errNotFinished means that an agent still works on a task that began more than pollFor ago.
 var errNotFinished = errors.New("the agent has not finished the task")
 
-// take stores the answer of an agent. A result or a question enters the conversation. If the task may go on without a
-// message of ours, the bridge asks about the task again later, or take returns errNotFinished after pollFor.
-func (o *outbound) take(ctx context.Context, row *sentRow, result wire.Value) error {
+// storeAnswer stores the answer of an agent. A result or a question enters the conversation. If the task may go on
+// without a message of ours, the bridge asks about the task again later, or storeAnswer returns errNotFinished after
+// pollFor.
+func (o *outbound) storeAnswer(ctx context.Context, row *sentRow, result wire.Value) error {
 	r, e := message.ReadResult(result)
 	if e != nil {
 		return &client.SendError{Processed: true, Status: http.StatusOK, Cause: e}
@@ -229,14 +230,14 @@ func (o *outbound) take(ctx context.Context, row *sentRow, result wire.Value) er
 		row.Context = r.ContextID
 	}
 	// An agent may return a task before it has read our answer, with its earlier question.
-	isStale := message.IsInterrupted(r.State) && bytes.Equal(row.Asked, r.Status[:])
+	isStale := message.IsInterrupted(r.State) && bytes.Equal(row.AskedHash, r.StatusHash[:])
 	isNews := !r.IsWaiting() && !isStale
 	if isNews {
 		if err := o.acceptAnswer(ctx, row, r); err != nil {
 			return err
 		}
 		if message.IsInterrupted(r.State) {
-			row.Asked = r.Status[:]
+			row.AskedHash = r.StatusHash[:]
 		}
 	}
 	if !isNews || r.State == a2a.TaskStateAuthRequired {
@@ -310,7 +311,7 @@ func (o *outbound) poll(ctx context.Context, rec store.Record) error {
 		result, err = o.call(callCtx, peer, message.GetTask, wire.Obj(wire.TextField("id", row.Task), wire.Field("historyLength", wire.Int(0))))
 	}
 	if err == nil {
-		err = o.take(ctx, &row, result)
+		err = o.storeAnswer(ctx, &row, result)
 	}
 	if err == nil || errors.Is(err, store.ErrConflict) {
 		return nil

@@ -84,12 +84,12 @@ var (
 	ErrUnavailable     = outer(-32000, http.StatusServiceUnavailable, "UNAVAILABLE", "the agent cannot take the request now")
 )
 
-// row returns an error that HTTP cannot express: over JSON-RPC, its HTTP status is 200.
+// row returns an error that has the HTTP status 200 over JSON-RPC.
 func row(code, status int, name, reason, message string) *Error {
 	return &Error{Code: code, Status: status, Name: name, Reason: reason, Message: message}
 }
 
-// outer returns an error that HTTP can express, so its HTTP status is the same in both bindings.
+// outer returns an error that has the same HTTP status in both bindings.
 func outer(code, status int, name, message string) *Error {
 	return &Error{Code: code, Status: status, Name: name, Reason: name, Message: message, outer: true}
 }

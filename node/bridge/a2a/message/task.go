@@ -229,7 +229,7 @@ func fromMeshArtifact(v wire.Value) (artifact wire.Value, ok bool) {
 type Remote struct {
 	TaskID, ContextID string
 	State             a2a.TaskState
-	Status            [32]byte     // hash of the status: equal if the agent says nothing new
+	StatusHash        [32]byte     // hash of the status: equal if the agent says nothing new
 	parts             []wire.Value // of the status message, or of the direct message
 	artifacts         []wire.Value
 	metadata          wire.Value // of a direct message
@@ -260,7 +260,7 @@ func ReadResult(v wire.Value) (Remote, *Error) {
 		return r, ErrAgentResponse.At("a task without a state, or without a valid id")
 	}
 	said, _ := status.Get("message")
-	r.parts, r.Status = partsOf(said), signing.Digest(status)
+	r.parts, r.StatusHash = partsOf(said), signing.Digest(status)
 	list, _ := v.Get("artifacts")
 	for artifact := range list.Elems() {
 		if len(r.artifacts) < maxArtifacts && artifact.Kind() == wire.Object {
