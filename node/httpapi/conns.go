@@ -118,7 +118,7 @@ func (c *limitedListener) leave(from source) {
 
 type connCounts struct {
 	open                 atomic.Int64
-	refused, refusedAddr *Counter
+	refused, refusedAddr *Counter // by the limit for all connections; by the limits per address and network
 }
 
 func newConnCounts(m *Metrics) *connCounts {

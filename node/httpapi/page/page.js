@@ -3,17 +3,17 @@
 (function () {
   "use strict";
   const body = document.body;
-  const guard = 400; // ms after a change in which a click may have been meant for the previous content
+  const guardTime = 400; // ms after a change in which a click may have been meant for the previous content
   let source = null;
   let missed = false; // the connection was lost, so changes may have been missed
   let retry = 0;
-  let past = []; // where the buttons of the live region were before each change of the last guard ms
-  let last = ""; // the page that was fetched last
+  let changes = []; // where the buttons of the live region were before each change of the last guardTime ms
+  let lastPage = ""; // the page that was fetched last
 
   const live = () => document.getElementById("live");
 
-  // say shows the state of the event stream.
-  function say(text) {
+  // showState shows the state of the event stream.
+  function showState(text) {
     const el = document.getElementById("stream");
     if (!el || el.textContent === text) return;
     el.textContent = text;
@@ -31,15 +31,15 @@
     window.htmx.trigger(el, "refresh");
   }
 
-  // tells is true in the one tab that holds the lock. That tab notifies the owner, and stays connected while hidden.
-  let tells = false;
-  const mayTell = () => window.Notification?.permission === "granted" && localStorage.getItem("notify") === "yes";
-  let known = NaN; // how many items waited at the last count
+  // isNotifier is true in the one tab that holds the lock. That tab notifies the owner, and stays connected while hidden.
+  let isNotifier = false;
+  const mayNotify = () => window.Notification?.permission === "granted" && localStorage.getItem("notify") === "yes";
+  let lastCount = NaN; // how many items waited at the last count
   // recount updates the counts in the navigation on a page that does not show what changed.
   async function recount(topics) {
     const counted = topics.filter((t) => t === "approvals" || t === "inbox" || t === "reset");
     const shown = live()?.dataset.topics?.split(" ") ?? [];
-    if (!counted.length || (!tells && counted.every((t) => shown.includes(t)))) return; // the refresh counts too
+    if (!counted.length || (!isNotifier && counted.every((t) => shown.includes(t)))) return; // the refresh counts too
     const page = new DOMParser().parseFromString(await (await fetch(body.dataset.events.replace(/events$/, ""))).text(), "text/html");
     for (const a of page.querySelectorAll("#nav a")) {
       const here = document.querySelector('#nav a[href="' + CSS.escape(a.getAttribute("href")) + '"]');
@@ -49,14 +49,15 @@
     }
     count();
     const waiting = parseInt(document.querySelector("#nav .count")?.textContent ?? "0", 10);
-    if (tells && mayTell() && document.hidden && waiting > known) new Notification("agentmesh", { body: waiting + " waiting for you", tag: "agentmesh" });
-    known = waiting;
+    if (isNotifier && mayNotify() && document.hidden && waiting > lastCount) new Notification("agentmesh", { body: waiting + " waiting for you", tag: "agentmesh" });
+    lastCount = waiting;
   }
-  function waitToTell() {
-    if (!mayTell() || !navigator.locks) return;
+  // waitToNotify makes this tab the notifier as soon as no other tab holds the lock.
+  function waitToNotify() {
+    if (!mayNotify() || !navigator.locks) return;
     navigator.locks.request("agentmesh-notify", () => {
-      tells = true;
-      known = parseInt(document.querySelector("#nav .count")?.textContent ?? "0", 10);
+      isNotifier = true;
+      lastCount = parseInt(document.querySelector("#nav .count")?.textContent ?? "0", 10);
       connect();
       return new Promise(() => {}); // until the tab closes
     });
@@ -64,10 +65,10 @@
 
   function connect() {
     clearTimeout(retry);
-    if (source || (document.hidden && !tells)) return;
+    if (source || (document.hidden && !isNotifier)) return;
     source = new EventSource(body.dataset.events);
     source.addEventListener("ready", () => {
-      say("Live");
+      showState("Live");
       refresh(null); // fetch all changes that were missed
       if (missed) recount(["reset"]).catch(() => {});
       missed = false;
@@ -78,7 +79,7 @@
     });
     source.onerror = () => {
       missed = true;
-      say("Reconnecting …");
+      showState("Reconnecting …");
       if (source && source.readyState === EventSource.CLOSED) {
         source = null;
         retry = setTimeout(connect, 3000);
@@ -94,11 +95,11 @@
 
   if (body.dataset.events) {
     // A browser opens few connections to one server: a hidden tab keeps none.
-    document.addEventListener("visibilitychange", () => (document.hidden && !tells ? disconnect() : connect()));
+    document.addEventListener("visibilitychange", () => (document.hidden && !isNotifier ? disconnect() : connect()));
     addEventListener("pagehide", disconnect);
     addEventListener("pageshow", connect);
     connect();
-    waitToTell();
+    waitToNotify();
   }
 
   // offer shows the button that turns notifications in this browser on or off.
@@ -106,15 +107,15 @@
     const notify = document.getElementById("notify");
     if (!notify || !window.Notification || !navigator.locks) return;
     notify.hidden = false;
-    notify.textContent = mayTell() ? "Do not notify me in this browser" : "Notify me in this browser";
+    notify.textContent = mayNotify() ? "Do not notify me in this browser" : "Notify me in this browser";
   }
   offer();
   document.addEventListener("click", async (e) => {
     if (e.target.id !== "notify") return;
-    const want = !mayTell();
+    const want = !mayNotify();
     localStorage.setItem("notify", want ? "yes" : "no");
-    if (want && (await Notification.requestPermission()) !== "granted") return say("The browser does not allow it");
-    if (want) waitToTell();
+    if (want && (await Notification.requestPermission()) !== "granted") return showState("The browser does not allow it");
+    if (want) waitToNotify();
     offer();
   });
 
@@ -168,23 +169,23 @@
     document.title = (waiting ? "(" + waiting + ") " : "") + document.title.replace(/^\(\d+\+?\) /, "");
   }
 
-  // shown reports whether the fetched page has the same content as this page.
-  function shown(text) {
+  // isShown reports whether a fetched page has the same content as this page.
+  function isShown(text) {
     const page = new DOMParser().parseFromString(text, "text/html");
     // Elements are compared, because a swap drops the white space between them.
     const inside = (doc, id) => Array.from(doc.getElementById(id)?.children ?? [], (e) => e.outerHTML).join("");
     return ["live", "nav"].every((id) => inside(page, id) === inside(document, id));
   }
 
-  let open = [];
-  let chosen = [];
+  let open = []; // ids of the open details, which a swap would close
+  let chosen = []; // ids of the chosen radio buttons, which a swap would reset
   let before = new Set(); // the entries that were shown; a new one stands out
   const entries = ".list > li, .talk > li, article.card";
   const keyOf = (e) => e.querySelector("h2[id], details[id]")?.id ?? e.querySelector("a[href]")?.getAttribute("href");
   body.addEventListener("htmx:beforeSwap", (e) => {
     const text = e.detail.serverResponse;
-    const same = text === last || shown(text);
-    last = text;
+    const same = text === lastPage || isShown(text);
+    lastPage = text;
     if (e.detail.xhr.status !== 200 || same) {
       e.detail.shouldSwap = false;
       return;
@@ -194,12 +195,12 @@
     chosen = Array.from(live().querySelectorAll("input[type=radio][id]:checked"), (i) => i.id);
     const places = new Map();
     for (const b of live().querySelectorAll("button[id]")) places.set(b.id, b.getBoundingClientRect());
-    past = [...recent(), { at: performance.now(), places }];
+    changes = [...recent(), { at: performance.now(), places }];
   });
   body.addEventListener("htmx:afterSwap", () => {
     offer();
     for (const e of live().querySelectorAll(entries)) if (!before.has(keyOf(e))) e.classList.add("fresh");
-    const change = past.at(-1);
+    const change = changes.at(-1);
     if (change) change.at = performance.now(); // a slow machine takes long to show it
     reveal();
     count();
@@ -212,8 +213,9 @@
       if (i) i.checked = true;
     }
   }, true);
-  const recent = () => past.filter((p) => performance.now() - p.at < guard);
-  // A click is accepted if the same button was there all the time, so the owner can decide in a busy list too.
+  const recent = () => changes.filter((p) => performance.now() - p.at < guardTime);
+  // A click is accepted if its button was at this place before every recent change. So the owner can decide even while
+  // the list changes.
   document.addEventListener("click", (e) => {
     const button = e.detail > 0 && e.target.closest("#live button");
     const stood = ({ places }) => {
