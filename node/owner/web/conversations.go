@@ -138,7 +138,7 @@ func (v conversationView) Choices() []choice {
 // chooses.
 type replyForm struct{ Text, Action, Payload, Time, Place, Selected string }
 
-// noEntries is a number after the last entry of every transcript. After it, ReadTranscript returns only the conversation.
+// noEntries is beyond the last entry of every transcript: after it, ReadTranscript returns only the conversation.
 const noEntries = math.MaxUint64
 
 const (
