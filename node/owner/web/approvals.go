@@ -227,9 +227,10 @@ func isAboutSender(ask owner.Approval) bool {
 	return len(ask.Messages) > 0 && ask.Messages[0].Hold == "sender"
 }
 
-func (p *pages) showApproval(c echo.Context) error { return p.approvalPage(c, http.StatusOK, "") }
+func (p *pages) showApproval(c echo.Context) error { return p.renderApproval(c, http.StatusOK, "") }
 
-func (p *pages) approvalPage(c echo.Context, status int, wrong string) error {
+// renderApproval responds with the page of one question, which shows errorText if that is not empty.
+func (p *pages) renderApproval(c echo.Context, status int, errorText string) error {
 	ask, err := p.n.FindApproval(c.Request().Context(), c.Param("id"))
 	if err != nil {
 		return err
@@ -237,7 +238,7 @@ func (p *pages) approvalPage(c echo.Context, status int, wrong string) error {
 	view := viewAsk(ask)
 	view.Whole = true // this page shows content of any size
 	return p.shell.Render(c, p.approval, httpapi.View{
-		Title: view.What, Status: status, Error: wrong, Topics: []string{string(owner.TopicApprovals)},
+		Title: view.What, Status: status, Error: errorText, Topics: []string{string(owner.TopicApprovals)},
 		Self: httpapi.PagePath + "/approvals/" + ask.ID, Data: view,
 	})
 }
@@ -265,14 +266,14 @@ func (p *pages) decide(c echo.Context, form url.Values) error {
 	case err == nil:
 		return doneWith(c, "approvals", string(choice), decided.Subject)
 	case errors.Is(err, acl.ErrAskGone):
-		return p.approvalPage(c, http.StatusConflict, "This was decided before: "+decidedText(decided.Ask)+". Your choice changed nothing.")
+		return p.renderApproval(c, http.StatusConflict, "This was decided before: "+decidedText(decided.Ask)+". Your choice changed nothing.")
 	case errors.Is(err, acl.ErrHashMismatch):
-		return p.approvalPage(c, http.StatusConflict, "The message here is not the one that you saw. Nothing was decided; look again.")
+		return p.renderApproval(c, http.StatusConflict, "The message here is not the one that you saw. Nothing was decided; look again.")
 	case errors.Is(err, acl.ErrChoice):
-		return p.approvalPage(c, http.StatusBadRequest, "This question has no such answer. Nothing was decided.")
+		return p.renderApproval(c, http.StatusBadRequest, "This question has no such answer. Nothing was decided.")
 	}
 	if refusal, ok := errors.AsType[*wire.Error](err); ok && refusal.Status < http.StatusInternalServerError {
-		return p.approvalPage(c, http.StatusConflict, "It cannot be released: "+refusal.Message+". Nothing was decided.")
+		return p.renderApproval(c, http.StatusConflict, "It cannot be released: "+refusal.Message+". Nothing was decided.")
 	}
 	return err
 }

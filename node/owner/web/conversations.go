@@ -149,10 +149,10 @@ const (
 func convPath(peer, id string) string { return "conversations/" + peer + "/" + id }
 
 func (p *pages) showConversation(c echo.Context) error {
-	return p.conversationPage(c, http.StatusOK, "", replyForm{})
+	return p.renderConversation(c, http.StatusOK, "", replyForm{})
 }
 
-func (p *pages) conversationPage(c echo.Context, status int, wrong string, form replyForm) error {
+func (p *pages) renderConversation(c echo.Context, status int, errorText string, form replyForm) error {
 	ctx := c.Request().Context()
 	part, err := p.readPart(c)
 	if err != nil {
@@ -181,7 +181,7 @@ func (p *pages) conversationPage(c echo.Context, status int, wrong string, form 
 		self += "?after=" + after
 	}
 	return p.shell.Render(c, p.conversation, httpapi.View{
-		Title: "Conversation", Status: status, Error: wrong, Done: p.doneMessage(c), Data: view,
+		Title: "Conversation", Status: status, Error: errorText, Done: p.doneMessage(c), Data: view,
 		Topics: []string{string(owner.TopicConversations)}, Self: self,
 	})
 }
@@ -267,11 +267,11 @@ func (p *pages) reply(c echo.Context, form url.Values) error {
 	}
 	answer := owner.NewReply{Conversation: conv.ID, Peer: conv.Peer}
 	if answer.Intent, answer.Payload, err = typed.payload(conv.Intent); err != nil {
-		return p.conversationPage(c, http.StatusBadRequest, err.Error(), typed)
+		return p.renderConversation(c, http.StatusBadRequest, err.Error(), typed)
 	}
 	sent, err := p.n.Reply(ctx, answer, 0)
 	if refusal, ok := errors.AsType[*wire.Error](err); ok {
-		return p.conversationPage(c, refusal.Status, refusal.Message, typed)
+		return p.renderConversation(c, refusal.Status, refusal.Message, typed)
 	}
 	if err != nil {
 		return err
@@ -290,7 +290,7 @@ func (p *pages) close(c echo.Context, form url.Values) error {
 	}
 	_, err := p.n.CloseConversation(c.Request().Context(), c.Param("id"), order, 0)
 	if refusal, ok := errors.AsType[*wire.Error](err); ok {
-		return p.conversationPage(c, refusal.Status, refusal.Message, replyForm{})
+		return p.renderConversation(c, refusal.Status, refusal.Message, replyForm{})
 	}
 	if err != nil {
 		return err

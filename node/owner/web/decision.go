@@ -200,13 +200,13 @@ func (l *DecisionLinks) show(c echo.Context) error {
 	return l.render(c, http.StatusOK, ask, token, "")
 }
 
-func (l *DecisionLinks) render(c echo.Context, status int, ask owner.Approval, token, problem string) error {
+func (l *DecisionLinks) render(c echo.Context, status int, ask owner.Approval, token, errorText string) error {
 	view := viewAsk(ask)
 	view.Whole = true // this page shows content of any size
 	allowed := linkChoices(ask)
 	view.Buttons = slices.DeleteFunc(view.Buttons, func(b button) bool { return !slices.Contains(allowed, b.Choice) })
 	return l.pages.Render(c, l.page, status, decisionView{
-		Title: view.What, Error: problem, Ask: &view, Path: httpapi.LinkPath + "/" + url.PathEscape(ask.ID), Token: token,
+		Title: view.What, Error: errorText, Ask: &view, Path: httpapi.LinkPath + "/" + url.PathEscape(ask.ID), Token: token,
 	})
 }
 

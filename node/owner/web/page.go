@@ -117,7 +117,7 @@ func Mount(shell *httpapi.Pages, n Node, setup Setup, log *slog.Logger) {
 		httpapi.Nav{Path: "log", Title: "Log", Under: "Settings"},
 	)
 	if setup != nil {
-		p.get("/profile", func(c echo.Context) error { return p.profilePage(c, http.StatusOK, "", p.setup.Profile()) })
+		p.get("/profile", func(c echo.Context) error { return p.renderProfile(c, http.StatusOK, "", p.setup.Profile()) })
 		p.post("/profile", p.saveProfile)
 		p.post("/hello", p.sayHello)
 		p.get("/connect", p.showConnect)

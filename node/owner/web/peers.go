@@ -31,9 +31,9 @@ type peerButton struct{ Action, Label, Class string }
 // maxPeerRows is how many peers a page shows; the search finds the others.
 const maxPeerRows = 100
 
-func (p *pages) showPeers(c echo.Context) error { return p.peersPage(c, http.StatusOK, "") }
+func (p *pages) showPeers(c echo.Context) error { return p.renderPeers(c, http.StatusOK, "") }
 
-func (p *pages) peersPage(c echo.Context, status int, wrong string) error {
+func (p *pages) renderPeers(c echo.Context, status int, errorText string) error {
 	peers, err := p.n.ListPeers(c.Request().Context(), "")
 	if err != nil {
 		return err
@@ -54,7 +54,7 @@ func (p *pages) peersPage(c echo.Context, status int, wrong string) error {
 		self += "?q=" + url.QueryEscape(view.Query)
 	}
 	return p.shell.Render(c, p.peers, httpapi.View{
-		Title: "People", Status: status, Error: wrong, Done: p.doneMessage(c), Undo: p.undo(c), Topics: []string{string(owner.TopicPeers)},
+		Title: "People", Status: status, Error: errorText, Done: p.doneMessage(c), Undo: p.undo(c), Topics: []string{string(owner.TopicPeers)},
 		Self: self, Data: view,
 	})
 }
@@ -121,9 +121,9 @@ func (p *pages) peerFault(c echo.Context, person string, err error) error {
 	case !ok || refusal.Status == http.StatusInternalServerError:
 		return err
 	case person != "":
-		return p.personPage(c, person, refusal.Status, refusal.Message)
+		return p.renderPerson(c, person, refusal.Status, refusal.Message)
 	}
-	return p.peersPage(c, refusal.Status, refusal.Message)
+	return p.renderPeers(c, refusal.Status, refusal.Message)
 }
 
 type outboxView struct {

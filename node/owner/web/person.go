@@ -28,11 +28,11 @@ type personView struct {
 const maxPersonConversations = 20
 
 func (p *pages) showPerson(c echo.Context) error {
-	return p.personPage(c, c.Param("id"), http.StatusOK, "")
+	return p.renderPerson(c, c.Param("id"), http.StatusOK, "")
 }
 
-// personPage shows a peer: its rule, its names, its conversations, and its card if the owner asks the directories.
-func (p *pages) personPage(c echo.Context, id string, status int, wrong string) error {
+// renderPerson shows a peer: its rule, its names, its conversations, and its card if the owner asks the directories.
+func (p *pages) renderPerson(c echo.Context, id string, status int, errorText string) error {
 	ctx := c.Request().Context()
 	view, err := p.findPerson(c, id)
 	if err != nil {
@@ -47,7 +47,7 @@ func (p *pages) personPage(c echo.Context, id string, status int, wrong string) 
 		}
 	}
 	return p.shell.Render(c, p.person, httpapi.View{
-		Title: "Person", Status: status, Error: wrong, Done: p.doneMessage(c), Undo: p.undo(c), Data: view,
+		Title: "Person", Status: status, Error: errorText, Done: p.doneMessage(c), Undo: p.undo(c), Data: view,
 		Topics: []string{string(owner.TopicPeers), string(owner.TopicConversations)}, Self: httpapi.PagePath + personPath(id),
 	})
 }

@@ -144,10 +144,10 @@ type composeView struct {
 const maxPeerOptions = 200
 
 func (p *pages) showCompose(c echo.Context) error {
-	return p.composePage(c, http.StatusOK, "", composeView{To: c.QueryParam("to"), Kind: "message"})
+	return p.renderCompose(c, http.StatusOK, "", composeView{To: c.QueryParam("to"), Kind: "message"})
 }
 
-func (p *pages) composePage(c echo.Context, status int, wrong string, view composeView) error {
+func (p *pages) renderCompose(c echo.Context, status int, errorText string, view composeView) error {
 	peers, err := p.n.ListPeers(c.Request().Context(), "")
 	if err != nil {
 		return err
@@ -155,7 +155,7 @@ func (p *pages) composePage(c echo.Context, status int, wrong string, view compo
 	view.Peers, view.Intents = peers[:min(len(peers), maxPeerOptions)], wire.StandardIntents()
 	view.Zone = time.Now().Format("MST, -07:00")
 	view.Meeting.Times = append(view.Meeting.Times, "", "", "")[:formTimes]
-	return p.shell.Render(c, p.compose, httpapi.View{Title: "Write", Status: status, Error: wrong, Data: view})
+	return p.shell.Render(c, p.compose, httpapi.View{Title: "Write", Status: status, Error: errorText, Data: view})
 }
 
 func (p *pages) send(c echo.Context, form url.Values) error {
@@ -167,7 +167,7 @@ func (p *pages) send(c echo.Context, form url.Values) error {
 		},
 	}
 	if view.Seal = owner.SealChoice(form.Get("seal")); !view.Seal.IsValid() {
-		return p.composePage(c, http.StatusBadRequest, "unknown choice of who can read the message", view)
+		return p.renderCompose(c, http.StatusBadRequest, "unknown choice of who can read the message", view)
 	}
 	var sent owner.Sent
 	intent, payload, err := view.message()
@@ -175,7 +175,7 @@ func (p *pages) send(c echo.Context, form url.Values) error {
 		sent, err = p.n.Send(c.Request().Context(), owner.NewMessage{To: view.To, Seal: view.Seal, Intent: intent, Payload: payload}, 0)
 	}
 	if refusal, ok := errors.AsType[*wire.Error](err); ok {
-		return p.composePage(c, refusal.Status, refusal.Message, view)
+		return p.renderCompose(c, refusal.Status, refusal.Message, view)
 	}
 	if err != nil {
 		return err

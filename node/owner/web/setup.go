@@ -71,7 +71,7 @@ type profileView struct {
 	NoProgram bool
 }
 
-func (p *pages) profilePage(c echo.Context, status int, wrong string, profile Profile) error {
+func (p *pages) renderProfile(c echo.Context, status int, errorText string, profile Profile) error {
 	state, err := p.n.Overview(c.Request().Context(), httpapi.MaxCount)
 	if err != nil {
 		return err
@@ -81,7 +81,7 @@ func (p *pages) profilePage(c echo.Context, status int, wrong string, profile Pr
 		title = "Welcome"
 	}
 	return p.shell.Render(c, p.profile, httpapi.View{
-		Title: title, Status: status, Error: wrong, Done: p.doneMessage(c), Topics: []string{string(owner.TopicStatus)},
+		Title: title, Status: status, Error: errorText, Done: p.doneMessage(c), Topics: []string{string(owner.TopicStatus)},
 		Self: httpapi.PagePath + "/profile",
 		Data: profileView{Profile: profile, Status: state, Card: p.n.Card().Tree.JSON(), NoProgram: p.setup.Programs().NoProgram()},
 	})
@@ -98,11 +98,11 @@ func (p *pages) saveProfile(c echo.Context, form url.Values) error {
 		profile.Directories = strings.Fields(form.Get("directories"))
 	}
 	if n := len(profile.Directories); n > limit {
-		wrong := fmt.Sprintf("Nothing was saved: the form takes at most %d directories, not %d. Add more in the configuration file.", limit, n)
-		return p.profilePage(c, http.StatusBadRequest, wrong, profile)
+		errorText := fmt.Sprintf("Nothing was saved: the form takes at most %d directories, not %d. Add more in the configuration file.", limit, n)
+		return p.renderProfile(c, http.StatusBadRequest, errorText, profile)
 	}
 	if err := p.setup.SaveProfile(c.Request().Context(), profile); err != nil {
-		return p.profilePage(c, http.StatusBadRequest, "Nothing was saved: "+err.Error(), profile)
+		return p.renderProfile(c, http.StatusBadRequest, "Nothing was saved: "+err.Error(), profile)
 	}
 	return httpapi.Done(c, "profile", "profile")
 }
@@ -115,7 +115,7 @@ func (p *pages) sayHello(c echo.Context, _ url.Values) error {
 	const answerWait = 3 * time.Second
 	sent, err := p.n.Send(c.Request().Context(), owner.NewMessage{To: p.setup.EchoAddress(), Intent: wire.Deliver, Payload: payload}, answerWait)
 	if refusal, ok := errors.AsType[*wire.Error](err); ok {
-		return p.profilePage(c, refusal.Status, refusal.Message, p.setup.Profile())
+		return p.renderProfile(c, refusal.Status, refusal.Message, p.setup.Profile())
 	}
 	if err != nil {
 		return err
