@@ -131,6 +131,7 @@ func (o *Owner) listenAgent() (err error) {
 	return nil
 }
 
+// tokenMode returns the mode of a new token file. A configured group may read the file.
 func tokenMode(group string) fs.FileMode {
 	if group != "" {
 		return 0o640

@@ -54,6 +54,7 @@ func ClientAddr(c echo.Context) netip.Addr {
 	return addr.Unmap().WithZone("")
 }
 
+// extract is the [echo.IPExtractor] of the public listener.
 func (s *clients) extract(r *http.Request) string {
 	addr := s.clientOf(r)
 	if !addr.IsValid() {

@@ -63,6 +63,7 @@ func (s *Server) redirect(w http.ResponseWriter, r *http.Request) {
 	http.Redirect(w, r, target.String(), http.StatusPermanentRedirect)
 }
 
+// isBehindProxy reports whether a reverse proxy terminates TLS for this listener.
 func isBehindProxy(cfg Config) bool {
 	return !cfg.Local && cfg.TLS == nil && strings.HasPrefix(cfg.PublicURL, "https:")
 }

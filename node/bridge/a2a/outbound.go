@@ -107,6 +107,7 @@ func (o *outbound) listEarlier(ctx context.Context, row *sentRow) (rows []*sentR
 	return rows, nil
 }
 
+// load returns the newest row of a conversation, or a new row if nothing was sent in it yet.
 func (o *outbound) load(ctx context.Context, address string, conv wire.ConversationID) (*sentRow, error) {
 	r := &sentRow{Address: address, Conv: conv, Context: string(conv)}
 	rev, _, err := store.ReadRecord(ctx, o.records, nsSent, sentKey(address, conv), r, time.Now())

@@ -40,6 +40,7 @@ type Config struct {
 	Channel bool          // declare that the server pushes messages; see [Channel]
 }
 
+// tools has the handlers of the tools.
 type tools struct {
 	api   *owner.Client
 	sends *rate.Limiter
