@@ -16,7 +16,7 @@ import (
 
 // Attachment is a file of a thread. The exchange never interprets its bytes.
 type Attachment struct {
-	Name string `json:"name"` // att-003-image-photo.jpg
+	Name string `json:"name"` // such as att-003-image-photo.jpg
 	Mime string `json:"mime"`
 	Size int    `json:"size"`
 	Data []byte `json:"data,omitempty"`
@@ -26,7 +26,7 @@ func (a Attachment) record(ref string) store.Record {
 	return store.Record{NS: NSFiles, Key: ref + "/" + a.Name, Body: thread.Encode(a)}
 }
 
-// Tree returns the stored form of the content, under the name that its sender gave to the file.
+// Tree returns the value that stands for the file in a stored message. name is the name that the sender gave the file.
 func (a Attachment) Tree(name string) wire.Value {
 	return wire.Obj(
 		wire.TextField("file", a.Name), wire.TextField("mime", a.Mime),

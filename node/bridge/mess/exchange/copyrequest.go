@@ -18,7 +18,7 @@ import (
 // writes.
 const maxCopied = 64 << 20
 
-var errCopies = thread.Conflict("the files of the request are too large to be copied to the new threads")
+var errCopiesTooLarge = thread.Conflict("the files of the request are too large to be copied to the new threads")
 
 // copyRequest returns the request of a thread for use in a successor. Attachments of the thread get addresses that are
 // valid in this transaction only; the new thread that names one gets a copy of the file.
@@ -41,7 +41,7 @@ func (t *tx) copyRequest(ctx context.Context, th *thread.Thread) (wire.Value, er
 			return v, nil // named, but never stored
 		}
 		if t.files.read += len(a.Data); t.files.read > maxCopied {
-			return v, errCopies
+			return v, errCopiesTooLarge
 		}
 		uri := "copy:" + rand.Text()
 		t.files.named[uri] = File{Mime: a.Mime, Data: a.Data, copied: true}
@@ -64,7 +64,7 @@ func (t *tx) readRecord(ctx context.Context, ns, key string) (store.Record, erro
 }
 
 // reaches reports whether a thread in refs is also in others, or waits for a thread in others, directly or indirectly.
-// After 1000 threads it gives up and returns true.
+// After 1000 threads it gives up and returns true, so that the merge is refused.
 func (t *tx) reaches(ctx context.Context, refs, others []string, seen map[string]bool) (bool, error) {
 	for _, ref := range refs {
 		if slices.Contains(others, ref) || len(seen) > 1000 {

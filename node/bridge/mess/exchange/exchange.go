@@ -33,7 +33,8 @@ type Config struct {
 	ThreadsPerHour       int // for each requester; 0 means 300, a negative number means no limit
 	RegistrationsPerHour int // for each address; 0 means 60, a negative number means no limit
 
-	// folder of the files that the owner's blocks may name by file://; "" leaves such references as text
+	// Files is the folder of the files that the owner's blocks may name by file://. If it is "", such references stay
+	// text.
 	Files string
 
 	Retention time.Duration // how long ended threads are kept; 0 means 90 days
@@ -185,7 +186,7 @@ type Options struct {
 	Follow bool
 	// Replay is the key of the stored answer, which a repeated block gets; nil stores none.
 	Replay *ReplayKey
-	// Files are files of a foreign thread that the block names, by address. They become attachments.
+	// Files has, by address, the files of a foreign thread that the block names. They become attachments.
 	Files map[string]File
 	// Records are further changes for the same unit.
 	Records []store.Change
@@ -235,7 +236,7 @@ func (x *Exchange) Do(ctx context.Context, who Actor, b thread.Block, opts Optio
 	return Result{}, wire.ErrUnavailable.Because(store.ErrConflict)
 }
 
-// threadQuota bounds how many threads one actor opens (MESS-58). Without buckets the number is not limited.
+// threadQuota bounds how many threads one actor opens in an hour (MESS-58). Without buckets the number is not limited.
 type threadQuota struct {
 	buckets *rate.Buckets // one for each requester
 	perHour int

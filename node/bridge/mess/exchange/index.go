@@ -22,7 +22,7 @@ type interned = unique.Handle[string]
 // entry is what the index keeps of a thread: enough to list, find and wake it, but not its messages. It is small,
 // because all threads have one in memory. Times are in microseconds since 1970.
 type entry struct {
-	ref, client                 string
+	ref, clientID               string
 	requester, holder, priority interned
 	status                      unique.Handle[thread.Code]
 	created, updated            int64
@@ -48,7 +48,7 @@ const maxIndexedIntent = 512
 
 func newEntry(t *thread.Thread) *entry {
 	e := &entry{
-		ref: t.Ref, client: t.ClientID, requester: unique.Make(t.Requester), holder: unique.Make(t.Holder), status: unique.Make(t.Status),
+		ref: t.Ref, clientID: t.ClientID, requester: unique.Make(t.Requester), holder: unique.Make(t.Holder), status: unique.Make(t.Status),
 		priority: unique.Make(t.Priority), created: t.Created.UnixMicro(), updated: t.Updated.UnixMicro(), version: t.Version, details: &noDetails,
 	}
 	if len(t.Intent) <= maxIndexedIntent {
@@ -70,7 +70,7 @@ func newEntry(t *thread.Thread) *entry {
 // summary returns what a list shows of the thread. If complete is false, the intent must be read from the store.
 func (e *entry) summary() (s Summary, complete bool) {
 	return Summary{
-		e.ref, e.client, e.requester.Value(), e.holder.Value(), e.status.Value(), e.intent, e.priority.Value(),
+		e.ref, e.clientID, e.requester.Value(), e.holder.Value(), e.status.Value(), e.intent, e.priority.Value(),
 		time.UnixMicro(e.created).UTC(), time.UnixMicro(e.updated).UTC(),
 	}, e.intent != ""
 }
@@ -185,9 +185,9 @@ func (x *index) put(t *thread.Thread) {
 
 // addNew indexes what never changes in a thread: the client id, the dependencies and the number.
 func (x *index) addNew(e *entry) {
-	if e.client != "" {
-		x.clients[e.client] = append(x.clients[e.client], e.ref)
-		key := requestKey{e.requester.Value(), e.client}
+	if e.clientID != "" {
+		x.clients[e.clientID] = append(x.clients[e.clientID], e.ref)
+		key := requestKey{e.requester.Value(), e.clientID}
 		if other := x.byRef[x.own[key]]; other == nil || other.created <= e.created {
 			x.own[key] = e.ref
 		}
@@ -199,7 +199,8 @@ func (x *index) addNew(e *entry) {
 }
 
 // countSerial remembers the highest thread number of a day. It ignores a number above 1e8, which only a thread file can
-// have, so that the numbers do not run out. A new thread whose number is taken gets the next one.
+// have, so that the numbers do not run out. If a new thread gets a number that is taken, its commit conflicts, and the
+// next attempt takes the next number.
 func (x *index) countSerial(ref string) {
 	if len(ref) < len("2006-01-02-001") {
 		return
@@ -238,7 +239,8 @@ func (x *index) untag(e *entry) {
 }
 
 // setAlarms sets an alarm for each time at which the thread changes by itself, unless that alarm was set for old, the
-// entry that t replaces.
+// entry that t replaces. For a thread that can expire and is past its deadline, it always sets one, because an earlier
+// alarm may have found the thread in a state in which it could not expire.
 func (x *index) setAlarms(old *entry, t *thread.Thread) {
 	if t.Status.Terminal() {
 		return
@@ -278,11 +280,11 @@ func (x *index) remove(ref string) {
 	delete(x.byRef, ref)
 	delete(x.waiting, ref)
 	delete(x.predecessors, ref)
-	removeFrom(x.clients, e.client, ref)
+	removeFrom(x.clients, e.clientID, ref)
 	for _, dependency := range e.depends {
 		removeFrom(x.waiting, dependency, ref)
 	}
-	if key := (requestKey{e.requester.Value(), e.client}); x.own[key] == ref {
+	if key := (requestKey{e.requester.Value(), e.clientID}); x.own[key] == ref {
 		delete(x.own, key)
 	}
 	if len(x.alarms) > 2*len(x.byRef)+1000 { // most belong to removed threads

@@ -37,6 +37,7 @@ const (
 // ToDirectory is the recipient of offers of threads that no executor here may claim.
 const ToDirectory = "directory:"
 
+// notices collects the notices that a unit causes.
 type notices struct {
 	want func(to string) bool // nil means that nobody gets notices
 	list []Notice

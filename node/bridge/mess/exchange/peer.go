@@ -23,6 +23,7 @@ func requestLink(t *thread.Thread) string {
 	return a.Link
 }
 
+// convKey returns the key of the record that names the thread that was offered to a peer in a conversation.
 func convKey(peer, conv string) string { return "conv/" + IDKey(peer, conv) }
 
 // OfferedIn returns the thread that we offered to a peer in a conversation, or "" if we offered none there.

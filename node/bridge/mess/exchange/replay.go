@@ -42,11 +42,11 @@ func NewMessageReplay(peer, id string) *ReplayKey {
 
 // NewCallReplay returns the key of a call with an Idempotency-Key. A repetition must have the same content.
 func NewCallReplay(who Actor, name string, content wire.Value) *ReplayKey {
-	o := &ReplayKey{key: "call/" + IDKey(who.ID, name), digest: thread.Digest(content), keep: keepCallReplays}
+	k := &ReplayKey{key: "call/" + IDKey(who.ID, name), digest: thread.Digest(content), keep: keepCallReplays}
 	if !who.Owner {
-		o.quota = "call/" + IDKey(who.ID, "")
+		k.quota = "call/" + IDKey(who.ID, "")
 	}
-	return o
+	return k
 }
 
 // replayRecord is the stored answer to a block.
@@ -59,15 +59,15 @@ type replayRecord struct {
 }
 
 // FindAnswer returns the stored answer to a block; found is false if the block is new. A nil key finds nothing.
-func (x *Exchange) FindAnswer(ctx context.Context, o *ReplayKey) (r Result, found bool, err error) {
-	if o == nil {
+func (x *Exchange) FindAnswer(ctx context.Context, k *ReplayKey) (r Result, found bool, err error) {
+	if k == nil {
 		return r, false, nil
 	}
 	var stored replayRecord
-	if _, found, err = store.ReadRecord(ctx, x.records, NSSeen, o.key, &stored, time.Now()); err != nil || !found {
+	if _, found, err = store.ReadRecord(ctx, x.records, NSSeen, k.key, &stored, time.Now()); err != nil || !found {
 		return r, false, err
 	}
-	if stored.Digest != o.digest {
+	if stored.Digest != k.digest {
 		return r, false, errOtherContent
 	}
 	r = Result{Created: stored.Created, Ref: stored.Ref, Status: stored.Status}
@@ -79,21 +79,21 @@ func (x *Exchange) FindAnswer(ctx context.Context, o *ReplayKey) (r Result, foun
 
 // saveReplay stores the answer with the block. If the block has only queries, an answer that is too large is not
 // stored, because queries can simply be repeated.
-func (t *tx) saveReplay(o *ReplayKey) error {
-	if o == nil {
+func (t *tx) saveReplay(k *ReplayKey) error {
+	if k == nil {
 		return nil
 	}
 	r := t.result
-	body := thread.Encode(replayRecord{Digest: o.digest, Mess: r.Answers.Tree(), Created: r.Created, Ref: r.Ref, Status: r.Status})
+	body := thread.Encode(replayRecord{Digest: k.digest, Mess: r.Answers.Tree(), Created: r.Created, Ref: r.Ref, Status: r.Status})
 	if len(body) > maxReplaySize {
 		if len(t.changes) == 0 && len(t.order) == 0 {
 			return nil
 		}
 		return thread.TooLarge("the answer is too large to be kept: send queries in a block of their own")
 	}
-	c := store.Change{Record: store.Record{NS: NSSeen, Key: o.key, Body: body, Expires: t.now.Add(o.keep)}}
-	if o.quota != "" {
-		c.Record.Terms, c.Max = []string{o.quota}, maxCallReplays
+	c := store.Change{Record: store.Record{NS: NSSeen, Key: k.key, Body: body, Expires: t.now.Add(k.keep)}}
+	if k.quota != "" {
+		c.Record.Terms, c.Max = []string{k.quota}, maxCallReplays
 	}
 	t.changes = append(t.changes, c)
 	return nil
@@ -117,8 +117,8 @@ func (t *tx) setResultThread(ctx context.Context) error {
 }
 
 // explainQuota returns a refusal instead of err if an API key has too many stored answers.
-func explainQuota(err error, o *ReplayKey) error {
-	if o != nil && o.quota != "" && errors.Is(err, store.ErrQuota) {
+func explainQuota(err error, k *ReplayKey) error {
+	if k != nil && k.quota != "" && errors.Is(err, store.ErrQuota) {
 		return thread.TooMany("too many calls with an Idempotency-Key in a day", time.Hour)
 	}
 	return err

@@ -33,7 +33,7 @@ func (x *Exchange) Run(ctx context.Context) error {
 		}
 		next, err := x.Tick(ctx, time.Now())
 		if err != nil && ctx.Err() == nil {
-			x.log.Error("deadlines could not be kept", "error", err)
+			x.log.Error("threads that are due could not be changed", "error", err)
 			x.mustRecheck.Store(true)
 		}
 		wait := time.Minute
@@ -73,7 +73,7 @@ func (x *Exchange) Tick(ctx context.Context, now time.Time) (next time.Time, err
 			err = x.settleDependents(ctx, ended)
 		}
 		if thread.IsRefusal(err) { // a retry would fail too, for example because the thread is full
-			x.log.Warn("a thread cannot go on by itself", "thread", a.ref, "error", err)
+			x.log.Warn("a change that is due in a thread was refused", "thread", a.ref, "error", err)
 			continue
 		}
 		if err != nil {

@@ -97,7 +97,7 @@ func (t *tx) openSuccessor(ctx context.Context, s successor, from ...*thread.Thr
 	t.touch(th)
 	t.appendMessage(th, requester, thread.Block{{Type: "request", Body: thread.WithTimes(s.body, th)}})
 	if t.files.copied > maxCopied {
-		return nil, errCopies
+		return nil, errCopiesTooLarge
 	}
 	if _, foreign := th.Peers[requester]; foreign && s.suggested && r.WantsOwner() && !t.who.Owner {
 		th.Park(thread.ParkedApproval, t.now)

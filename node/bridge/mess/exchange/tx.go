@@ -40,9 +40,9 @@ type tx struct {
 	files    files
 	registry registry.Update // what the block changes in the registry
 
-	acks    []requestAck
+	acks    []requestAck // for the requests of the block
 	result  Result
-	answers thread.Block
+	answers thread.Block // acks of the other entries, and responses to queries
 }
 
 // snapshot is the state of a thread before the block.

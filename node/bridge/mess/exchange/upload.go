@@ -111,7 +111,7 @@ func eachFile(v wire.Value, do func(name string)) {
 	}
 }
 
-// removeOld removes files that were uploaded a day ago and that no message names.
+// removeOld removes files that were uploaded at least a day ago and that no message names.
 func (u uploads) removeOld(ctx context.Context, now time.Time) (removed int, err error) {
 	for mark, err := range store.AllRecords(ctx, u.records, NSUploads, "", now) {
 		if err != nil {

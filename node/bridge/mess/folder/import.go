@@ -109,7 +109,7 @@ func skipReason(err error) string {
 	case refused:
 		return thread.PublicText(err)
 	case errors.Is(err, fs.ErrNotExist):
-		return "contains no 000-REF" + thread.FileSuffix + " of its name"
+		return "the folder contains no 000-REF" + thread.FileSuffix + ", where REF is the name of the folder"
 	}
 	return err.Error()
 }
@@ -138,13 +138,13 @@ func findThreads(root *os.Root) ([]threadPlace, error) {
 			return nil, err
 		}
 		for _, e := range entries {
-			ref, file := strings.CutSuffix(e.Name(), thread.FileSuffix)
+			ref, isFile := strings.CutSuffix(e.Name(), thread.FileSuffix)
 			first, isFirst := strings.CutPrefix(ref, "000-")
 			switch {
-			case file && dir == "." && isFirst && thread.IsThreadRef(first) && e.Type().IsRegular():
+			case isFile && dir == "." && isFirst && thread.IsThreadRef(first) && e.Type().IsRegular():
 				list = append(list, threadPlace{dir, first, false})
-			case thread.IsThreadRef(ref) && (file && e.Type().IsRegular() || !file && e.IsDir()):
-				list = append(list, threadPlace{path.Join(dir, ref), ref, file})
+			case thread.IsThreadRef(ref) && (isFile && e.Type().IsRegular() || !isFile && e.IsDir()):
+				list = append(list, threadPlace{path.Join(dir, ref), ref, isFile})
 			}
 		}
 	}

@@ -10,7 +10,7 @@ import (
 	"github.com/agentmesh/agentmesh/node/bridge/mess/thread"
 )
 
-var errPlaceTaken = errors.New("the place of the thread's folder is taken by something else")
+var errPlaceTaken = errors.New("a file or symbolic link has the name of the thread's folder: remove it")
 
 // MoveThread moves a thread to the folder of a state, which must exist, from the folders of all other states, and
 // returns the new path of the thread. It creates the folder of a new thread. If a symbolic link is in the place of the

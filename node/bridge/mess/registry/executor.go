@@ -16,7 +16,7 @@ import (
 	"github.com/agentmesh/agentmesh/store"
 )
 
-// Executor is a participant that is registered on the exchange: with a key, or set up by the owner. With a key it may
+// Executor is a participant of the exchange that registered and got a key, or that the owner set up. With a key it may
 // be both requester and executor.
 type Executor struct {
 	ID           string        `json:"id"`
@@ -28,7 +28,7 @@ type Executor struct {
 	KeyHash      string        `json:"key_hash,omitempty"` // hex SHA-256 of its key (MESS-53)
 	Pending      bool          `json:"pending,omitempty"`  // waits for the owner's approval (MESS-57)
 	Created      time.Time     `json:"created"`
-	Seen         time.Time     `json:"seen,omitzero"`
+	Seen         time.Time     `json:"seen,omitzero"` // its last activity, as stored; Candidate.last may be later
 
 	Preferences   Preferences    `json:"preferences,omitzero"`
 	Notifications []Notification `json:"notifications,omitempty"`

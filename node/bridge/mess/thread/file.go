@@ -196,8 +196,8 @@ var fileLimits = func() yamltree.Limits {
 	return l
 }()
 
-// ParseFiles reads the files of one thread in order; version 1 has one file. Unquoted timestamps are texts, re may be a
-// member of the document or of its entries, and a document that is not a message is refused.
+// ParseFiles reads the files of one thread in order; version 1 has one file. Unquoted timestamps count as texts, re may
+// be a member of the document or of its entries, and a document that is not a message is refused.
 func ParseFiles(files ...[]byte) (ParsedFile, error) {
 	var docs []wire.Value
 	for _, data := range files {

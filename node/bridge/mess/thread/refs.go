@@ -99,7 +99,7 @@ type Resolver interface {
 	HasThread(ref string) bool                 // the thread exists and the actor may see it
 	SuggestionThread(id string) (string, bool) // the thread with this suggestion
 	QuestionThread(id string) (string, bool)   // the thread with this question
-	NewestWith(id string) (string, bool)       // the actor's newest request with this client id
+	NewestWith(id string) (string, bool)       // the newest request with this client id: the actor's own, or else a visible one
 	Newest() (string, bool)                    // the actor's newest request
 }
 

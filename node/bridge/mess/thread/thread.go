@@ -47,9 +47,9 @@ type Thread struct {
 	Successors  []string     `json:"successors,omitempty"`  // threads that replaced it
 
 	History  []Event `json:"history"`
-	Serial   int     `json:"serial"`          // of the newest message
-	Bytes    int     `json:"bytes,omitempty"` // of its messages, without attachments
-	Version  uint64  `json:"version"`
+	Serial   int     `json:"serial"`             // of the newest message
+	Bytes    int     `json:"bytes,omitempty"`    // of its messages, without attachments
+	Version  uint64  `json:"version"`            // grows with each change
 	Stage    string  `json:"stage,omitempty"`    // the state in which it expired
 	Offered  bool    `json:"offered,omitempty"`  // offers of it were sent, or it was claimed automatically
 	External string  `json:"external,omitempty"` // the conversation in which the bridge received it
