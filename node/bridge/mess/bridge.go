@@ -73,7 +73,7 @@ type Bridge struct {
 // New returns a bridge. It fails if the configuration is incomplete.
 func New(cfg Config) (*Bridge, error) {
 	if cfg.Exchange == nil || cfg.Store == nil || cfg.Mesh == nil {
-		return nil, errors.New("mess: config is incomplete")
+		return nil, errors.New("mess: the configuration lacks Exchange, Store or Mesh")
 	}
 	cfg.Logger = cmp.Or(cfg.Logger, slog.New(slog.DiscardHandler))
 	b := &Bridge{

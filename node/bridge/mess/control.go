@@ -115,7 +115,7 @@ func (b *Bridge) applyControl(ctx context.Context, key string, m controlMessage)
 	if m.Payload.GetStr("action") == actionTooLate {
 		return b.cancelTooLate(ctx, key, m)
 	}
-	if m.ID != "" {
+	if m.ID != "" { // otherwise the stored message could not be decoded and is only removed
 		payload, err := b.controlPayload(ctx, m)
 		if err == nil && !payload.IsNull() {
 			_, err = b.Receive(ctx, bridge.Call{From: m.From, Address: m.Address, Conv: m.Conv, ID: m.ID, Payload: payload})

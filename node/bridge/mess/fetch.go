@@ -104,11 +104,11 @@ func (b *Bridge) fetchReference(ctx context.Context, t *thread.Thread, r referen
 
 // readReference reads the content of a reference: by https, or from a foreign thread through its link.
 func (b *Bridge) readReference(ctx context.Context, t *thread.Thread, r reference) ([]byte, error) {
-	there, file, ok := thread.SplitResource(r.uri)
+	foreignRef, file, ok := thread.SplitResource(r.uri)
 	if !ok {
 		return b.download(ctx, r.uri)
 	}
-	l, err := b.linkBehind(ctx, t, there)
+	l, err := b.linkBehind(ctx, t, foreignRef)
 	if err != nil {
 		return nil, err
 	}
@@ -117,7 +117,7 @@ func (b *Bridge) readReference(ctx context.Context, t *thread.Thread, r referenc
 	}
 	ctx, cancel := context.WithTimeout(ctx, fetchTimeout)
 	defer cancel()
-	data, err := l.remote.attachment(ctx, there, file)
+	data, err := l.remote.attachment(ctx, foreignRef, file)
 	if err != nil {
 		return nil, publicError(explainFetchError(err))
 	}

@@ -117,7 +117,7 @@ type link struct {
 
 	mu         sync.Mutex
 	status     bridge.LinkStatus
-	peers      map[string]bool
+	peers      map[string]bool          // the peers from which messages came
 	prefetched map[string]exchange.File // prefetched files of the message that is being received, by address
 }
 
@@ -217,16 +217,17 @@ func explainLinkError(err error) error {
 	return errors.New("the exchange cannot be reached")
 }
 
-// accept passes a foreign message to the node, which checks it like any other message (MESS section 12).
-func (l *link) accept(ctx context.Context, from, ref, number string, b thread.Block, k knownThread) error {
+// accept passes a foreign message to the node, which checks it like any other message (MESS section 12). localID
+// identifies the message within the thread ref.
+func (l *link) accept(ctx context.Context, from, ref, localID string, b thread.Block, k knownThread) error {
 	if k.Intent != "" {
-		return l.acceptText(ctx, from, ref, number, b, k)
+		return l.acceptText(ctx, from, ref, localID, b, k)
 	}
 	peer := cmp.Or(k.Peer, from)
 	if k.Mine { // the peer of the whole conversation is the exchange to which we sent the thread
 		peer = thread.ExchangeID
 	}
-	in, err := l.inbound(peer, ref+"/"+number, b)
+	in, err := l.inbound(peer, ref+"/"+localID, b)
 	if err != nil {
 		return err
 	}
@@ -263,7 +264,7 @@ func (l *link) newInbound(peer, id string, intent wire.Intent, payload wire.Valu
 	if err := address.Validate(); err != nil {
 		return bridge.Inbound{}, thread.Bad("from", "is not a valid name of a peer")
 	}
-	if len(raw) > wire.MaxMessage-8<<10 {
+	if len(raw) > wire.MaxMessage-8<<10 { // leave room for what the node adds to the block
 		return bridge.Inbound{}, thread.TooLarge("the message is too large")
 	}
 	l.mu.Lock()

@@ -285,7 +285,7 @@ func toBlock(m wire.Message) (thread.Block, error) {
 // request closes the conversation.
 
 // acceptText passes the text of a block to the node, if the block has any.
-func (l *link) acceptText(ctx context.Context, from, ref, number string, b thread.Block, k knownThread) error {
+func (l *link) acceptText(ctx context.Context, from, ref, localID string, b thread.Block, k knownThread) error {
 	text, all := b.Text()
 	if text == "" {
 		return nil // k is stored with the next text or with the close
@@ -298,12 +298,12 @@ func (l *link) acceptText(ctx context.Context, from, ref, number string, b threa
 	if !all {
 		payload = payload.With("mess", b.Tree())
 	}
-	return l.acceptPayload(ctx, from, ref, number, payload, k)
+	return l.acceptPayload(ctx, from, ref, localID, payload, k)
 }
 
 // acceptPayload passes a message of a conversation in plain text to the node, and stores k in the same unit.
-func (l *link) acceptPayload(ctx context.Context, from, ref, number string, payload wire.Value, k knownThread) error {
-	in, err := l.newInbound(thread.ExchangeID, ref+"/"+number, k.Intent, payload, payload.JSON())
+func (l *link) acceptPayload(ctx context.Context, from, ref, localID string, payload wire.Value, k knownThread) error {
+	in, err := l.newInbound(thread.ExchangeID, ref+"/"+localID, k.Intent, payload, payload.JSON())
 	if err != nil {
 		return err
 	}

@@ -98,9 +98,9 @@ func (r *dirRemote) findSent(ctx context.Context, root *os.Root, list map[string
 	if req.ID == "" {
 		return ""
 	}
-	today, before := now.Format(time.DateOnly), now.Add(-exchange.SameFor).Format(time.DateOnly)
+	today, yesterday := now.Format(time.DateOnly), now.Add(-exchange.SameFor).Format(time.DateOnly)
 	for ref := range list {
-		if _, end := splitRef(ref); end != thread.RefToken(req.ID) || !strings.HasPrefix(ref, today) && !strings.HasPrefix(ref, before) {
+		if _, token := splitRef(ref); token != thread.RefToken(req.ID) || !strings.HasPrefix(ref, today) && !strings.HasPrefix(ref, yesterday) {
 			continue
 		}
 		f, err := r.load(root, ref)
@@ -112,9 +112,9 @@ func (r *dirRemote) findSent(ctx context.Context, root *os.Root, list map[string
 }
 
 // splitRef returns the number of a thread within its day, and the token after it.
-func splitRef(ref string) (number, end string) {
-	number, end, _ = strings.Cut(ref[len("2006-01-02-"):], "-")
-	return number, end
+func splitRef(ref string) (number, token string) {
+	number, token, _ = strings.Cut(ref[len("2006-01-02-"):], "-")
+	return number, token
 }
 
 // nextNumber returns the lowest number that no thread of this day in the list has.

@@ -279,7 +279,7 @@ func (l *link) pseudonym(peer string) string {
 // receive passes a message of a thread to the node, and stores k in the same unit. If the node refuses the message
 // permanently, receive does not repeat it, and notifies the owner if the message belongs to a thread or conversation of
 // ours.
-func (l *link) receive(ctx context.Context, from, ref, number string, b thread.Block, k *knownThread) error {
+func (l *link) receive(ctx context.Context, from, ref, localID string, b thread.Block, k *knownThread) error {
 	if k.Mine {
 		if err := l.prefetchFiles(ctx, ref, b); err != nil {
 			return err
@@ -290,7 +290,7 @@ func (l *link) receive(ctx context.Context, from, ref, number string, b thread.B
 			l.prefetched = nil
 		}()
 	}
-	err := l.accept(ctx, from, ref, number, b, *k)
+	err := l.accept(ctx, from, ref, localID, b, *k)
 	if !thread.IsRefusal(err) {
 		return err
 	}

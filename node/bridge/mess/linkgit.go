@@ -82,8 +82,8 @@ func (r *dirRemote) publish(ctx context.Context, ref string) error {
 	}
 	err := r.push(ctx)
 	if err != nil {
-		if because := r.rebase(ctx); because != nil {
-			err = errors.Join(err, because)
+		if rebaseErr := r.rebase(ctx); rebaseErr != nil {
+			err = errors.Join(err, rebaseErr)
 		} else {
 			err = r.push(ctx)
 		}

@@ -22,11 +22,11 @@ import (
 
 // restState is what a link over REST stores about its exchange.
 type restState struct {
-	ID         string            `json:"id,omitempty"` // our name at the exchange
-	Of         string            `json:"of,omitempty"` // hash of the configured key to which ID belongs; "" if ID belongs to Key
-	Exchange   string            `json:"exchange,omitempty"`
-	Key        client.Credential `json:"key,omitempty"`
-	OtherWords bool              `json:"other_words,omitempty"` // the server uses the codes of [legacyCodes]
+	ID          string            `json:"id,omitempty"` // our name at the exchange
+	Of          string            `json:"of,omitempty"` // hash of the configured key to which ID belongs; "" if ID belongs to Key
+	Exchange    string            `json:"exchange,omitempty"`
+	Key         client.Credential `json:"key,omitempty"`
+	LegacyCodes bool              `json:"other_words,omitempty"` // the server uses the codes of [legacyCodes]
 }
 
 func (r *restRemote) stateKey() string { return "link/" + r.cfg.Name + "/rest" }
@@ -111,7 +111,7 @@ func (r *restRemote) register(ctx context.Context, v restState) (restState, erro
 	id := cmp.Or(r.as, v.ID, "agentmesh-"+strings.ToLower(rand.Text()[:8]))
 	body := wire.Obj(wire.TextField("executor_id", id), wire.TextField("display_name", id))
 	header := http.Header{"Accept": {"application/json"}, "Content-Type": {"application/json"}}
-	answer, err := r.plain(ctx, http.MethodPost, r.url(v.Exchange, "register"), body.JSON(), header, 64<<10)
+	answer, err := r.roundTrip(ctx, http.MethodPost, r.url(v.Exchange, "register"), body.JSON(), header, 64<<10)
 	if e, ok := errors.AsType[*client.SendError](err); ok && e.Refusal != nil {
 		switch {
 		case e.Status == http.StatusConflict:
@@ -136,7 +136,7 @@ func (r *restRemote) register(ctx context.Context, v restState) (restState, erro
 // onlyExchange returns the exchange that a server names as its only one, or "". Public servers name none, because they
 // create every exchange that a client names.
 func (r *restRemote) onlyExchange(ctx context.Context) string {
-	answer, err := r.plain(ctx, http.MethodGet, strings.TrimSuffix(r.base, "/")+"/health", nil, http.Header{}, 64<<10)
+	answer, err := r.roundTrip(ctx, http.MethodGet, strings.TrimSuffix(r.base, "/")+"/health", nil, http.Header{}, 64<<10)
 	if err != nil {
 		return ""
 	}
@@ -149,8 +149,8 @@ func (r *restRemote) onlyExchange(ctx context.Context) string {
 
 // checkKey decides from the error of a call whether the key of our registration is still valid. If the exchange no
 // longer knows the key, checkKey drops it and the link registers again. It drops the next key only after the exchange
-// has accepted a key. A failure of the network or of the server does not count as acceptance. A key that waits for
-// approval stays, and so does the message of the call.
+// has accepted a key. A failure of the network or of the server does not count as acceptance. checkKey keeps a key
+// whose registration waits for approval, and returns an error that makes the outbox try the message again.
 func (r *restRemote) checkKey(ctx context.Context, path string, err error) error {
 	e, refused := errors.AsType[*client.SendError](err)
 	r.mu.Lock()

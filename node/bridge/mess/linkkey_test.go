@@ -164,7 +164,7 @@ func TestUnreachable(t *testing.T) {
 	out := client.NewHTTP(client.HTTPConfig{Local: true})
 	defer out.Close()
 	r := &restRemote{http: out}
-	if _, err := r.plain(t.Context(), "GET", "http://127.0.0.1:1/", nil, http.Header{}, 100); err == nil || !strings.Contains(err.Error(), "connection refused") {
+	if _, err := r.roundTrip(t.Context(), "GET", "http://127.0.0.1:1/", nil, http.Header{}, 100); err == nil || !strings.Contains(err.Error(), "connection refused") {
 		t.Errorf("a call to a closed port: %v", err)
 	}
 }

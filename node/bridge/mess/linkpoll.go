@@ -226,7 +226,7 @@ func (l *link) check(ctx context.Context, r remoteThread, self string) (looked b
 	if err != nil {
 		return false, err
 	}
-	if _, young := l.unsettled[r.ref]; found && k.Updated == r.updated && !young {
+	if _, isUnsettled := l.unsettled[r.ref]; found && k.Updated == r.updated && !isUnsettled {
 		return false, nil
 	}
 	if !found && self != "" && r.requester == self {

@@ -201,7 +201,7 @@ func TestSpellingIsRemembered(t *testing.T) {
 	eventually(t, "that it is kept", func() bool {
 		var kept restState
 		_, _, err := store.ReadRecord(t.Context(), l.records, exchange.NSMeta, l.remote.(*restRemote).stateKey(), &kept, time.Now())
-		return err == nil && kept.OtherWords
+		return err == nil && kept.LegacyCodes
 	})
 	if err := l.remote.post(t.Context(), "", there, mustParse(t, "- status: {re: x, code: needs_input, questions: [{field: a, question: b}]}")); err != nil {
 		t.Fatal(err)

@@ -66,6 +66,7 @@ func (r *restRemote) call(ctx context.Context, key, method, path string, body wi
 	if err != nil {
 		return wire.Value{}, err
 	}
+	// an answer contains many blocks, which are nested in up to four levels of maps and lists
 	v, err := wire.ParseLimits(answer, thread.Limits.Depth+4, 20*thread.Limits.Nodes)
 	if err != nil {
 		return v, &client.SendError{Processed: true, Status: http.StatusOK, Cause: err}
@@ -80,12 +81,12 @@ func (r *restRemote) send(ctx context.Context, method, path string, data []byte,
 		return nil, err
 	}
 	header.Set("Authorization", "Bearer "+string(state.Key))
-	answer, err := r.plain(ctx, method, r.url(state.Exchange, path), data, header, limit)
+	answer, err := r.roundTrip(ctx, method, r.url(state.Exchange, path), data, header, limit)
 	return answer, r.checkKey(ctx, path, err)
 }
 
-// plain makes one HTTP call with the given header. It adds no key.
-func (r *restRemote) plain(ctx context.Context, method, at string, data []byte, header http.Header, limit int) ([]byte, error) {
+// roundTrip makes one HTTP call with the given header. It adds no key.
+func (r *restRemote) roundTrip(ctx context.Context, method, at string, data []byte, header http.Header, limit int) ([]byte, error) {
 	req, err := http.NewRequestWithContext(ctx, method, at, bytes.NewReader(data))
 	if err != nil {
 		return nil, err
@@ -198,17 +199,17 @@ func (r *restRemote) patch(ctx context.Context, key, ref string, code thread.Cod
 		return err
 	}
 	words := []string{code.Rest()}
-	if other := legacyCodes[code]; other != "" {
-		words = append(words, other)
-		if state.OtherWords {
-			words = []string{other}
+	if legacy := legacyCodes[code]; legacy != "" {
+		words = append(words, legacy)
+		if state.LegacyCodes {
+			words = []string{legacy}
 		}
 	}
 	for i, word := range words {
 		_, err = r.call(ctx, key, http.MethodPatch, "requests/"+url.PathEscape(ref), body.With("status", wire.Text(word)))
 		if !isUnknownStatus(err) {
 			if err == nil && i > 0 {
-				err = r.updateState(ctx, func(m *restState) { m.OtherWords = true })
+				err = r.updateState(ctx, func(m *restState) { m.LegacyCodes = true })
 			}
 			return err
 		}

@@ -71,7 +71,7 @@ func (b *Bridge) runNotifier(ctx context.Context) error {
 	}
 }
 
-// notifierWait says when the notifier must work again.
+// notifierWait is the time at which the notifier must work again.
 type notifierWait struct {
 	failed bool      // a notice or control message failed and needs a retry
 	at     time.Time // the time until which a notice waits; zero if none waits

@@ -217,13 +217,13 @@ func parseOwnerBlock(t *thread.Thread, list wire.Value, kind string) (thread.Blo
 	for i, e := range b {
 		_, confirms := e.Body.Get("confirm")
 		_, accepts := e.Body.Get("accept")
-		code, coded := thread.ParseCode(e.Body.GetStr("code"))
-		re, named := e.Body.Get("re")
+		code, hasCode := thread.ParseCode(e.Body.GetStr("code"))
+		re, hasRe := e.Body.Get("re")
 		ref, _ := re.Str()
 		switch {
-		case !slices.Contains(taskEntries[kind], e.Type) || confirms || accepts != (kind == thread.TurnSuggestion && e.Type == "reply") || coded && code != thread.Claimed && !slices.Contains(thread.WorkingCodes, code):
+		case !slices.Contains(taskEntries[kind], e.Type) || confirms || accepts != (kind == thread.TurnSuggestion && e.Type == "reply") || hasCode && code != thread.Claimed && !slices.Contains(thread.WorkingCodes, code):
 			return nil, thread.Bad(thread.EntryPath(i, e), "does not answer this task: "+explainTurn(t, kind))
-		case named && ref != t.Ref:
+		case hasRe && ref != t.Ref:
 			return nil, thread.Bad(thread.EntryPath(i, e)+".re", "must be "+t.Ref+", or be left out")
 		case e.Body.Kind() == wire.Object:
 			b[i].Body = e.Body.With("re", wire.Text(t.Ref))

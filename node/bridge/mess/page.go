@@ -190,6 +190,7 @@ func (p *pages) image(c echo.Context) error {
 // formRoom is the size that the other fields of a form with a photo may have, in bytes.
 const formRoom = 64 << 10
 
+// act carries out the form that the owner submitted on the page of a thread.
 func (p *pages) act(c echo.Context) error {
 	if err := httpapi.KeepOpen(c, 5*time.Minute); err != nil { // uploading a photo from a phone may take long
 		return err

@@ -27,7 +27,7 @@ type pushes struct {
 	http   *client.HTTP
 	log    *slog.Logger
 	places *waiting.Places // by executor
-	all    sync.WaitGroup
+	all    sync.WaitGroup  // the notifications that are being sent
 }
 
 // send notifies an executor about a thread. It does not wait for the result.

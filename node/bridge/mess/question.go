@@ -22,7 +22,7 @@ type askBody struct {
 	Candidates []Agent    `json:"candidates,omitempty"`
 	Executor   string     `json:"executor,omitempty"`
 	Serial     int        `json:"serial,omitempty"` // serial of the newest message in the thread when the question was asked
-	Said       wire.Value `json:"said,omitzero"`
+	Said       wire.Value `json:"said,omitzero"`    // the message that the question shows, or the registration
 }
 
 // newQuestion returns the changes that ask the owner about a thread. The question shows the status in which the

@@ -219,6 +219,7 @@ func (r *call) dispatch() error {
 	return found.handle(r)
 }
 
+// body reads the body of the call, which may have at most max bytes.
 func (r *call) body(max int64) ([]byte, error) {
 	req := r.c.Request()
 	if req.ContentLength > max {
