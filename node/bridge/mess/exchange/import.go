@@ -18,7 +18,7 @@ func (x *Exchange) Adopt(ctx context.Context, list []thread.ParsedFile) ([]*thre
 	for _, f := range list {
 		t, messages := f.Adopt()
 		threads = append(threads, t)
-		tx.threads[t.Ref], tx.order = t, append(tx.order, t.Ref)
+		tx.threads[t.Ref], tx.changedRefs = t, append(tx.changedRefs, t.Ref)
 		tx.changes = append(tx.changes, store.Change{Record: threadRecord(t)})
 		for _, m := range messages {
 			tx.changes = append(tx.changes, store.Change{Record: messageRecord(m, t.Ref), IfRev: store.Any})

@@ -337,6 +337,7 @@ func (x *index) get(ref string) *entry {
 	return x.byRef[ref]
 }
 
+// requester returns the requester of a thread, or "" for an unknown thread.
 func (x *index) requester(ref string) string {
 	if e := x.get(ref); e != nil {
 		return e.requester.Value()
@@ -385,6 +386,7 @@ type position struct {
 	ref     string
 }
 
+// length returns the number of entries in a list.
 func (x *index) length(name string) int {
 	x.mu.RLock()
 	defer x.mu.RUnlock()
@@ -443,6 +445,7 @@ func (x *index) newestByClientID(id string, keep func(*entry) bool) (string, boo
 	return "", false
 }
 
+// ownByClientID returns the requester's own newest thread with a client id.
 func (x *index) ownByClientID(requester, id string) (string, bool) {
 	return x.find(x.own, requester, id)
 }
@@ -459,6 +462,7 @@ func (x *index) find(refs map[requestKey]string, requester, id string) (string, 
 	return ref, ok
 }
 
+// newestOf returns the newest thread of a requester.
 func (x *index) newestOf(requester string) (string, bool) {
 	x.mu.RLock()
 	defer x.mu.RUnlock()

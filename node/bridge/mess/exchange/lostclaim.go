@@ -56,6 +56,7 @@ func (v lostView) HasThread(ref string) bool {
 	return th != nil && v.t.x.hasLost(v.t.who, th)
 }
 
+// Newest returns false, because "last" names a request of the actor.
 func (v lostView) Newest() (string, bool) { return "", false }
 
 func (v lostView) NewestWith(id string) (string, bool) {

@@ -86,7 +86,7 @@ func (t *tx) saveReplay(k *ReplayKey) error {
 	r := t.result
 	body := thread.Encode(replayRecord{Digest: k.digest, Mess: r.Answers.Tree(), Created: r.Created, Ref: r.Ref, Status: r.Status})
 	if len(body) > maxReplaySize {
-		if len(t.changes) == 0 && len(t.order) == 0 {
+		if len(t.changes) == 0 && len(t.changedRefs) == 0 {
 			return nil
 		}
 		return thread.TooLarge("the answer is too large to be kept: send queries in a block of their own")

@@ -24,15 +24,15 @@ type tx struct {
 	opts Options
 	now  time.Time
 
-	threads map[string]*thread.Thread // threads that were read or created, as the block leaves them
-	err     error                     // the first error of a method that returns none
-	order   []string                  // refs of the threads that change
-	before  map[string]snapshot       // state of each thread when it was read; the zero value for a new one
-	changes []store.Change            // changes other than threads
-	grouped map[string]thread.Block   // entries of a lax block by thread; they become one message in each
+	threads     map[string]*thread.Thread // threads that were read or created, as the block leaves them
+	err         error                     // the first error of a method that returns none
+	before      map[string]snapshot       // state of each thread when it was read; the zero value for a new one
+	changedRefs []string                  // refs of the threads that change
+	changes     []store.Change            // changes other than threads
+	grouped     map[string]thread.Block   // entries of a lax block by thread; they become one message in each
 
 	ids           map[string]string // client ids of the block's requests → refs
-	made          map[string]bool   // refs of the block's requests, new or repeated
+	requestRefs   map[string]bool   // refs of the block's requests, new or repeated
 	lastRequest   string            // the newest request of the block
 	statusThreads map[string]bool   // threads that have a status entry in the block
 
@@ -60,7 +60,7 @@ func (x *Exchange) begin(who Actor, opts Options) *tx {
 	return &tx{
 		x: x, who: who, opts: opts, now: time.Now().UTC().Round(time.Millisecond), changes: slices.Clone(opts.Records),
 		threads: map[string]*thread.Thread{}, before: map[string]snapshot{}, grouped: map[string]thread.Block{},
-		ids: map[string]string{}, made: map[string]bool{}, statusThreads: map[string]bool{},
+		ids: map[string]string{}, requestRefs: map[string]bool{}, statusThreads: map[string]bool{},
 		notices: notices{want: x.WantsNotices},
 		files:   files{foreign: opts.Files, named: map[string]File{}, shown: map[string]map[string]bool{}},
 	}
@@ -118,7 +118,7 @@ func (t *tx) run(ctx context.Context, b thread.Block) error {
 			return err
 		}
 	}
-	for _, ref := range t.order {
+	for _, ref := range t.changedRefs {
 		t.flush(t.threads[ref])
 	}
 	t.result.Answers = append(ackRequests(t.acks, t.now), t.answers...)
@@ -265,8 +265,8 @@ func (t *tx) load(ctx context.Context, ref string) (*thread.Thread, error) {
 
 // touch marks a thread as changed by the block.
 func (t *tx) touch(th *thread.Thread) {
-	if !slices.Contains(t.order, th.Ref) {
-		t.order = append(t.order, th.Ref)
+	if !slices.Contains(t.changedRefs, th.Ref) {
+		t.changedRefs = append(t.changedRefs, th.Ref)
 	}
 	th.Updated = t.now
 }
@@ -335,7 +335,7 @@ func (t *tx) commit(ctx context.Context) error {
 		return err
 	}
 	changes := slices.Concat(t.changes, t.files.stored, marks)
-	for _, ref := range t.order {
+	for _, ref := range t.changedRefs {
 		th := t.threads[ref]
 		// a message that ends the thread is allowed even if the thread is full
 		if reason := th.FullReason(); reason != "" && (th.Status.Open() || !t.before[ref].code.Open()) {
@@ -353,7 +353,7 @@ func (t *tx) commit(ctx context.Context) error {
 
 // apply stores changes together with the notices that follow from them, and then updates the memory.
 func (t *tx) apply(ctx context.Context, changes []store.Change) error {
-	for _, ref := range t.order {
+	for _, ref := range t.changedRefs {
 		t.notices.addChange(t.threads[ref], t.before[ref])
 	}
 	for _, n := range t.notices.list {
@@ -362,15 +362,15 @@ func (t *tx) apply(ctx context.Context, changes []store.Change) error {
 	if err := t.x.records.Apply(ctx, changes, t.now); err != nil {
 		return err
 	}
-	for _, ref := range t.order {
+	for _, ref := range t.changedRefs {
 		t.x.index.publish(t.threads[ref])
 	}
 	t.x.Executors.Publish(t.registry)
 	if len(t.notices.list) > 0 {
 		t.x.WakeNotifier()
 	}
-	if len(t.order) > 0 {
-		t.x.announce(t.order)
+	if len(t.changedRefs) > 0 {
+		t.x.announce(t.changedRefs)
 	}
 	return nil
 }
@@ -378,7 +378,7 @@ func (t *tx) apply(ctx context.Context, changes []store.Change) error {
 // endedRefs returns the threads that this block ended: threads that depend on them must be checked.
 func (t *tx) endedRefs() []string {
 	var out []string
-	for _, ref := range t.order {
+	for _, ref := range t.changedRefs {
 		if th := t.threads[ref]; th.Status.Terminal() && t.before[ref].code != th.Status {
 			out = append(out, ref)
 		}

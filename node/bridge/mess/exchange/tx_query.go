@@ -77,12 +77,12 @@ func (t *tx) listRequests(ctx context.Context, q thread.Query) (wire.Value, erro
 		if err != nil {
 			return wire.Value{}, err
 		}
-		for _, ref := range t.order { // as this block leaves them
+		for _, ref := range t.changedRefs { // as this block leaves them
 			if th := t.threads[ref]; t.x.canSee(t.who, th) {
 				threads = append(threads, Summarize(th))
 			}
 		}
-		threads = append(threads, slices.DeleteFunc(page.Threads, func(s Summary) bool { return slices.Contains(t.order, s.Ref) })...)
+		threads = append(threads, slices.DeleteFunc(page.Threads, func(s Summary) bool { return slices.Contains(t.changedRefs, s.Ref) })...)
 	}
 	var out []wire.Value
 	for _, th := range threads {

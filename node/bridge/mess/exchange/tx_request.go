@@ -54,7 +54,7 @@ func (t *tx) reserve(ctx context.Context, b thread.Block) (map[int]reservation, 
 		if id != "" {
 			t.ids[id] = r.ref
 		}
-		reserved[i], t.lastRequest, t.made[r.ref] = r, r.ref, true
+		reserved[i], t.lastRequest, t.requestRefs[r.ref] = r, r.ref, true
 	}
 	return reserved, nil
 }
@@ -156,7 +156,7 @@ func (t *tx) resolveDependencies(ctx context.Context, r thread.Request, path str
 	for i, id := range r.DependsOn {
 		to, err := t.resolve(ctx, id, tagKinds{})
 		th := t.threads[to.Ref]
-		isOwn := t.made[to.Ref] || th != nil && th.Requester == t.who.ID || th == nil && t.x.index.requester(to.Ref) == t.who.ID
+		isOwn := t.requestRefs[to.Ref] || th != nil && th.Requester == t.who.ID || th == nil && t.x.index.requester(to.Ref) == t.who.ID
 		if err != nil || !isOwn && !t.who.Owner {
 			return nil, thread.Bad(fmt.Sprintf("%s.constraints.depends_on[%d]", path, i), strings.TrimSpace(thread.QuoteName(id)+" is not a request of yours"))
 		}
@@ -219,7 +219,7 @@ func (t *tx) checkDependencies(ctx context.Context, th *thread.Thread) (met bool
 				continue
 			}
 			seen[ref] = true
-			if t.made[ref] && t.threads[ref] == nil {
+			if t.requestRefs[ref] && t.threads[ref] == nil {
 				met = false // a later request of this block
 				continue
 			}

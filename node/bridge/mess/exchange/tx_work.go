@@ -226,7 +226,7 @@ func (t *tx) applyAnswer(ctx context.Context, e thread.Entry, path string) error
 // onlyQuestion returns the only thread of the actor that needs input.
 func (t *tx) onlyQuestion(ctx context.Context) (*thread.Thread, error) {
 	refs := t.x.index.refs("from:"+t.who.ID, 2, func(e *entry) bool { return e.status.Value() == thread.NeedsInput })
-	for _, ref := range t.order {
+	for _, ref := range t.changedRefs {
 		if th := t.threads[ref]; th.Requester == t.who.ID && th.Status == thread.NeedsInput && !slices.Contains(refs, ref) {
 			refs = append(refs, ref)
 		}

@@ -96,11 +96,13 @@ func (v view) QuestionThread(id string) (string, bool) {
 	return v.findByTag(id, v.questions, func(th *thread.Thread) bool { return th.OpenQuestion(id) != nil })
 }
 
+// findByTag returns the thread of the actor in which open finds the suggestion or question id. It returns false if these
+// ids are not selected.
 func (v view) findByTag(id string, selected bool, open func(*thread.Thread) bool) (string, bool) {
 	if !selected {
 		return "", false
 	}
-	for _, ref := range v.t.order { // of this block
+	for _, ref := range v.t.changedRefs { // of this block
 		if th := v.t.threads[ref]; th.Requester == v.t.who.ID && open(th) {
 			return ref, true
 		}
