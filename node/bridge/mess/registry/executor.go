@@ -286,6 +286,7 @@ func (r *Executors) unlink(c *Candidate) {
 	}
 }
 
+// insertCandidate inserts a candidate into a list that is in the order of the registrations.
 func insertCandidate(list []*Candidate, c *Candidate) []*Candidate {
 	i, _ := slices.BinarySearchFunc(list, c.Executor, (*Candidate).compare)
 	return slices.Insert(list, i, c)

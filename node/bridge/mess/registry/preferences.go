@@ -110,14 +110,13 @@ func readNotifications(f *thread.Fields, key string) []Notification {
 	return out
 }
 
-// maxPatternCode bounds the compiled instructions of all patterns of one executor, and maxMatchedCode those that one
-// request is matched with. maxMatched bounds the bytes of an intent that are matched. Without these bounds, every new
-// request could be slow: it is matched with the patterns of all executors that it is offered to, and a pattern of 30
-// bytes may compile to a thousand instructions, each of which looks at every byte.
+// Bounds of auto-claim patterns. Without them, every new request could be slow: it is matched with the patterns of all
+// executors that it is offered to, and a pattern of 30 bytes may compile to a thousand instructions, each of which looks
+// at every byte.
 const (
-	maxPatternCode = 1000
-	maxMatchedCode = 20 * maxPatternCode
-	maxMatched     = 1 << 10
+	maxPatternCode = 1000                // compiled instructions of all patterns of one executor
+	maxMatchedCode = 20 * maxPatternCode // compiled instructions of all patterns that are tried on one request
+	maxMatched     = 1 << 10             // bytes of an intent that are matched
 )
 
 // compilePatterns compiles an executor's patterns and counts their instructions. It fails if they are too large.

@@ -35,7 +35,7 @@ type Server struct {
 	Exchange *exchange.Exchange
 	Local    bool // the local profile (AM-82)
 	Log      *slog.Logger
-	Names    owner.Names // the names of agents that the owner sees; nil without a node
+	Names    owner.Names // the names under which the owner sees agents; nil without a node
 	// Ask returns the changes that ask the owner to approve a registration; nil without a mesh.
 	Ask func(r registry.Registration) ([]store.Change, error)
 	// Withdraw returns the changes that withdraw that question; nil if Ask is nil.

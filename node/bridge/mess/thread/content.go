@@ -96,7 +96,7 @@ func (f *Fields) checkLocation(v wire.Value) {
 	}
 	g := f.In(v, "location")
 	for _, key := range []string{"lat", "lng", "accuracy", "altitude"} {
-		g.number(key)
+		g.checkNumber(key)
 	}
 	for _, key := range []string{"name", "address", "description"} {
 		g.Text(key, MaxProse)

@@ -120,7 +120,8 @@ func (f *Fields) Boolean(key string) (value, present bool) {
 	return b, true
 }
 
-func (f *Fields) integer(key string, low, high int64) (int64, bool) {
+// integer reads an optional whole number.
+func (f *Fields) integer(key string, low, high int64) (value int64, present bool) {
 	v, ok := f.Get(key)
 	if !ok {
 		return 0, false
@@ -137,7 +138,8 @@ func ReadWhole(v wire.Value) (n int64, ok bool) {
 	return n, ok && err == nil
 }
 
-func (f *Fields) number(key string) {
+// checkNumber checks that an optional member is a number.
+func (f *Fields) checkNumber(key string) {
 	v, ok := f.Get(key)
 	if ok {
 		_, ok = v.Num()

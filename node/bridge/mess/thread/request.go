@@ -72,7 +72,7 @@ func (r *Request) readConstraints(c *Fields, now time.Time) {
 		if s, isText := v.Str(); !isText {
 			g := c.In(v, "location")
 			for _, key := range []string{"lat", "lng", "radius_km"} {
-				g.number(key)
+				g.checkNumber(key)
 			}
 		} else {
 			c.Check(len(s) <= MaxProse && !hasControls(s), "location", "must be a text or {lat, lng, radius_km}")
