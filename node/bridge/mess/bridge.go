@@ -43,7 +43,7 @@ type Config struct {
 	Tokens map[string]client.Credential // tokens of the links, by the name of the link
 
 	Mesh    bridge.Mesh
-	Names   owner.Names // the names of agents that the owner sees; nil without a node
+	Names   owner.Names // the names under which the owner sees agents; nil without a node
 	Notices *notify.Box
 	Store   store.Store
 	HTTP    *client.HTTP // for links over REST, for fetches, and for notifications of executors

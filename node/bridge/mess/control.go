@@ -86,7 +86,7 @@ func (b *Bridge) applyControls(ctx context.Context) (waits bool, err error) {
 			return waits, ctx.Err()
 		}
 		if err != nil {
-			b.log.Info("a control message waits", "error", err)
+			b.log.Info("a control message could not be applied yet", "error", err)
 			waits = true
 			failed[m.From]++
 			if err := b.postponeControl(ctx, rec, m); err != nil {

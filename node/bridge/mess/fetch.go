@@ -79,6 +79,7 @@ func (b *Bridge) Fetch(ctx context.Context, ref, uri string) (exchange.Attachmen
 	return exchange.Attachment{}, thread.Missing("the thread does not name this address")
 }
 
+// fetchReference returns the content of a reference. It fetches and stores the content unless an earlier call did.
 func (b *Bridge) fetchReference(ctx context.Context, t *thread.Thread, r reference) (exchange.Attachment, error) {
 	ref := t.Ref
 	if have, err := storedReference(ctx, b.x, ref, r); err != nil || have.Name != "" {

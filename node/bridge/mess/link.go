@@ -176,9 +176,10 @@ func (l *link) setStatus(err error) {
 	if err != nil {
 		state, text = bridge.LinkConnecting, explainLinkError(err).Error()
 	}
-	if joining, ok := errors.AsType[*joinError](err); ok && joining.final {
+	joinErr, isJoin := errors.AsType[*joinError](err)
+	if isJoin && joinErr.final {
 		state = bridge.LinkDown
-	} else if e, sent := errors.AsType[*client.SendError](err); sent && !ok && (e.Status == http.StatusUnauthorized || e.Status == http.StatusForbidden) {
+	} else if e, sent := errors.AsType[*client.SendError](err); sent && !isJoin && (e.Status == http.StatusUnauthorized || e.Status == http.StatusForbidden) {
 		state = bridge.LinkDown
 	}
 	l.mu.Lock()
@@ -199,9 +200,10 @@ func (l *link) isDown() bool {
 	return l.status.State == bridge.LinkDown
 }
 
+// explainLinkError returns the failure of a call to the exchange in words for the owner.
 func explainLinkError(err error) error {
-	if joining, ok := errors.AsType[*joinError](err); ok {
-		return joining
+	if joinErr, ok := errors.AsType[*joinError](err); ok {
+		return joinErr
 	}
 	e, ok := errors.AsType[*client.SendError](err)
 	switch {

@@ -39,7 +39,7 @@ func (l *link) Deliver(ctx context.Context, d bridge.Delivery) (err error) {
 		return err
 	}
 	conv := cmp.Or(thread.ClosedConversation(d.Message.Payload), string(d.Message.Conversation))
-	rec, err := l.records.Get(ctx, exchange.NSMeta, l.convRecord(conv), time.Now())
+	rec, err := l.records.Get(ctx, exchange.NSMeta, l.convKey(conv), time.Now())
 	if errors.Is(err, store.ErrNotFound) {
 		return l.open(ctx, d.ID, knownThread{Conv: conv, Mine: true, Intent: plainIntent(d.Message)}, block)
 	}

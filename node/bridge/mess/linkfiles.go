@@ -72,7 +72,7 @@ func (l *link) fetchFiles(ctx context.Context, files map[string][2]string, timeo
 	ctx, cancel := context.WithTimeout(ctx, timeout)
 	defer cancel()
 	out := make(map[string]exchange.File, len(files))
-	room, later := thread.MaxThread, error(nil)
+	room, temporary := thread.MaxThread, error(nil)
 	for _, uri := range slices.Sorted(maps.Keys(files)) {
 		at := files[uri]
 		f := exchange.File{Name: thread.AttachmentTail(at[1])}
@@ -89,7 +89,7 @@ func (l *link) fetchFiles(ctx context.Context, files map[string][2]string, timeo
 			l.log.Info("a file of a thread behind a link could not be fetched", "link", l.cfg.Name, "thread", at[0], "file", at[1], "error", err)
 			f.Failure = explainFetchError(err)
 			if isTemporary(err) {
-				later = err
+				temporary = err
 			}
 		} else if f.Failure == "" && len(data) == 0 {
 			f.Failure = "it is empty"
@@ -103,7 +103,7 @@ func (l *link) fetchFiles(ctx context.Context, files map[string][2]string, timeo
 		}
 		out[uri] = f
 	}
-	return out, later
+	return out, temporary
 }
 
 // FetchAll returns the files that a message of the foreign exchange names, by address.

@@ -23,7 +23,7 @@ import (
 // restState is what a link over REST stores about its exchange.
 type restState struct {
 	ID          string            `json:"id,omitempty"` // our name at the exchange
-	Of          string            `json:"of,omitempty"` // hash of the configured key to which ID belongs; "" if ID belongs to Key
+	KeyHash     string            `json:"of,omitempty"` // hash of the configured key to which ID belongs; "" if ID belongs to Key
 	Exchange    string            `json:"exchange,omitempty"`
 	Key         client.Credential `json:"key,omitempty"`
 	LegacyCodes bool              `json:"other_words,omitempty"` // the server uses the codes of [legacyCodes]
@@ -129,7 +129,7 @@ func (r *restRemote) register(ctx context.Context, v restState) (restState, erro
 	if err != nil || key == "" || len(key) > 4096 || strings.ContainsAny(key, " \t\r\n") {
 		return v, newJoinError(true, "the exchange registered us and gave no usable key: give the link one in token_file")
 	}
-	v.ID, v.Of, v.Key = id, "", client.Credential(key)
+	v.ID, v.KeyHash, v.Key = id, "", client.Credential(key)
 	return v, r.save(ctx, v, "as "+id+" at the exchange; the key is kept in the database")
 }
 
@@ -154,13 +154,13 @@ func (r *restRemote) onlyExchange(ctx context.Context) string {
 func (r *restRemote) checkKey(ctx context.Context, path string, err error) error {
 	e, refused := errors.AsType[*client.SendError](err)
 	r.mu.Lock()
-	own, wasDropped := r.token == "" && r.state != nil && r.state.Key != "", r.keyDropped
+	isRegistered, wasDropped := r.token == "" && r.state != nil && r.state.Key != "", r.keyDropped
 	if accepted := err == nil || refused && !e.Retry && e.Status != http.StatusUnauthorized; accepted {
 		r.keyDropped = false
 	}
 	r.mu.Unlock()
 	switch {
-	case !refused || !own:
+	case !refused || !isRegistered:
 		return err
 	case e.Status == http.StatusForbidden && e.Refusal != nil:
 		if !strings.HasPrefix(path, "requests?") { // the refusal may be about one thread only: does the list work?

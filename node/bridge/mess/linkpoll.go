@@ -32,7 +32,7 @@ type knownThread struct {
 func (l *link) threadKey(ref string) string {
 	return "link/" + l.cfg.Name + "/thread/" + exchange.IDKey(l.cfg.Name, ref)
 }
-func (l *link) convRecord(conv string) string { return "link/" + l.cfg.Name + "/conv/" + conv }
+func (l *link) convKey(conv string) string { return "link/" + l.cfg.Name + "/conv/" + conv }
 
 func (l *link) load(ctx context.Context, ref string) (k knownThread, found bool, err error) {
 	_, found, err = store.ReadRecord(ctx, l.records, exchange.NSMeta, l.threadKey(ref), &k, time.Now())
@@ -72,7 +72,7 @@ func (l *link) change(ref string, k knownThread) []store.Change {
 	if k.Next != "" { // the conversation now belongs to the thread k.Next
 		return changes
 	}
-	return append(changes, store.Change{Record: store.Record{NS: exchange.NSMeta, Key: l.convRecord(k.Conv), Body: []byte(ref)}, IfRev: store.Any})
+	return append(changes, store.Change{Record: store.Record{NS: exchange.NSMeta, Key: l.convKey(k.Conv), Body: []byte(ref)}, IfRev: store.Any})
 }
 
 // delayedCheck is a thread that is checked again later.
@@ -174,7 +174,7 @@ func (l *link) followList(ctx context.Context, list []remoteThread, self string)
 		default:
 			failed++
 		}
-		l.log.Info("a thread of a link waits", "link", l.cfg.Name, "thread", r.ref, "error", err)
+		l.log.Info("a thread of a link could not be checked and is tried again later", "link", l.cfg.Name, "thread", r.ref, "error", err)
 		if len(l.postponed) < maxRemembered {
 			pause := min(max(2*p.pause, firstPause), lastPause)
 			l.postponed[r.ref] = delayedCheck{thread: r, at: time.Now().Add(pause), pause: pause}
@@ -279,7 +279,7 @@ func (l *link) checkMissing(ctx context.Context, list []remoteThread, self strin
 			return err
 		}
 		if err != nil {
-			l.log.Info("a thread that a link does not list waits", "link", l.cfg.Name, "conversation", conv, "error", err)
+			l.log.Info("a thread that the exchange of a link does not list could not be checked", "link", l.cfg.Name, "conversation", conv, "error", err)
 		}
 	}
 	return nil
@@ -287,7 +287,7 @@ func (l *link) checkMissing(ctx context.Context, list []remoteThread, self strin
 
 // checkConversation checks the foreign thread of a conversation.
 func (l *link) checkConversation(ctx context.Context, conv, self string) error {
-	rec, err := l.records.Get(ctx, exchange.NSMeta, l.convRecord(conv), time.Now())
+	rec, err := l.records.Get(ctx, exchange.NSMeta, l.convKey(conv), time.Now())
 	if err != nil {
 		return exchange.IgnoreMissing(err)
 	}

@@ -123,12 +123,13 @@ func remoteText(answer []byte) string {
 func (r *restRemote) self(context.Context) string {
 	r.mu.Lock()
 	defer r.mu.Unlock()
-	if r.state == nil || r.state.Of != r.keyHash() { // the stored name belongs to another key
+	if r.state == nil || r.state.KeyHash != r.keyHash() { // the stored name belongs to another key
 		return r.as
 	}
 	return cmp.Or(r.state.ID, r.as)
 }
 
+// keyHash returns the hash of the configured key, or "" if we register.
 func (r *restRemote) keyHash() string {
 	if r.token == "" {
 		return ""
@@ -140,7 +141,7 @@ func (r *restRemote) setSelf(ctx context.Context, self string) error {
 	if self == "" || self == r.self(ctx) {
 		return nil
 	}
-	return r.updateState(ctx, func(m *restState) { m.ID, m.Of = self, r.keyHash() })
+	return r.updateState(ctx, func(m *restState) { m.ID, m.KeyHash = self, r.keyHash() })
 }
 
 func (r *restRemote) create(ctx context.Context, key string, body wire.Value) (string, error) {

@@ -100,7 +100,7 @@ func (b *Bridge) deliverNotices(ctx context.Context) (next notifierWait, err err
 			return next, ctx.Err()
 		}
 		if err != nil && !errors.Is(err, store.ErrConflict) {
-			b.log.Info("a notice waits", "to", n.To, "thread", n.Ref, "error", err)
+			b.log.Info("a notice could not be delivered yet", "to", n.To, "thread", n.Ref, "error", err)
 		}
 		next.failed = next.failed || err != nil
 		directoryFailed = directoryFailed || err != nil && n.To == exchange.ToDirectory
@@ -213,6 +213,7 @@ func (b *Bridge) send(ctx context.Context, out bridge.Outgoing) error {
 	return err
 }
 
+// closedKey returns the key of the record that a conversation with a peer is closed.
 func closedKey(to, conv string) string { return "closed/" + exchange.IDKey(to, conv) }
 
 // lateResponse turns a message after the close into a response in a conversation of its own (MESS-39).

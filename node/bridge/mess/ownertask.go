@@ -22,6 +22,7 @@ import (
 // approve, become questions in the approval queue. The bridge derives both from the thread and its messages, each time
 // the exchange sends a notice about the thread to the owner.
 
+// aboutThread returns the member About of tasks and questions about a thread.
 func aboutThread(ref string) string { return Kind + "/" + ref }
 
 // updateOwner makes the owner's inbox and questions match what the owner can do about a thread, and commits changes.
