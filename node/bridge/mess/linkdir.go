@@ -48,6 +48,8 @@ func toRetry(err error) error {
 	return &client.SendError{Retry: true, Cause: err}
 }
 
+// create writes a new thread. A directory stores no idempotency keys, so create first looks for the thread of an earlier
+// attempt.
 func (r *dirRemote) create(ctx context.Context, _ string, body wire.Value) (string, error) {
 	r.mu.Lock()
 	defer r.mu.Unlock()

@@ -153,7 +153,7 @@ func (r *restRemote) create(ctx context.Context, key string, body wire.Value) (s
 	if !thread.IsSafeRef(ref) {
 		return "", errors.New("mess: the exchange gave no usable ref")
 	}
-	if shown, err := r.get(ctx, "requests/"+ref); err == nil {
+	if shown, err := r.get(ctx, "requests/"+ref); err == nil { // the thread shows our name at the exchange
 		t, _ := shown.Get("thread")
 		return ref, r.setSelf(ctx, t.GetStr("requestor_id"))
 	}

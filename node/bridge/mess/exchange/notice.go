@@ -137,9 +137,9 @@ func (x *Exchange) WakeNotifier() {
 	waiting.Wake(x.noticeReady)
 }
 
-// offer adds notices for the executors that may claim a thread and want notices, for the owner unless the owner
-// requested it and, if no executor may claim it, for ToDirectory. If the auto-claim pattern of an executor matches,
-// that executor claims the thread at once instead.
+// offer adds the notices about a thread that may now be claimed: for each executor that may claim it and wants notices,
+// for the owner, unless the owner requested it, and for ToDirectory, if no executor may claim it. If an auto-claim
+// pattern of an executor matches, that executor claims the thread at once instead.
 func (t *tx) offer(th *thread.Thread) {
 	th.Offered = true
 	t.touch(th)

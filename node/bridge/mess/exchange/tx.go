@@ -156,7 +156,7 @@ func (t *tx) findStatusThreads(ctx context.Context, b thread.Block) {
 				continue
 			}
 			resolved[re] = true
-			if to, err := t.resolve(ctx, re, tagKinds{}); err == nil {
+			if to, err := t.resolve(ctx, re, noTags); err == nil {
 				t.statusThreads[to.Ref] = true
 			}
 		}
@@ -168,7 +168,7 @@ func (t *tx) applySetFirst(ctx context.Context) (bool, error) {
 	if t.opts.Set == nil {
 		return false, nil
 	}
-	th, _, err := t.resolveThread(ctx, t.opts.Re, tagKinds{})
+	th, _, err := t.resolveThread(ctx, t.opts.Re, noTags)
 	err = t.explainClaim(ctx, err, t.opts.Set.Code, nil)
 	if err != nil || !t.x.roles(t.who, th).Has(thread.AsHolder|thread.AsEligible|thread.AsOwner) {
 		return false, err
@@ -178,7 +178,7 @@ func (t *tx) applySetFirst(ctx context.Context) (bool, error) {
 
 // applySet applies the status of a PATCH. An unchanged status without a message, or a repeated cancel, changes nothing.
 func (t *tx) applySet(ctx context.Context) error {
-	th, _, err := t.resolveThread(ctx, t.opts.Re, tagKinds{})
+	th, _, err := t.resolveThread(ctx, t.opts.Re, noTags)
 	if err != nil {
 		return err
 	}
@@ -239,7 +239,7 @@ func (t *tx) keepUnknown(ctx context.Context, e thread.Entry) error {
 		t.ack(e, "")
 		return nil
 	}
-	th, _, err := t.resolveThread(ctx, re, tagKinds{})
+	th, _, err := t.resolveThread(ctx, re, noTags)
 	if err != nil {
 		return err
 	}

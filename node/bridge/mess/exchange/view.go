@@ -12,9 +12,9 @@ import (
 	"github.com/agentmesh/agentmesh/store"
 )
 
-// resolve resolves a reference for this actor. Other names come before the ids of suggestions and questions, because
-// executors choose these ids. For an entry that may be about a suggestion or a question, preferred selects the ids that
-// come before other names.
+// resolve resolves a reference of this actor (MESS-6). Executors choose the ids of suggestions and questions, so resolve
+// tries these ids after the client ids of requests. Only the ids that preferred selects come first: the caller selects
+// them for an entry that may be about a suggestion or a question.
 func (t *tx) resolve(ctx context.Context, re string, preferred tagKinds) (thread.Target, error) {
 	if re = cmp.Or(re, t.opts.Re); re == "" {
 		return thread.Target{}, thread.Bad("re", "is required")
@@ -70,10 +70,13 @@ type view struct {
 	tagKinds
 }
 
-// tagKinds selects whether ids of suggestions and ids of questions name their threads.
+// tagKinds selects which tags name their threads: the ids of suggestions, the ids of questions, or both.
 type tagKinds struct{ suggestions, questions bool }
 
-var allTags = tagKinds{true, true}
+var (
+	noTags  = tagKinds{}
+	allTags = tagKinds{suggestions: true, questions: true}
+)
 
 // find returns a thread that the block may change, or nil if it does not exist. A failure of the store fails the block:
 // otherwise the answer to the sender would be that the thread does not exist.

@@ -1,5 +1,5 @@
-// Package folder is the file form of MESS (MESSE-AF): a thread folder, which may be a git repository. It has a folder
-// for each state, and below that a folder for each thread.
+// Package folder keeps MESS threads as files (MESSE-AF) in a thread folder, which may be a git repository. A thread
+// folder has a folder for each state, and below that a folder for each thread.
 //
 // [Mirror] keeps the threads of an exchange in such a folder and applies what other tools write there.
 // [ImportDirectory] adopts the threads of a directory once, and [Export] writes one thread. All access goes through one

@@ -15,7 +15,8 @@ var (
 	Urgencies  = []string{"whenever", "soon", "now"}
 )
 
-// Need is a required or offered capability with its metadata. The metadata never excludes an executor (MESS-41).
+// Need is a capability that a request requires or that an executor has, with its metadata. The metadata never excludes
+// an executor (MESS-41).
 type Need struct {
 	ID   string     `json:"id"`
 	Meta wire.Value `json:"meta,omitzero"`
