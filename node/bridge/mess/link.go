@@ -24,7 +24,7 @@ import (
 	"github.com/agentmesh/agentmesh/store"
 )
 
-// A link is the client of a foreign exchange: it sends our requests to that exchange and receives its messages. Each
+// A link is the client of a foreign exchange: it sends our requests there, and receives messages from there. Each
 // participant of the exchange is a peer "mess:<link>/<id>", and only the exchange vouches for the identity of that
 // peer.
 

@@ -224,7 +224,7 @@ func refusalReason(err error) (reason string, ok bool) {
 }
 
 func (l *link) notifyRefusal(ctx context.Context, ref, reason string) error {
-	l.log.Warn("a message was refused", "link", l.cfg.Name, "thread", ref, "reason", reason)
+	l.log.Warn("the exchange behind a link refused a message", "link", l.cfg.Name, "thread", ref, "reason", reason)
 	return toRetry(l.cfg.notifyOwner(ctx, "the exchange behind the link "+l.cfg.Name+" refused a message about "+ref, reason, nil))
 }
 

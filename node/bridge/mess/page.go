@@ -205,7 +205,7 @@ func (p *pages) act(c echo.Context) error {
 		return thread.TooLarge("the photo is larger than 10 MiB")
 	}
 	if err != nil {
-		return thread.Bad("", "the form is not acceptable")
+		return thread.Bad("", "the form could not be read")
 	}
 	if r.MultipartForm != nil {
 		defer r.MultipartForm.RemoveAll()

@@ -37,7 +37,7 @@ func (p *pushes) send(ctx context.Context, c *registry.Executor, t *thread.Threa
 	}
 	leave, ok := p.places.Enter(c.ID)
 	if !ok {
-		p.log.Info("a notification was dropped: others are on their way", "executor", c.ID, "thread", t.Ref)
+		p.log.Info("a notification was dropped, because others are still being sent", "executor", c.ID, "thread", t.Ref)
 		return
 	}
 	p.all.Go(func() {

@@ -19,8 +19,8 @@ import (
 // interned is a string that is stored once, because a few agents, states and capabilities occur in many threads.
 type interned = unique.Handle[string]
 
-// entry is what the index keeps of a thread: enough to list, find and wake it, but not its messages. It is small,
-// because all threads have one in memory. Times are in microseconds since 1970.
+// entry is what the index keeps of a thread: enough to list, find and wake the thread, but not its messages. An entry is
+// small, because all threads have one in memory. Times are in microseconds since 1970.
 type entry struct {
 	ref, clientID               string
 	requester, holder, priority interned
@@ -424,7 +424,7 @@ func parsePosition(s string) (position, error) {
 	at, ref, ok := strings.Cut(string(raw), " ")
 	nanos, numErr := strconv.ParseInt(at, 36, 64)
 	if err != nil || !ok || numErr != nil || !thread.IsSafeRef(ref) {
-		return position{}, thread.Bad("after", "is not the next position of a page")
+		return position{}, thread.Bad("after", "must be the member next of the previous page")
 	}
 	return position{time.Unix(0, nanos).UTC(), ref}, nil
 }

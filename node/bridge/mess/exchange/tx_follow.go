@@ -124,7 +124,7 @@ func (t *tx) followResponse(th *thread.Thread, e thread.Entry) (done bool) {
 }
 
 // forwardDecision passes the requester's decision to the exchange that made the suggestion. That exchange carries the
-// suggestion out, because it is about its own threads and executors; our thread follows the thread there.
+// suggestion out, because its own threads and executors are concerned; our thread follows the thread there.
 func (t *tx) forwardDecision(ctx context.Context, th *thread.Thread, e thread.Entry, s *thread.Suggestion, accept bool) error {
 	word, by := "refused", s.By
 	if accept {

@@ -119,7 +119,7 @@ func (t *tx) applyConfig(ctx context.Context, e thread.Entry, path string) error
 	}
 	wanted := c.Executor
 	if !t.who.Owner && wanted.ID != t.who.ID {
-		return thread.Forbidden("an executor may only configure itself")
+		return thread.Forbidden("an executor may configure only itself")
 	}
 	if thread.IsReserved(wanted.ID) {
 		return thread.Bad(path+".executor.id", "is reserved")

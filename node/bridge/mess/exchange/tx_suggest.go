@@ -51,18 +51,18 @@ func (t *tx) applySuggestion(ctx context.Context, e thread.Entry, path string) e
 		}
 	}
 	if s.Type == "merge" && len(threads) < 2 && t.opts.Sent == "" {
-		return thread.Bad(path+".re", "a merge names at least two threads")
+		return thread.Bad(path+".re", "must name at least two threads in a merge")
 	}
 	if s.Type != "merge" && len(threads) > 1 && s.Type != "alternative" {
 		return thread.Bad(path+".re", "may name several threads only in a merge or an alternative")
 	}
-	// a peer's own exchange checks its proposals
+	// the peer's own exchange has checked the proposal already
 	if _, err := s.ReadProposal(t.now); err != nil && t.opts.Sent == "" {
 		return err
 	}
 	head := threads[0] // the thread that stores the suggestion
 	if head.FindSuggestion(s.ID) != nil {
-		return thread.Conflict("there is a suggestion with this id already")
+		return thread.Conflict("the thread has a suggestion with this id already: use another id")
 	}
 	if len(head.Suggestions) >= maxSuggestions {
 		return thread.Conflict("the thread has too many suggestions")
@@ -82,7 +82,7 @@ func (t *tx) applySuggestion(ctx context.Context, e thread.Entry, path string) e
 // threads.
 func (t *tx) applyDecision(ctx context.Context, th *thread.Thread, e thread.Entry, id string, accept bool) error {
 	if !t.x.roles(t.who, th).Has(thread.AsRequester | thread.AsOwner) {
-		return thread.Forbidden("only the requester may decide")
+		return thread.Forbidden("only the requester may decide about a suggestion")
 	}
 	if s := th.FindSuggestion(id); th.IsForPeer(s) {
 		return t.forwardDecision(ctx, th, e, s, accept)
@@ -107,7 +107,7 @@ func (t *tx) applyDecision(ctx context.Context, th *thread.Thread, e thread.Entr
 func (t *tx) decide(ctx context.Context, th *thread.Thread, id string, accept bool) error {
 	s := th.FindSuggestion(id)
 	if s == nil {
-		return thread.Conflict("there is no suggestion to decide about")
+		return thread.Conflict("no suggestion waits for a decision")
 	}
 	if !accept {
 		s.Decided = "refused"
@@ -117,7 +117,7 @@ func (t *tx) decide(ctx context.Context, th *thread.Thread, id string, accept bo
 	s.Decided = "accepted"
 	if requestLink(th) != "" && slices.Contains([]string{"merge", "split", "delegate"}, s.Type) {
 		if t.who.ID != th.Requester {
-			return thread.Conflict("the requester behind the link decides about it on its own exchange")
+			return thread.Conflict("the requester must decide about the suggestion on the exchange behind the link")
 		}
 		t.touch(th) // the exchange behind the link carries it out, and the link follows its threads
 		return nil
@@ -177,7 +177,7 @@ func (t *tx) merge(ctx context.Context, s *thread.Suggestion, p thread.Proposal)
 			return err
 		}
 		if size += len(body.JSON()); size > thread.MaxDocument {
-			return thread.Conflict("the requests are too large to be one")
+			return thread.Conflict("the requests are too large together for one request")
 		}
 		outside := slices.DeleteFunc(slices.Clone(th.DependsOn), func(ref string) bool { return slices.Contains(s.Re, ref) })
 		if waits, err := t.reaches(ctx, outside, s.Re, map[string]bool{}); err != nil {

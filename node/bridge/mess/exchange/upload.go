@@ -52,13 +52,13 @@ func (x *Exchange) Upload(ctx context.Context, who Actor, ref, name string, data
 		case errors.Is(err, store.ErrConflict):
 			continue
 		case errors.Is(err, store.ErrQuota):
-			return wire.Value{}, thread.Conflict("too many files were uploaded to the thread and are in no message")
+			return wire.Value{}, thread.Conflict("too many uploaded files of the thread are in no message yet: send a message that names them")
 		case err != nil:
 			return wire.Value{}, err
 		}
 		return wire.Obj(wire.Field(kind, a.Tree(name))), nil
 	}
-	return wire.Value{}, thread.Conflict("too many files of this name")
+	return wire.Value{}, thread.Conflict("too many files of this name: choose another name")
 }
 
 // save stores a file with its mark. If the same file is stored already, save renews the mark. If another file has the

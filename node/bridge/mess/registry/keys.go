@@ -202,7 +202,7 @@ func (r *Executors) Change(ctx context.Context, actor string, byOwner bool, id s
 		return err
 	}
 	if actor != id && !byOwner {
-		return thread.Forbidden("an executor may only change itself")
+		return thread.Forbidden("an executor may change only itself")
 	}
 	return r.edit(ctx, id, nil, func(e *Executor) error {
 		if e.Pending && !byOwner { // the owner decides on the registration as it was made
@@ -268,7 +268,7 @@ func (r *Executors) ChargeRegistration(from netip.Addr, register func() error) e
 	now := time.Now()
 	switch wait, poolIsEmpty := r.registrations.Take(from, now); {
 	case poolIsEmpty:
-		return thread.TooMany("too many registrations altogether", wait)
+		return thread.TooMany("too many registrations from all addresses together", wait)
 	case wait > 0:
 		return thread.TooMany(fmt.Sprintf("too many registrations: at most %d an hour", r.cfg.RegistrationsPerHour), wait)
 	}

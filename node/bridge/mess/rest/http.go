@@ -78,7 +78,7 @@ func segmentsOf(escaped, prefix string) ([]string, error) {
 	for i, p := range parts {
 		var err error
 		if parts[i], err = url.PathUnescape(p); err != nil {
-			return nil, thread.Bad("", "the path is not acceptable")
+			return nil, thread.Bad("", "the path has an escape sequence that is not valid")
 		}
 	}
 	return parts, nil
@@ -108,7 +108,7 @@ func (d *Server) serve(c echo.Context) error {
 	}
 	ex := path[0]
 	if !registry.ValidExchangeID(ex) {
-		return thread.Bad("", "the exchange id is not acceptable")
+		return thread.Bad("", "the exchange id must be 1 to 64 characters from A-Z a-z 0-9 -")
 	}
 	if path = path[1:]; len(path) == 0 {
 		path = []string{""}

@@ -132,14 +132,14 @@ func ParseJSON(data []byte) (wire.Value, error) {
 // checkTree refuses what strict JSON allows and a block does not: NUL, long keys, and maps with too many keys.
 func checkTree(v wire.Value) error {
 	if text, ok := v.Str(); ok && strings.ContainsRune(text, 0) {
-		return Bad("", "NUL in a text")
+		return Bad("", "a text contains NUL")
 	}
 	if v.Kind() == wire.Object && v.Len() > Limits.Keys {
 		return Bad("", "too many keys in one map")
 	}
 	for _, m := range v.Members() {
 		if strings.ContainsRune(m.Key, 0) || len(m.Key) > Limits.KeyBytes {
-			return Bad("", "a key is too long or holds NUL")
+			return Bad("", "a key is too long or contains NUL")
 		}
 		if err := checkTree(m.Value); err != nil {
 			return err

@@ -67,7 +67,7 @@ func (t *Thread) SetStatus(s Status, by string, r Role, now time.Time) error {
 		return t.setAsOwner(s, by, r, now)
 	}
 	if r.Has(AsRequester) {
-		return Forbidden("only the executor of the thread may set its status; a requester sends reply, answer or cancel in mess")
+		return Forbidden("only the executor of the thread may set its status; a requester sends a reply, an answer or a cancel in the member mess")
 	}
 	return Forbidden("only the executor of the thread may set its status")
 }
