@@ -164,7 +164,7 @@ func (p *pages) show(c echo.Context) error {
 			if err != nil {
 				return err
 			}
-			row.reference(t.Ref, r, a)
+			row.addReference(t.Ref, r, a)
 		}
 		view.Messages = append(view.Messages, row)
 	}

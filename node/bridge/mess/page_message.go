@@ -49,7 +49,7 @@ func viewMessage(ref string, m thread.Message) messageRow {
 			row.What = code
 		}
 		if e.Body.Kind() != wire.Object {
-			row.yaml(e.Body)
+			row.addYAML(e.Body)
 			continue
 		}
 		rest := e.Body.Without(shownElsewhere...)
@@ -67,17 +67,17 @@ func viewMessage(ref string, m thread.Message) messageRow {
 			}
 		}
 		if rest.Len() > 0 {
-			row.yaml(rest)
+			row.addYAML(rest)
 		}
 		for _, entry := range content {
-			row.entry(ref, entry)
+			row.addEntry(ref, entry)
 		}
 	}
 	return row
 }
 
-// yaml adds a value to the row as YAML.
-func (r *messageRow) yaml(v wire.Value) {
+// addYAML adds a value to the row as YAML.
+func (r *messageRow) addYAML(v wire.Value) {
 	text := strings.TrimSpace(string(yamltree.Append(nil, v)))
 	if len(text) > maxShownText {
 		text = text[:maxShownText] + "…"
@@ -85,8 +85,8 @@ func (r *messageRow) yaml(v wire.Value) {
 	r.Texts = append(r.Texts, strings.ToValidUTF8(text, ""))
 }
 
-// entry adds a content entry to the row.
-func (r *messageRow) entry(ref string, entry wire.Value) {
+// addEntry adds a content entry to the row.
+func (r *messageRow) addEntry(ref string, entry wire.Value) {
 	if s, ok := entry.Str(); ok {
 		r.Texts = append(r.Texts, s)
 		return
@@ -102,15 +102,15 @@ func (r *messageRow) entry(ref string, entry wire.Value) {
 	case file != "":
 		r.Files = append(r.Files, file)
 	case strings.HasPrefix(thread.ResourceURI(kind, v), "data:"):
-		r.inline(kind, thread.ResourceURI(kind, v), v.GetStr("name"))
+		r.addInline(kind, thread.ResourceURI(kind, v), v.GetStr("name"))
 	default: // anything else, also an address, is shown as text
-		r.yaml(entry)
+		r.addYAML(entry)
 	}
 }
 
-// inline shows an inline picture of a message. It takes the type from the bytes and builds a new address from them, so
-// that the address contains no text of the sender. Other inline data is only listed as a file.
-func (r *messageRow) inline(kind, uri, name string) {
+// addInline adds an inline picture of a message to the row. It takes the type from the bytes and builds a new address
+// from them, so that the address contains no text of the sender. Other inline data is only listed as a file.
+func (r *messageRow) addInline(kind, uri, name string) {
 	mime, data, err := thread.DecodeData(uri)
 	if err != nil {
 		return
@@ -122,8 +122,8 @@ func (r *messageRow) inline(kind, uri, name string) {
 	r.Files = append(r.Files, fmt.Sprintf("%s, %s, %d bytes", cmp.Or(name, kind), mime, len(data)))
 }
 
-// reference adds a reference to the row: the file if it was fetched, otherwise the address that the owner may fetch.
-func (r *messageRow) reference(ref string, to reference, a exchange.Attachment) {
+// addReference adds a reference to the row: the file if it was fetched, otherwise the address that the owner may fetch.
+func (r *messageRow) addReference(ref string, to reference, a exchange.Attachment) {
 	switch {
 	case a.Name == "":
 		r.Fetch = append(r.Fetch, to.uri)

@@ -42,12 +42,12 @@ func (p *pushes) send(ctx context.Context, c *registry.Executor, t *thread.Threa
 	}
 	p.all.Go(func() {
 		defer leave()
-		p.channels(ctx, c, t)
+		p.sendToChannels(ctx, c, t)
 	})
 }
 
-// channels notifies an executor through each of its channels.
-func (p *pushes) channels(ctx context.Context, c *registry.Executor, t *thread.Thread) {
+// sendToChannels notifies an executor through each of its channels.
+func (p *pushes) sendToChannels(ctx context.Context, c *registry.Executor, t *thread.Thread) {
 	text := fmt.Sprintf("[%s] %s (%s)", t.Priority, wire.OneLine(t.Intent, 200), t.Ref)
 	for _, ch := range c.Notifications {
 		var body []byte

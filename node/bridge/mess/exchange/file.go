@@ -28,12 +28,12 @@ type File struct {
 
 // files are the files of one unit: those that its entries may name, and those that it stores.
 type files struct {
-	named   map[string]File            // files of the owner and of older threads that the block names, by their URI
-	foreign map[string]File            // files of a foreign thread, by address
-	read    int                        // bytes of attachments of older threads that were read
-	copied  int                        // bytes of attachments of older threads that new threads get
-	stored  []store.Change             // the new attachments
-	shown   map[string]map[string]bool // thread → names of the attachments that its new messages name
+	named           map[string]File            // files of the owner and of older threads that the block names, by their URI
+	foreign         map[string]File            // files of a foreign thread, by address
+	read            int                        // bytes of attachments of older threads that were read
+	copied          int                        // bytes of attachments of older threads that new threads get
+	stored          []store.Change             // the new attachments
+	namedInMessages map[string]map[string]bool // thread → names of the attachments that its new messages name
 }
 
 // readOwner reads the files that a block of the owner names, from the folder dir.
@@ -162,19 +162,19 @@ func (s *files) moveOut(th *thread.Thread, kind string, v wire.Value, n int) (wi
 	return a.Tree(name), true
 }
 
-// show records the names of the attachments that a new message of a thread names.
-func (s *files) show(ref string, mess wire.Value) {
+// recordNames records the names of the attachments that a new message of a thread names.
+func (s *files) recordNames(ref string, mess wire.Value) {
 	eachFile(mess, func(name string) {
-		if s.shown[ref] == nil {
-			s.shown[ref] = map[string]bool{}
+		if s.namedInMessages[ref] == nil {
+			s.namedInMessages[ref] = map[string]bool{}
 		}
-		s.shown[ref][name] = true
+		s.namedInMessages[ref][name] = true
 	})
 }
 
 // uploadMarks returns the changes that remove the marks of the uploads that the unit names.
 func (s *files) uploadMarks(ctx context.Context, u uploads, now time.Time) (changes []store.Change, err error) {
-	for ref, names := range s.shown {
+	for ref, names := range s.namedInMessages {
 		marks, err := u.marks(ctx, ref, now)
 		if err != nil {
 			return nil, err

@@ -62,7 +62,7 @@ func (x *Exchange) begin(who Actor, opts Options) *tx {
 		threads: map[string]*thread.Thread{}, before: map[string]snapshot{}, grouped: map[string]thread.Block{},
 		ids: map[string]string{}, requestRefs: map[string]bool{}, statusThreads: map[string]bool{},
 		notices: notices{want: x.WantsNotices},
-		files:   files{foreign: opts.Files, named: map[string]File{}, shown: map[string]map[string]bool{}},
+		files:   files{foreign: opts.Files, named: map[string]File{}, namedInMessages: map[string]map[string]bool{}},
 	}
 }
 
@@ -312,7 +312,7 @@ func (t *tx) appendMessage(th *thread.Thread, from string, b thread.Block) strin
 		b[i] = t.files.detach(th, e)
 	}
 	m.Mess = b.Tree()
-	t.files.show(th.Ref, m.Mess)
+	t.files.recordNames(th.Ref, m.Mess)
 	rec := messageRecord(m, th.Ref)
 	th.Bytes += len(rec.Body)
 	isForPeer := func(id string) bool { return id != from && th.Peers[id].Conv != "" }

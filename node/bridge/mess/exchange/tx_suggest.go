@@ -56,7 +56,7 @@ func (t *tx) applySuggestion(ctx context.Context, e thread.Entry, path string) e
 	if s.Type != "merge" && len(threads) > 1 && s.Type != "alternative" {
 		return thread.Bad(path+".re", "may name several threads only in a merge or an alternative")
 	}
-	// the peer's own exchange has checked the proposal already
+	// if the thread was sent to the actor, the actor's own exchange has checked the proposal
 	if _, err := s.ReadProposal(t.now); err != nil && t.opts.Sent == "" {
 		return err
 	}

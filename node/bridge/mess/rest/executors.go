@@ -27,7 +27,7 @@ func (r *call) registerExecutor() error {
 	if err := r.Exchange.Executors.CheckInvite(r.c.Request().Header.Get("Authorization")); err != nil {
 		return err
 	}
-	v, err := r.object()
+	v, err := r.readObject()
 	if err != nil {
 		return err
 	}
@@ -90,7 +90,7 @@ func (r *call) executors() error {
 // patchExecutor handles PATCH /executors/{id}.
 func (r *call) patchExecutor() error {
 	id := r.path[1]
-	v, err := r.object()
+	v, err := r.readObject()
 	if err != nil {
 		return err
 	}
@@ -133,7 +133,7 @@ func (r *call) capabilities() error {
 
 // addCapabilities adds the owner's entries to the catalog, from a YAML stream or JSON.
 func (r *call) addCapabilities() error {
-	data, err := r.body(thread.MaxDocument)
+	data, err := r.readBody(thread.MaxDocument)
 	if err != nil {
 		return err
 	}
@@ -171,7 +171,7 @@ func (r *call) messages() error {
 	if err != nil || !asYAML && kind != "application/json" {
 		return &wire.Error{Code: wire.InvalidMessage, Status: http.StatusUnsupportedMediaType, Message: "Content-Type must be application/yaml or application/json"}
 	}
-	data, err := r.body(thread.MaxDocument)
+	data, err := r.readBody(thread.MaxDocument)
 	if err != nil {
 		return err
 	}

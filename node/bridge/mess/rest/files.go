@@ -34,7 +34,7 @@ func (r *call) attachment() error {
 
 // upload stores a file of the owner for the next message of a thread, and answers with its content entry.
 func (r *call) upload() error {
-	data, err := r.body(thread.MaxUpload)
+	data, err := r.readBody(thread.MaxUpload)
 	if err != nil {
 		return err
 	}
@@ -47,7 +47,7 @@ func (r *call) upload() error {
 
 // importThreads handles POST /import with the files of one thread.
 func (r *call) importThreads() error {
-	data, err := r.body(maxImport)
+	data, err := r.readBody(maxImport)
 	if err != nil {
 		return err
 	}

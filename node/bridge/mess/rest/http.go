@@ -219,8 +219,8 @@ func (r *call) dispatch() error {
 	return found.handle(r)
 }
 
-// body reads the body of the call, which may have at most max bytes.
-func (r *call) body(max int64) ([]byte, error) {
+// readBody reads the body of the call, which may have at most max bytes.
+func (r *call) readBody(max int64) ([]byte, error) {
 	req := r.c.Request()
 	if req.ContentLength > max {
 		return nil, thread.TooLarge(fmt.Sprintf("the body is larger than %d MiB", max>>20))
@@ -235,18 +235,18 @@ func (r *call) body(max int64) ([]byte, error) {
 	return data, nil
 }
 
-// object reads a JSON object from the body.
-func (r *call) object() (wire.Value, error) {
-	v, err := r.json()
+// readObject reads a JSON object from the body.
+func (r *call) readObject() (wire.Value, error) {
+	v, err := r.readJSON()
 	if err == nil && v.Kind() != wire.Object {
 		return v, thread.Bad("", "the body must be a JSON object")
 	}
 	return v, err
 }
 
-// json reads JSON from the body.
-func (r *call) json() (wire.Value, error) {
-	data, err := r.body(thread.MaxDocument)
+// readJSON reads JSON from the body.
+func (r *call) readJSON() (wire.Value, error) {
+	data, err := r.readBody(thread.MaxDocument)
 	if err != nil {
 		return wire.Value{}, err
 	}
@@ -276,7 +276,7 @@ func (r *call) readReplayKey(body wire.Value) (*exchange.ReplayKey, error) {
 // ReadBlock reads a block of the owner for the route that path names, and the replay key of the call.
 func (d *Server) ReadBlock(c echo.Context, path ...string) (thread.Block, *exchange.ReplayKey, error) {
 	r := &call{Server: d, c: c, who: exchange.Owner("cli"), path: path}
-	v, err := r.json()
+	v, err := r.readJSON()
 	if err != nil {
 		return nil, nil, err
 	}

@@ -72,7 +72,7 @@ func summaryTree(s exchange.Summary) wire.Value {
 // create handles POST /requests with one request in JSON. Members that are null, that a request does not have, or that
 // the exchange sets itself, are ignored (MESS-54).
 func (r *call) create() error {
-	v, err := r.object()
+	v, err := r.readObject()
 	if err != nil {
 		return err
 	}
@@ -200,7 +200,7 @@ func messageView(from string, at time.Time, mess wire.Value) wire.Value {
 // patch handles PATCH /requests/{ref} (MESS-55).
 func (r *call) patch() error {
 	ctx := r.c.Request().Context()
-	v, err := r.object()
+	v, err := r.readObject()
 	if err != nil {
 		return err
 	}
