@@ -29,8 +29,8 @@ func (t *tx) copyRequest(ctx context.Context, th *thread.Thread) (wire.Value, er
 	}
 	b, err := thread.Block{{Type: "request", Body: body}}.MapContent(func(kind string, v wire.Value) (wire.Value, error) {
 		file := v.GetStr("file")
-		if thread.ResourceURI(kind, wire.Text("any")) == "" || !thread.IsAttachmentName(file) {
-			return v, nil // not a kind of content that may be a file, or not an attachment
+		if !thread.IsFileKind(kind) || !thread.IsAttachmentName(file) {
+			return v, nil
 		}
 		rec, err := t.readRecord(ctx, NSFiles, th.Ref+"/"+file)
 		if IgnoreMissing(err) != nil {

@@ -155,7 +155,7 @@ func (s *files) moveOut(th *thread.Thread, kind string, v wire.Value, n int) (wi
 	a := Attachment{Name: fileName(), Mime: mime, Size: len(raw), Data: raw}
 	isTaken := func(c store.Change) bool { return c.Record.Key == th.Ref+"/"+a.Name }
 	for slices.ContainsFunc(s.stored, isTaken) { // another entry of the message has an attachment of this name
-		n += thread.MaxContent
+		n += thread.MaxContent // no content entry has this index
 		a.Name = fileName()
 	}
 	s.stored = append(s.stored, store.Change{Record: a.record(th.Ref), IfRev: store.Any})

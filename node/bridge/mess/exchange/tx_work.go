@@ -44,7 +44,7 @@ func (t *tx) applyStatus(ctx context.Context, e thread.Entry, path string) error
 		if done, err := t.follow(th, s, e); done || err != nil {
 			return err
 		}
-		body, oldHolder, oldDeclined, parked := s.Body, th.Holder, len(th.Declined), th.Parked
+		body, oldHolder, oldParked, declinedCount := s.Body, th.Holder, th.Parked, len(th.Declined)
 		if err := th.SetStatus(s, t.who.ID, t.x.roles(t.who, th), t.now); err != nil {
 			return err
 		}
@@ -64,14 +64,14 @@ func (t *tx) applyStatus(ctx context.Context, e thread.Entry, path string) error
 		}
 		if s.Code == thread.Received { // the owner released it
 			t.flush(th)
-			if parked == thread.ParkedApproval {
+			if oldParked == thread.ParkedApproval {
 				return t.settle(ctx, th)
 			}
 			if !th.Offered { // the owner does not let it wait any longer
 				t.offer(th)
 			}
 		}
-		if len(th.Declined) > oldDeclined && t.x.Executors.HasNoCandidate(th) { // MESS-24
+		if len(th.Declined) > declinedCount && t.x.Executors.HasNoCandidate(th) { // MESS-24
 			// the directory may list other executors
 			if th.Peers[t.who.ID].Offered && t.notices.wants(ToDirectory) {
 				t.notices.add(ToDirectory, NoticeOffer, th)

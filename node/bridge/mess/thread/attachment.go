@@ -30,9 +30,9 @@ func Sniff(data []byte) (kind, mime string) {
 
 var unsafeChars = regexp.MustCompile(`[^A-Za-z0-9._-]+`)
 
-// AttachmentFile returns the name of an attachment (MESS-46). A kind that is not in fileKinds counts as "file".
+// AttachmentFile returns the name of an attachment (MESS-46). A kind that cannot be a file counts as "file".
 func AttachmentFile(serial int, kind, name, mime string) string {
-	if !slices.Contains(fileKinds, kind) {
+	if !IsFileKind(kind) {
 		kind = "file"
 	}
 	name = strings.Trim(unsafeChars.ReplaceAllString(name, "_"), "_")
@@ -65,9 +65,12 @@ var ContentKey = map[string]string{"request": "context", "reply": "context", "re
 // fileKinds are the kinds of content that may be files.
 var fileKinds = []string{"image", "audio", "video", "file"}
 
+// IsFileKind reports whether content of this kind may be a file.
+func IsFileKind(kind string) bool { return slices.Contains(fileKinds, kind) }
+
 // ResourceURI returns the address of an image, audio, video or file, or "" for other content.
 func ResourceURI(kind string, v wire.Value) string {
-	if !slices.Contains(fileKinds, kind) {
+	if !IsFileKind(kind) {
 		return ""
 	}
 	if uri, ok := v.Str(); ok {
