@@ -109,7 +109,7 @@ func skipReason(err error) string {
 	case refused:
 		return thread.PublicText(err)
 	case errors.Is(err, fs.ErrNotExist):
-		return "the folder contains no 000-REF" + thread.FileSuffix + ", where REF is the name of the folder"
+		return "contains no 000-REF" + thread.FileSuffix + ", where REF is the name of the folder"
 	}
 	return err.Error()
 }
