@@ -55,29 +55,30 @@ func (x *Exchange) Attachment(ctx context.Context, who Actor, ref, file string) 
 	return a, err
 }
 
+// shareKey is the key of the record with the secret behind all share tokens.
 const shareKey = "share/key"
 
-// shareSecret returns the key behind all share tokens, and creates it on the first call.
-func (x *Exchange) shareSecret(ctx context.Context) (key []byte, err error) {
+// shareSecret returns the secret behind all share tokens, and creates it on the first call.
+func (x *Exchange) shareSecret(ctx context.Context) (secret []byte, err error) {
 	err = store.Retry(func() error {
 		rec, err := x.records.Get(ctx, NSMeta, shareKey, time.Now())
-		if key = rec.Body; !errors.Is(err, store.ErrNotFound) {
+		if secret = rec.Body; !errors.Is(err, store.ErrNotFound) {
 			return err
 		}
-		key = make([]byte, 32)
-		rand.Read(key) // never fails: crypto/rand
-		return x.records.Apply(ctx, []store.Change{{Record: store.Record{NS: NSMeta, Key: shareKey, Body: key}}}, time.Now())
+		secret = make([]byte, 32)
+		rand.Read(secret) // never fails: crypto/rand
+		return x.records.Apply(ctx, []store.Change{{Record: store.Record{NS: NSMeta, Key: shareKey, Body: secret}}}, time.Now())
 	})
-	return key, err
+	return secret, err
 }
 
 // ShareToken returns the token that the address of a shared file must carry.
 func (x *Exchange) ShareToken(ctx context.Context, ref, file string) (string, error) {
-	key, err := x.shareSecret(ctx)
+	secret, err := x.shareSecret(ctx)
 	if err != nil {
 		return "", err
 	}
-	mac := hmac.New(sha256.New, key)
+	mac := hmac.New(sha256.New, secret)
 	mac.Write([]byte(ref + "/" + file)) // neither part contains a slash
 	return hex.EncodeToString(mac.Sum(nil)), nil
 }

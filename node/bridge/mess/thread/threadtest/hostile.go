@@ -34,7 +34,7 @@ func Hostile() map[string]string {
 		"tag directive":    "%TAG ! tag:example.com,2000:\n---\na: !x 1\n",
 		"set tag":          "a: !!set {b: }\n",
 		"merge tag":        "a: {!!merge x: {b: 1}}\n",
-		"int that is none": "a: !!int foo\n",
+		"invalid int":      "a: !!int foo\n",
 		"complex key":      "? [a]\n: b\n",
 		"alias key":        "a: &k x\n*k : 1\n",
 		"duplicate key":    "a: 1\nb: 2\na: 3\n",
