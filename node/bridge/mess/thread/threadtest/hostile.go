@@ -15,13 +15,23 @@ func Keys(n int) string {
 	return b.String()
 }
 
+// billionLaughs returns a list whose 9 levels expand to 10^9 strings.
+func billionLaughs() string {
+	text := "a: &a [lol]\n"
+	for i := range 9 {
+		name, below := string(rune('b'+i)), string(rune('a'+i))
+		text += fmt.Sprintf("%s: &%s [%s]\n", name, name, strings.TrimSuffix(strings.Repeat("*"+below+",", 10), ","))
+	}
+	return text
+}
+
 // Hostile returns documents by name. A reader must refuse each of them quickly, in little memory and, except "JSON
 // NUL", with a line number (MESS-61).
 func Hostile() map[string]string {
 	deepYAML := func(n int) string { return strings.Repeat("[", n) + strings.Repeat("]", n) }
 	return map[string]string{
 		"alias bomb":       "a: &a [x,x]\nb: &b [*a,*a]\nc: [*b,*b]\n",
-		"billion laughs":   "a: &a [lol]\n" + strings.Repeat("b: &b [*a,*a,*a,*a,*a,*a,*a,*a,*a]\n", 1),
+		"billion laughs":   billionLaughs(),
 		"merge chain":      "a: {<<: {b: 1}}\n",
 		"merge of aliases": "a: &a {x: 1}\nb: {<<: *a}\n",
 		"anchor":           "a: &x 1\n",
