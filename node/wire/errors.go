@@ -103,7 +103,7 @@ var (
 	ErrTimeWindow      = row("time-window", InvalidMessage, 400, "the timestamp is outside the accepted window")
 	ErrIDReused        = row("id-reused", InvalidMessage, 409, "the message id was used before with other content")
 	ErrPayload         = row("payload", InvalidMessage, 400, "the payload does not match its intent")
-	ErrSealed          = row("sealed", InvalidMessage, 400, "the sealed payload cannot be taken")
+	ErrSealed          = row("sealed", InvalidMessage, 400, "the sealed payload cannot be opened")
 	ErrCloseStatus     = row("close-status", InvalidMessage, 400, "a close needs status completed or failed")
 	ErrCard            = row("card", InvalidMessage, 400, "the card is not acceptable")
 	ErrCardID          = row("card-id", InvalidMessage, 400, "agent_id differs from the path")

@@ -91,8 +91,8 @@ func (id AgentID) HasDerivedShape() bool {
 	return ok && len(hash) == derivedLength && strings.Trim(hash, "abcdefghijklmnopqrstuvwxyz234567") == ""
 }
 
-// KeyDigits returns the first 32 hex digits of the key's fingerprint, which a derived id contains, or "" for another
-// id.
+// KeyDigits returns the first 32 hex digits of the fingerprint of the key from which id is derived, or "" if id has
+// another shape.
 func (id AgentID) KeyDigits() string {
 	if !id.HasDerivedShape() {
 		return ""
