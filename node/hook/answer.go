@@ -64,7 +64,7 @@ func (r *answerReader) Write(p []byte) (int, error) {
 	return len(p), nil
 }
 
-// readFrom reads and closes a body that is a stream, at most maxOutput bytes. finish returns the errors in its objects.
+// readFrom reads and closes a body that is a stream, at most maxOutput bytes. finish returns errors in the objects.
 func (r *answerReader) readFrom(body io.ReadCloser) error {
 	defer body.Close()
 	n, err := io.Copy(r, io.LimitReader(body, maxOutput+1))
