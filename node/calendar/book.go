@@ -184,7 +184,7 @@ func (b *Book) write(ctx context.Context, e entry, now time.Time) time.Duration 
 	}
 	change := store.Change{Record: e.record(), IfRev: e.rev, Delete: isRemoved}
 	if err := b.cfg.Records.Apply(ctx, []store.Change{change}, now); err != nil {
-		b.cfg.Logger.Warn("keep event", "uid", e.Event.UID, "err", err) // the next attempt retries
+		b.cfg.Logger.Warn("store event", "uid", e.Event.UID, "err", err) // the next attempt retries
 		return firstPause
 	}
 	return next

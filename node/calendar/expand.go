@@ -9,8 +9,8 @@ import (
 	"time"
 )
 
-// busy lists the times inside the window that the events of a calendar take, unsorted. It fails only if ctx ends,
-// because some rules are slow to expand.
+// busy lists the times inside the window that the events of a calendar take, unsorted. Some rules are slow to expand,
+// so busy fails if ctx ends first.
 func (d calendarData) busy(ctx context.Context, window Interval) ([]Interval, []Problem, error) {
 	problems := d.problems
 	var out []Interval

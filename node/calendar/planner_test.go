@@ -212,7 +212,7 @@ func TestAnswer(t *testing.T) {
 			accepts},
 		{"too long", newOffer("2 hours", wed, thu), nil, "hold: Thu 12 Mar 10:00 fits; it is longer than 1h"},
 		{"too many rounds", wednesday, func(_ *calendar.Scheduler, q *calendar.Question) { q.Rounds = 3 },
-			"hold: the two calendars do not meet after several offers"},
+			"hold: after several offers, no time suits both calendars"},
 		{"no free time at all", wednesday, func(s *calendar.Scheduler, _ *calendar.Question) {
 			s.Planner = planner(t, calendar.Config{Sources: []calendar.Source{folder(t, "20260301T000000/P60D")}})
 		}, `{"action":"decline","reason":"no free time around the proposed ones"}`},

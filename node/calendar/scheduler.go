@@ -18,7 +18,7 @@ import (
 // agreement.
 type Limits struct {
 	Accept      bool          // agree to times that fit; otherwise only offer other times
-	Strangers   bool          // agree also with senders that the owner has not admitted permanently
+	Strangers   bool          // also agree with senders that the owner has not admitted permanently
 	MaxDuration time.Duration // length of the longest event to agree to; zero: 1 h
 	PerDay      int           // largest number of events to agree to on one day; zero: 4
 	Rounds      int           // number of our counters in one conversation before the owner is asked; zero: 3
@@ -130,7 +130,7 @@ func (s *Scheduler) look(ctx context.Context, uid string, now time.Time) (View, 
 // counter offers free times, or declines if no time is free. After too many rounds it holds the message for the owner.
 func (s *Scheduler) counter(q Question, view View, o offer) Reply {
 	if !q.Approved && q.Rounds >= cmp.Or(s.Limits.Rounds, defaultRounds) {
-		return hold("the two calendars do not meet after several offers")
+		return hold("after several offers, no time suits both calendars")
 	}
 	near := view.Near(o.times[0], o.duration, offersPerCounter)
 	if len(near) == 0 {
