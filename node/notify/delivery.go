@@ -24,7 +24,7 @@ var pauses = [...]time.Duration{30 * time.Second, 2 * time.Minute, 10 * time.Min
 // Status is the state of the delivery of notices to the owner. It survives a restart.
 type Status struct {
 	Target   string    `json:"target,omitempty"` // empty: no target is configured
-	Waiting  int       `json:"waiting"`          // notices that the target has not got yet, at most maxCounted
+	Waiting  int       `json:"waiting"`          // notices that the target has not received yet, at most maxCounted
 	Quiet    bool      `json:"quiet,omitempty"`
 	Last     time.Time `json:"last,omitzero"` // when the target last accepted a batch
 	Failures int       `json:"failures,omitempty"`
@@ -59,8 +59,8 @@ func (s Status) change() store.Change {
 	return store.Change{Record: store.Record{NS: nsStatus, Key: keyStatus, Body: wire.MustMarshal(s)}, IfRev: store.Any}
 }
 
-// listPending lists the notices that the target has not got yet, oldest first, at most maxCounted. If urgent is set, it
-// lists only those that quiet hours do not delay.
+// listPending lists the notices that the target has not received yet, oldest first, at most maxCounted. If urgent is
+// set, it lists only those that quiet hours do not delay.
 func (b *Box) listPending(ctx context.Context, now time.Time, urgent bool) (pending []pendingNotice, err error) {
 	for r, err := range store.AllRecords(ctx, b.cfg.Records, Namespace, termTodo, now) {
 		if err != nil {

@@ -65,10 +65,10 @@ func (n Notice) record(keep time.Duration) store.Record {
 	return store.Record{NS: Namespace, Key: n.ID, Body: wire.MustMarshal(n), Expires: n.At.Add(keep)}
 }
 
-// termTodo marks the notices that the target has not got yet.
+// termTodo marks the notices that the target has not received yet.
 const termTodo = "todo"
 
-// pendingNotice is a notice that the target has not got yet, with its record.
+// pendingNotice is a notice that the target has not received yet, with its record.
 type pendingNotice struct {
 	Notice
 	rec store.Record

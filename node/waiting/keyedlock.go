@@ -26,10 +26,10 @@ type keyLock struct {
 	users int           // callers that hold the lock or wait for it; guarded by KeyedLock.mu
 }
 
-// Lock waits until the caller holds key, and returns the function that unlocks it. It waits at most the time within, if
-// that is not 0. The error is that of ctx, context.DeadlineExceeded after the time within, or wire.ErrUnavailable if
-// too many keys are locked.
-func (k *KeyedLock) Lock(ctx context.Context, key string, within time.Duration) (unlock func(), err error) {
+// Lock waits until the caller holds key, and returns the function that unlocks it. It waits at most timeout, if that is
+// not 0. The error is that of ctx, context.DeadlineExceeded after timeout, or wire.ErrUnavailable if too many keys are
+// locked.
+func (k *KeyedLock) Lock(ctx context.Context, key string, timeout time.Duration) (unlock func(), err error) {
 	k.mu.Lock()
 	l := k.locks[key]
 	if l == nil {
@@ -50,9 +50,9 @@ func (k *KeyedLock) Lock(ctx context.Context, key string, within time.Duration) 
 		return unlock, nil
 	default:
 	}
-	if within > 0 {
+	if timeout > 0 {
 		var cancel context.CancelFunc
-		ctx, cancel = context.WithTimeout(ctx, within)
+		ctx, cancel = context.WithTimeout(ctx, timeout)
 		defer cancel()
 	}
 	select {
