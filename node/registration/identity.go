@@ -75,7 +75,7 @@ func (r *Registrar) RotateKey(ctx context.Context) ([]owner.Listing, error) {
 	}
 	r.work.Unlock()
 	return r.each(ctx, "", func(p *registration) {
-		if r.due(p, time.Now()) {
+		if r.isDue(p, time.Now()) {
 			r.update(ctx, p, visitIfDue) // the card has changed
 		}
 	})

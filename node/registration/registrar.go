@@ -37,14 +37,14 @@ type Identity struct {
 type Config struct {
 	Identity    Identity
 	Directories []*client.Directory
-	Credential  client.Credential // required; the bearers for directories are derived from it
+	Credential  client.Credential // required; the bearer tokens for directories are derived from it
 	Store       store.Store
 	// SaveKey stores a new signing key and its card before the key is used. Nil forbids rotation.
 	SaveKey func(key *signing.PrivateKey, card wire.Value) error
 	// CurrentKey returns the key that SaveKey stored last. Nil means that no other process rotates the key.
 	CurrentKey func() (*signing.PrivateKey, error)
 	// RetiredKey returns an earlier signing key by its fingerprint, and FirstKey the key from which an agent id is
-	// derived. May be nil.
+	// derived. Both may be nil.
 	RetiredKey func(fingerprint string) (*signing.PrivateKey, error)
 	FirstKey   func(id wire.AgentID) (*signing.PrivateKey, error)
 	// Pause returns how long to wait after the given number of failures in a row.
@@ -230,8 +230,8 @@ func (r *Registrar) storeRecord(ctx context.Context, key string, v any, ifRev st
 	return r.cfg.Store.Records().Apply(ctx, []store.Change{{Record: store.Record{NS: Namespace, Key: key, Body: body}, IfRev: ifRev}}, time.Now())
 }
 
-// Credential derives the bearer for one directory from the node's secret, so that the node stores one secret and no
-// directory learns the bearer for another.
+// Credential derives the bearer token for one directory from the node's secret, so that the node stores one secret and
+// no directory learns the token for another.
 func Credential(secret client.Credential, d *client.Directory) client.Credential {
 	bearer, err := hkdf.Key(sha256.New, []byte(secret), nil, "agentmesh-credential "+d.StoredName(), 32)
 	if err != nil {
@@ -240,7 +240,7 @@ func Credential(secret client.Credential, d *client.Directory) client.Credential
 	return client.Credential(hex.EncodeToString(bearer))
 }
 
-// Credential returns the node's bearer for a directory.
+// Credential returns the node's bearer token for a directory.
 func (r *Registrar) Credential(d *client.Directory) client.Credential {
 	return Credential(r.cfg.Credential, d)
 }
@@ -250,7 +250,7 @@ func (r *Registrar) Run(ctx context.Context) {
 	for {
 		wait := checkEvery
 		for _, p := range r.registrations {
-			if !r.due(p, time.Now()) {
+			if !r.isDue(p, time.Now()) {
 				continue
 			}
 			r.work.Lock()
@@ -274,8 +274,8 @@ func (r *Registrar) Run(ctx context.Context) {
 	}
 }
 
-// due reports whether the directory must be visited now.
-func (r *Registrar) due(p *registration, now time.Time) bool {
+// isDue reports whether the directory must be visited now.
+func (r *Registrar) isDue(p *registration, now time.Time) bool {
 	r.mu.Lock()
 	defer r.mu.Unlock()
 	return !p.state.Withdrawn && !p.next.After(now)
@@ -362,9 +362,9 @@ func (r *Registrar) AwaitListing(ctx context.Context, d *client.Directory) bool 
 	return false
 }
 
-// change stores what decide makes of the stored state of a registration, unless decide fails. decide also returns the
-// time of the next visit. If another process stored the state, change first takes over the stored id and key. If
-// another process stores a state while decide runs, change calls decide again.
+// change calls decide with the stored state of a registration, and stores the state that decide has changed, unless
+// decide fails. decide also returns the time of the next visit. If another process stored the state, change first takes
+// over the stored id and key. If another process stores a state while decide runs, change calls decide again.
 func (r *Registrar) change(ctx context.Context, p *registration, decide func(*registrationState) (next time.Time, err error)) error {
 	r.setNext(p, time.Now().Add(r.cfg.Pause(1))) // the next visit if the state cannot be read
 	r.mu.Lock()
