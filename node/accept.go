@@ -34,7 +34,7 @@ type acceptance struct {
 	held           bool   // the message waits for the owner
 	hook           *run   // the run that handles the message; nil if no hook of this process handles it
 	confirmsAccept bool   // the message confirms our accept, which waited for the peer's answer
-	event          string // UID of the agreed event that the message cancels
+	cancelledUID   string // UID of the agreed event that the message cancels, or ""
 	seal           seal
 	route          Route
 }
@@ -57,14 +57,14 @@ func (n *Node) accept(ctx context.Context, in bridge.Inbound) (bridge.Outcome, e
 	}
 	unlock, err := n.acceptLock.Lock(ctx, string(in.Peer)+" "+string(in.MessageID), n.cfg.SyncDeadline)
 	if err != nil {
-		return n.answerRunning(ctx, in, err)
+		return n.answerWithoutTurn(ctx, in, err)
 	}
 	defer unlock()
 	out, err := a.commit(ctx)
-	if a.isHoldsFull(err) && a.verdict == acl.HoldSender { // another message took the last place: try once more
+	if a.isHoldQuota(err) && a.verdict == acl.HoldSender { // another message took the last place: try once more
 		out, err = a.commit(ctx)
 	}
-	if a.isHoldsFull(err) {
+	if a.isHoldQuota(err) {
 		err = wire.ErrHoldsFull.Because(err)
 	}
 	switch {
@@ -95,16 +95,16 @@ func (a *acceptance) commit(ctx context.Context) (out bridge.Outcome, err error)
 	return out, err
 }
 
-// isHoldsFull reports whether the store refused the unit because too many messages wait for the owner.
-func (a *acceptance) isHoldsFull(err error) bool {
+// isHoldQuota reports whether the store refused the unit because too many messages wait for the owner.
+func (a *acceptance) isHoldQuota(err error) bool {
 	return a.held && !isRefusal(err) && errors.Is(err, store.ErrQuota)
 }
 
-// answerRunning answers a message that did not get its turn before the sync deadline: another copy of it was still
+// answerWithoutTurn answers a message that did not get its turn before the sync deadline: another copy of it was still
 // being accepted, or too many other messages were. If the copy is stored by now, the message gets the same answer
 // (AM-21). Otherwise the error is wire.ErrUnavailable, or wire.ErrIDReused if a different message has the same id.
 // cause is why the wait ended.
-func (n *Node) answerRunning(ctx context.Context, in bridge.Inbound, cause error) (bridge.Outcome, error) {
+func (n *Node) answerWithoutTurn(ctx context.Context, in bridge.Inbound, cause error) (bridge.Outcome, error) {
 	rec, err := n.store.Steps().FindReplay(ctx, string(in.Peer), string(in.MessageID), time.Now())
 	switch {
 	case err == nil && rec.Digest == in.Digest:
@@ -147,14 +147,14 @@ func (a *acceptance) decide(ctx context.Context) (out bridge.Outcome, err error)
 	if out, done, err := a.cancelHeld(ctx); done || err != nil {
 		return out, err
 	}
-	a.event = cancelledEventUID(a.in.Intent, a.in.Payload, a.unit.Conversation())
+	a.cancelledUID = cancelledEventUID(a.in.Intent, a.in.Payload, a.unit.Conversation())
 	if a.mustHold() { // line 15
 		return a.hold(ctx)
 	}
 	if err := a.recordMessage(ctx, conversations.Received); err != nil {
 		return bridge.Outcome{}, err
 	}
-	if conv := a.unit.Conversation(); conv.Unclear == a.in.MessageID && a.in.MessageID != "" { // AM-88
+	if conv := a.unit.Conversation(); conv.Unclear == a.in.MessageID && a.in.MessageID != "" { // an ambiguous accept (AM-88)
 		a.confirmsAccept = false
 		if _, ok := conv.Clarification(a.in.MessageID); !ok {
 			return a.toOwner(ctx)
@@ -347,7 +347,7 @@ func actionOf(action string) wire.Value { return wire.Obj(wire.TextField("action
 func (a *acceptance) recordMessage(ctx context.Context, kind conversations.Kind) error {
 	err := a.unit.Record(ctx, conversations.Event{
 		Kind: kind, At: a.now, Intent: a.in.Intent, Payload: a.in.Payload, Principal: a.in.Principal, Address: a.in.Address,
-		Idle: a.n.bridges.silence(a.in.Intent), Sealed: a.seal.sealed, Recipient: a.seal.back, Deadline: a.in.Deadline, Purge: a.in.Purge,
+		Idle: a.n.bridges.silence(a.in.Intent), Sealed: a.seal.sealed, Recipient: a.seal.answerTo, Deadline: a.in.Deadline, Purge: a.in.Purge,
 		ID: a.in.MessageID, Answers: conversations.AnswersIn(a.in.Payload), Written: a.writtenAt(),
 		Name: a.in.Name, Waits: a.held, Withheld: !a.held && a.mustHold(),
 	})

@@ -23,9 +23,9 @@ func (n *Node) expectAnswer() answerWait {
 	return answerWait{n: n, events: events, stop: stop, since: time.Now()}
 }
 
-// SendForAnswer is [Node.Send] for a caller that also wants the answer of a foreign peer. wait bounds the time for both
-// together. A receipt does not end the wait, but SendForAnswer returns it if nothing better comes. A pending_approval
-// ends the wait, because people do not decide within seconds.
+// SendForAnswer is [Node.Send] for a caller that also wants the answer of a foreign peer. wait bounds the delivery and
+// the answer together. A receipt does not end the wait, but SendForAnswer returns it if nothing better comes. A
+// pending_approval ends the wait, because people do not decide within seconds.
 func (n *Node) SendForAnswer(ctx context.Context, out Outgoing, wait time.Duration) (Sent, error) {
 	if wait <= 0 || out.Address == "" {
 		return n.Send(ctx, out, wait)

@@ -95,15 +95,15 @@ func (v *heldDecision) carryOut(ctx context.Context, u *conversations.Unit) (err
 }
 
 // release fills in ended, the event that ends the hold of a message that the owner lets in. It returns the message as
-// received, and the changes that cancel the agreed event that the message cancels. An event that was agreed after the
-// message came is not cancelled.
+// received. If the message cancels an agreed event, release also returns the changes that cancel the event, unless the
+// event was agreed after the message came.
 func (i *Item) release(ctx context.Context, n *Node, ended *conversations.Event) (wire.Message, []store.Change, error) {
 	payload, message, err := n.readItem(ctx, *i)
 	if err != nil {
 		return message, nil, err
 	}
-	in := store.ConvKey{Peer: string(i.Peer), ID: cmp.Or(conversations.AgreedIn(payload), string(i.Conversation))}
-	agreed, err := n.book.Load(ctx, in, ended.At)
+	agreedIn := store.ConvKey{Peer: string(i.Peer), ID: cmp.Or(conversations.AgreedIn(payload), string(i.Conversation))}
+	agreed, err := n.book.Load(ctx, agreedIn, ended.At)
 	if err != nil {
 		return message, nil, err
 	}
@@ -148,7 +148,7 @@ func isSamePayload(a, b wire.Value) bool {
 	return bytes.Equal(signing.Canonical(a, signing.JCS), signing.Canonical(b, signing.JCS))
 }
 
-// logNotShown logs why an approved question is not carried out. The question stays open.
+// logNotShown logs why an approval is not carried out, and returns acl.ErrNotShown, so that the question stays open.
 func (n *Node) logNotShown(ask acl.Ask, why error) error {
 	n.log.Error("an approved question differs from what is stored", "ask", ask.ID, "kind", ask.Kind, "err", why)
 	return acl.ErrNotShown
@@ -169,11 +169,11 @@ func (v *heldDecision) release(ctx context.Context) error {
 	if err := v.unit.CheckOpen(); err != nil {
 		return err
 	}
-	accepted, err := v.n.pinChanges(ctx, v.item.Peer, v.held.Unproven, v.d.Now)
+	pins, err := v.n.pinChanges(ctx, v.item.Peer, v.held.Unproven, v.d.Now)
 	if err != nil {
 		return err
 	}
-	v.unit.Add(append(accepted, v.cancelled...)...)
+	v.unit.Add(append(pins, v.cancelled...)...)
 	if v.d.Choice == acl.ApproveAlways && v.isFirst() && standing != acl.Allowed { // a peer on the allowlist stays allowed (AM-29)
 		v.unit.Add(v.n.rules.Change(v.ask.Subject, acl.Approved, v.d.Now))
 	}

@@ -70,7 +70,7 @@ func codeOf(err error) string {
 	return "error"
 }
 
-const keyPolicy = "policy"
+const keyPolicy = "policy" // in nsState: the digest of the policy at the last start
 
 // AuditPolicy writes an audit line if the policy differs from that of the last start. Call it once the bridges are
 // connected, because the policy includes their access modes and hold rules.

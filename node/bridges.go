@@ -36,7 +36,7 @@ type connectedBridge struct {
 	service bridge.Transport
 }
 
-// links returns the links of the service. ok is false if it cannot have links.
+// links returns the links of the service, and true if the service can have links.
 func (a connectedBridge) links() ([]bridge.LinkStatus, bool) {
 	linked, ok := a.service.(interface{ Links() []bridge.LinkStatus })
 	if !ok {

@@ -54,9 +54,9 @@ func (n *Node) agreedEvent(conv conversations.Conversation, peer wire.AgentID, n
 	})}
 }
 
-// countAccept records that an accept counts now (AM-88): our accept, if the message of item confirms it, or the peer's
-// accept in item, which our answer makes count. replyID is the id of our reply on the same connection, or ""; that
-// reply may be an accept of ours. Without such an accept, countAccept records nothing.
+// countAccept records that an accept counts now (AM-88), if there is one: our earlier accept, if the message of item
+// confirms it; or the peer's accept in item, because we answer it; or an accept of ours that is our reply on the same
+// connection. replyID is the id of that reply, or "".
 func countAccept(ctx context.Context, u *conversations.Unit, item Item, replyID wire.MessageID) error {
 	conv, accept := u.Conversation(), item.MessageID
 	payload, _ := wire.Parse(item.Payload) // a payload that cannot be read confirms no accept

@@ -12,6 +12,7 @@ import (
 	"github.com/agentmesh/agentmesh/store"
 )
 
+// The bounds on the pause of resolveQueue, which doubles while nothing changes.
 const (
 	firstQueuePause = time.Second
 	maxQueuePause   = 10 * time.Minute

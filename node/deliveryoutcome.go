@@ -135,7 +135,7 @@ func (n *Node) retryOrEnd(ctx context.Context, e OutboxEntry, cause error) (due 
 	}
 	now, attempts := time.Now(), e.Attempts+1
 	due = now.Add(pauseAfter(attempts, f.After))
-	if f.Unsent {
+	if f.Unsent { // nothing left the node, so this attempt does not count
 		due, attempts = now.Add(pauseAfter(0, f.After)), e.Attempts
 	}
 	if !f.Retry || !f.Unsent && due.After(e.Created.Add(giveUpAfter)) && n.clock.Reliable() {
@@ -327,7 +327,7 @@ func (o *deliveryOutcome) record(ctx context.Context, m *wire.Message, action st
 	}
 	event := conversations.Event{
 		Kind: conversations.Received, At: o.unit.Now, Intent: m.Intent, Payload: m.Payload, Principal: o.unit.Conversation().Principal,
-		Sealed: o.seal.sealed, Recipient: o.seal.back, ID: m.ID, Answers: o.entry.First, Written: m.Time, Name: o.name,
+		Sealed: o.seal.sealed, Recipient: o.seal.answerTo, ID: m.ID, Answers: o.entry.First, Written: m.Time, Name: o.name,
 	}
 	if action == wire.ActionClose {
 		event.Kind = conversations.ClosedByPeer

@@ -10,5 +10,5 @@
 //
 // Comments cite a rule of docs/protocol.md as AM-26, and a line of its receive table as "line 15".
 //
-// The package knows no command line and reads no files: cmd wires it.
+// The package reads neither the command line nor files: its caller passes everything in a [Config].
 package node

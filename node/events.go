@@ -50,6 +50,7 @@ func eventsOf(changes []store.Change) []Event {
 		if !ok {
 			continue
 		}
+		// The search in the body may also find a payload with an address. It is cheaper than decoding every item.
 		ev := Event{Topic: topic, ID: c.Record.Key, Foreign: topic == TopicInbox && bytes.Contains(c.Record.Body, []byte(`"address":`))}
 		for _, term := range c.Record.Terms {
 			if state, ok := strings.CutPrefix(term, "state:"); ok {

@@ -44,7 +44,8 @@ func (h hookRetries) try(ctx context.Context, now time.Time) (next time.Time) {
 	return next
 }
 
-// start runs the hook of an item again, or ends the wait if the hook must not run any more.
+// start runs the hook of an item again, or ends the wait if the hook must not run any more. An item without Trust came
+// from a stranger.
 func (h hookRetries) start(ctx context.Context, item Item, now time.Time) error {
 	return h.startWith(ctx, item, now, func() (func(), error) { return h.n.runs.ReserveFor(item.Trust == "") })
 }

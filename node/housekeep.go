@@ -73,8 +73,8 @@ func (n *Node) takeState(r store.Record) error {
 	return nil
 }
 
-// SetPause makes line 5 of the receive table (docs/protocol.md) refuse every message, or accept messages again, durably
-// (AM-86). by names the command or page that the owner used.
+// SetPause pauses or resumes the node durably (AM-86). While the node is paused, line 5 of the receive table
+// (docs/protocol.md) refuses every message. by names the command or page that the owner used.
 func (n *Node) SetPause(ctx context.Context, paused bool, by string) error {
 	entry := acl.AuditEntry{At: time.Now(), Kind: acl.AuditResume, By: by}
 	if paused {

@@ -64,7 +64,7 @@ func (a *acceptance) newItem(state ItemState) Item {
 		Conversation: in.ConvID, MessageID: in.MessageID, Intent: in.Intent,
 		Payload: signing.Canonical(in.Payload, signing.JCS), Verified: in.Verified, Trust: string(a.standing),
 		ActionKnown: a.actionKnown, Sealed: a.seal.sealed,
-		Cancels: a.event, ConfirmsAccept: a.confirmsAccept, At: a.now, Digest: hexOf(in.Digest),
+		Cancels: a.cancelledUID, ConfirmsAccept: a.confirmsAccept, At: a.now, Digest: hexOf(in.Digest),
 		Expires: conversations.Sooner(a.now.Add(a.n.cfg.Retention), in.Purge),
 	}, Agrees: state != ItemHeld && a.unit.Conversation().IsPlainAccept(in.MessageID), Deferred: state == ItemHeld}
 	if in.Principal != string(in.Peer) {

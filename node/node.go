@@ -46,7 +46,7 @@ type Config struct {
 	Directories []*client.Directory // where the node registers and looks for agents, in order (AM-86); may be empty
 	// Relay is the one of Directories whose mailbox is the node's endpoint. It is nil for a node with a public address.
 	Relay      *client.Directory
-	Credential client.Credential // the secret from which the bearers for directories are derived
+	Credential client.Credential // the secret from which the bearer tokens for directories are derived
 	// CredentialOf returns the credential that registered an agent's card in the directory that runs in this process,
 	// which is one of Directories, or "" if the credential is not known. May be nil.
 	CredentialOf func(ctx context.Context, id wire.AgentID) (string, error)
@@ -83,8 +83,8 @@ type Config struct {
 	// SaveKey durably stores a new signing key and its card, and keeps the previous key. A rotation calls it before it
 	// uses the new key. Nil forbids rotation.
 	SaveKey func(key *signing.PrivateKey, card wire.Value) error
-	// CurrentKey returns the key that SaveKey stored last, so that a process learns of a rotation by another one. Nil
-	// means that no other process rotates the key.
+	// CurrentKey returns the key that SaveKey stored last, so that this process learns of a rotation by another
+	// process. Nil means that no other process rotates the key.
 	CurrentKey func() (*signing.PrivateKey, error)
 	// RetiredKey returns a previous key that SaveKey kept, by its fingerprint. Even after a restart, that key must
 	// vouch for the new one until every directory knows the new one. Nil means that no key is kept.
@@ -209,7 +209,7 @@ func New(ctx context.Context, cfg Config) (*Node, error) {
 	n.registrar = registration.New(registration.Config{
 		Identity: cfg.Identity, Directories: cfg.Directories, Credential: cfg.Credential, Store: cfg.Store, SaveKey: cfg.SaveKey,
 		RetiredKey: cfg.RetiredKey, FirstKey: cfg.FirstKey, CurrentKey: cfg.CurrentKey, Reread: observed.RereadLater, Logger: cfg.Logger,
-		Pause: func(f int) time.Duration { return pauseAfter(f, 0) }, Changed: func() { n.events.Publish(Event{Topic: TopicStatus}) },
+		Pause: func(failures int) time.Duration { return pauseAfter(failures, 0) }, Changed: func() { n.events.Publish(Event{Topic: TopicStatus}) },
 	})
 	n.asks.OnDecision(n.logDecision)
 	n.asks.OnOpen(n.noticeBridgeAsk)

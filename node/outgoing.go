@@ -103,7 +103,8 @@ func (n *Node) openOutgoingAsk(ctx context.Context, u *conversations.Unit, out O
 	if err != nil {
 		return acl.Ask{}, err
 	}
-	if item.State != ItemHeld { // otherwise an earlier question about the item is open, which posting.answer withdraws
+	// A held item keeps its earlier question; posting.release withdraws that question when this message is sent.
+	if item.State != ItemHeld {
 		item.State, item.Ask = ItemHeld, ask.ID
 		u.Add(item.change())
 	}

@@ -23,8 +23,8 @@ const nsAliases = "aliases" // key: alias; body: agent id or principal; term ali
 var aliasForm = regexp.MustCompile(`^[a-z0-9][a-z0-9._-]{0,63}$`)
 
 // ListPeers implements [owner.Peers]. It lists the peers that the node knows from rules, recipients, aliases, pinned
-// keys and the configuration. If only is not empty, it lists at most the peer with that id.
-func (o OwnerAPI) ListPeers(ctx context.Context, only string) ([]owner.Peer, error) {
+// keys and the configuration. If onlyID is not empty, it lists at most the peer with that id.
+func (o OwnerAPI) ListPeers(ctx context.Context, onlyID string) ([]owner.Peer, error) {
 	n := o.n
 	now := time.Now()
 	views := map[string]*owner.Peer{}
@@ -34,22 +34,22 @@ func (o OwnerAPI) ListPeers(ctx context.Context, only string) ([]owner.Peer, err
 		}
 		return views[id]
 	}
-	for r, err := range n.rules.All(ctx, only, now) {
+	for r, err := range n.rules.All(ctx, onlyID, now) {
 		if err != nil {
 			return nil, err
 		}
 		v := view(r.Principal)
 		v.Standing, v.Since = r.Standing, r.Since
 	}
-	for r, err := range n.recipients.All(ctx, only, now) {
+	for r, err := range n.recipients.All(ctx, onlyID, now) {
 		if err != nil {
 			return nil, err
 		}
 		view(r.Principal).Write = r.Standing == acl.Approved
 	}
 	term := ""
-	if only != "" {
-		term = aliasTerm(only)
+	if onlyID != "" {
+		term = aliasTerm(onlyID)
 	}
 	for r, err := range store.AllRecords(ctx, n.store.Records(), nsAliases, term, now) {
 		if err != nil {
@@ -58,12 +58,11 @@ func (o OwnerAPI) ListPeers(ctx context.Context, only string) ([]owner.Peer, err
 		v := view(string(r.Body))
 		v.Aliases = append(v.Aliases, r.Key)
 	}
-	for p, err := range n.cards.Pins(ctx, wire.AgentID(only), now) {
+	for p, err := range n.cards.Pins(ctx, wire.AgentID(onlyID), now) {
 		if err != nil {
 			return nil, err
 		}
 		v := view(string(p.Agent))
-		// Given and Owner both mean that the owner added the card, wrote to the peer or accepted the key.
 		v.Name, v.Fingerprint, v.FromOwner, v.Unproven = p.Name, p.Fingerprint, p.FromOwner, p.IsUnproven()
 	}
 	for _, id := range n.cfg.Policy.Allow {
@@ -77,7 +76,7 @@ func (o OwnerAPI) ListPeers(ctx context.Context, only string) ([]owner.Peer, err
 	}
 	items := make([]owner.Peer, 0, len(views))
 	for id, v := range views {
-		if only == "" || only == id {
+		if onlyID == "" || onlyID == id {
 			items = append(items, *v)
 		}
 	}

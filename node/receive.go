@@ -64,8 +64,8 @@ func (n *Node) readMessage(ctx context.Context, body []byte, sources []rate.Sour
 }
 
 // checkRecipient implements lines 5 and 6: the message is for this agent, the node is not paused, and the sender is not
-// blocked. The block list comes before the signature, because a look-up is cheaper than a verification (AM-25).
-// standing is the standing of the agent that the message names as its sender.
+// blocked. The block list comes before the signature, because reading the list is cheaper than verifying a signature
+// (AM-25). standing is the standing of the agent that the message names as its sender.
 func (n *Node) checkRecipient(ctx context.Context, m wire.Message) (standing acl.Standing, err error) {
 	if m.To != n.ID() {
 		return "", wire.ErrRecipient

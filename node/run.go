@@ -29,7 +29,7 @@ type run struct {
 	freePlace func() // frees the reserved place
 
 	to         *recipientInfo // what the owner sees about the recipient of the answer; nil unless the owner must approve the answer
-	sealTo     string         // the age recipient of the answer; empty if it is not sealed, as a receipt of the node
+	sealTo     string         // the age recipient of the answer; empty if the answer is not sealed
 	sealChosen bool           // sealTo is set
 
 	stranger bool // the run counts against the strangers' share of the hooks
@@ -42,7 +42,7 @@ type run struct {
 	screen func(context.Context, wire.Value) ([]store.Change, *wire.Error) // see [bridge.Inbound]; may be nil
 }
 
-// start runs r in the background.
+// start runs r in the background, or only frees its place if the node is stopping.
 func (n *Node) start(r *run) {
 	if !n.runs.Go(func(ctx context.Context) {
 		defer r.freePlace()

@@ -100,7 +100,7 @@ func checkSealable(payload wire.Value) error {
 	return nil
 }
 
-// signFor seals the payload to recipient, unless that is empty, and then signs the message.
+// signFor signs the message. If recipient is not empty, it first seals the payload to recipient.
 func (n *Node) signFor(d wire.Draft, recipient string) (signedMessage, error) {
 	if recipient == "" {
 		return n.sign(d)
@@ -120,9 +120,9 @@ func (n *Node) signFor(d wire.Draft, recipient string) (signedMessage, error) {
 
 // seal describes the seal of a received message. The zero value means an open message.
 type seal struct {
-	sealed bool
-	key    []byte // opens this message
-	back   string // the age recipient to which its sender wants answers sealed
+	sealed   bool
+	key      []byte // opens this message
+	answerTo string // the age recipient to which the sender wants answers sealed
 }
 
 // unseal opens a sealed payload between lines 12 and 13 of the receive table (docs/protocol.md), so that the later
@@ -147,7 +147,7 @@ func (a *acceptance) unseal(ctx context.Context) error {
 		return wire.ErrSealed.Because(err)
 	}
 	a.in.Payload = o.Payload
-	a.seal = seal{sealed: true, key: o.Key, back: o.By.Recipient}
+	a.seal = seal{sealed: true, key: o.Key, answerTo: o.By.Recipient}
 	return a.checkAccess(ctx)
 }
 
@@ -164,6 +164,6 @@ func (n *Node) unsealReply(d bridge.Delivered) (reply wire.Message, s seal, note
 	if err != nil {
 		return reply, s, "the answer is sealed and cannot be opened"
 	}
-	s.key, s.back, reply.Payload = o.Key, o.By.Recipient, o.Payload
+	s.key, s.answerTo, reply.Payload = o.Key, o.By.Recipient, o.Payload
 	return reply, s, ""
 }

@@ -299,8 +299,8 @@ func (p *posting) release(ctx context.Context) error {
 	return u.Record(ctx, ended)
 }
 
-// answer marks the inbox item as answered. If the peer got a provisional answer, a repeat of its message now gets raw
-// (AM-22).
+// answer marks the inbox item as answered. If the peer got a provisional answer, a repeat of the peer's message now
+// gets raw (AM-22).
 func (p *posting) answer(ctx context.Context, raw []byte) error {
 	if p.out.Answers == "" {
 		return nil
