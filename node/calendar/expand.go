@@ -131,6 +131,7 @@ func (o *overrides) sortFollowing() {
 	slices.SortFunc(o.following, func(a, b event) int { return a.id.instant().Compare(b.id.instant()) })
 }
 
+// replaces reports whether an override replaces the recurrence that begins at start.
 func (o *overrides) replaces(start time.Time) bool {
 	_, ok := o.byInstant[start.Unix()]
 	return ok

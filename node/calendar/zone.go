@@ -47,6 +47,7 @@ type describedZone struct{ transitions []transition } // sorted by wall; never e
 
 func (z describedZone) instant(wall time.Time) time.Time { return wall.Add(-z.offset(wall)) }
 
+// offset returns the offset from UTC at a wall time. At the time of a change, the new offset is valid already.
 func (z describedZone) offset(wall time.Time) time.Duration {
 	n, exact := slices.BinarySearchFunc(z.transitions, wall, func(t transition, w time.Time) int { return t.wall.Compare(w) })
 	if exact {

@@ -1,7 +1,7 @@
 // Package events passes the events of a node to its watchers in this process.
 //
-// A watcher that reconnects may ask for the events after the last one that it has seen, within bounds. A slow watcher
-// delays nobody: it loses events and gets a reset instead.
+// A watcher that reconnects may ask for the events after the last one that it has seen, as far as the hub still has
+// them. A slow watcher delays nobody: it loses events and gets a reset instead.
 package events
 
 import (

@@ -22,8 +22,8 @@ import (
 )
 
 // OpenClaw wakes an OpenClaw agent through its hook POST /hooks/agent (AM-73), which returns no result. The sender gets
-// a pending answer, and the agent replies later, as the skill agentmesh tells it. [A2A] is better if the gateway offers
-// it.
+// a pending answer, and the agent replies later with the help of the skill agentmesh. [A2A] is better if the gateway
+// offers it.
 type OpenClaw struct {
 	URL     string            // for example http://127.0.0.1:18789/hooks/agent
 	Token   client.Credential // hooks.token of the gateway

@@ -248,6 +248,7 @@ func (r *Reader) answer(ctx context.Context, cred client.Credential, item client
 	}
 }
 
+// pause waits for d, until news closes, or until ctx ends.
 func pause(ctx context.Context, d time.Duration, news <-chan struct{}) {
 	select {
 	case <-time.After(d):

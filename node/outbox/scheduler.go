@@ -360,7 +360,7 @@ func (s *Scheduler) dispatch(ctx context.Context, attempts *sync.WaitGroup) time
 
 // finish puts a queue back after an attempt for the entry with this number. due and awaits are the results of the
 // attempt; a zero due means that the entry is done. The entry need not be the first of its queue any more, because
-// units may be reported in another order than they were committed.
+// commits may be reported out of order.
 func (s *Scheduler) finish(q *queue, number int64, due time.Time, awaits string) {
 	s.mu.Lock()
 	released, now := s.awaiting[q].released, time.Now()

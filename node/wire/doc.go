@@ -8,5 +8,6 @@
 // or a [Card] from that tree with [ParseMessage] or [ParseCard]. These structs keep the tree, because the sender signed
 // the tree as it came in (AM-13).
 //
-// Comments cite a section of the specification as §5 and a rule of docs/protocol.md as AM-13.
+// Comments cite a section of the specification as §5, a rule of docs/protocol.md as AM-13, and a threat in
+// docs/threat-model.md as THREATS 28.
 package wire

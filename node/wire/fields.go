@@ -110,6 +110,7 @@ func (f *fields) texts(key string, list Value) []string {
 	return out
 }
 
+// version checks the member agentmesh, the version of the protocol (AM-3).
 func (f *fields) version() {
 	f.check(validVersion(f.text("agentmesh")), "agentmesh", "must be 0.1.<n>")
 }

@@ -74,8 +74,8 @@ func maxMembers(text string) int {
 	return strings.Count(text, ",") + strings.Count(text, "{") + strings.Count(text, "[")
 }
 
-// parser is a recursive descent parser. When a container closes, its members move from the stack to slab, one
-// allocation for many containers.
+// parser is a recursive descent parser. When a container closes, its members move from the stack to slab, an allocation
+// that many containers share.
 type parser struct {
 	text   string
 	pos    int

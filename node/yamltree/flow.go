@@ -96,6 +96,7 @@ func (s *flowScan) markKey(lineStart bool) {
 	}
 }
 
+// skipQuote moves to the closing quote of a text that begins at pos.
 func (s *flowScan) skipQuote(quote byte) {
 	s.mayStart = false
 	for s.pos++; s.pos < len(s.data); s.pos++ {

@@ -197,6 +197,7 @@ type walker struct {
 
 func refuse(n *yaml.Node, reason string) error { return &Error{Reason: reason, Line: n.Line} }
 
+// value makes the tree of a node, in which lists and maps may be nested at most depth levels.
 func (w *walker) value(n *yaml.Node, depth int) (wire.Value, error) {
 	if w.nodes--; w.nodes < 0 {
 		return wire.Value{}, refuse(n, "too many nodes")
