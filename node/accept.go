@@ -40,16 +40,17 @@ type acceptance struct {
 }
 
 // Accept takes a message from an authenticated sender through lines 9 to 16: clock and replay, access, limits,
-// conversation, intent, approval, handler. A foreign message has neither a clock nor a signature of its own; the bridge
-// that received it vouches for it. Every error is a *[wire.Error]. After wire.ErrUnavailable the message may have been
-// accepted nevertheless. After any other error, nothing has changed except the limits, the logs, and the notice about a
-// sealed message that could not be opened.
+// conversation, intent, approval, handler. A foreign message has no signature and no time that the node could check;
+// the bridge that received the message vouches for it. Every error is a *[wire.Error]. After wire.ErrUnavailable the
+// message may have been accepted nevertheless. After any other error, nothing has changed except the limits, the logs,
+// and the notice about a sealed message that could not be opened.
 func (n *Node) Accept(ctx context.Context, in bridge.Inbound) (bridge.Outcome, error) {
 	out, err := n.accept(ctx, in)
 	n.logMessage(ctx, in, out, err)
 	return out, err
 }
 
+// accept is [Node.Accept] without the log line.
 func (n *Node) accept(ctx context.Context, in bridge.Inbound) (bridge.Outcome, error) {
 	a := &acceptance{
 		n: n, in: in,
@@ -343,7 +344,9 @@ func closePayload(status string) wire.Value {
 
 func actionOf(action string) wire.Value { return wire.Obj(wire.TextField("action", action)) }
 
-// recordMessage adds the message to its conversation and to the transcript.
+// recordMessage adds the message to its conversation and to the transcript. A message that closes the conversation or
+// cancels holds is never held; if the owner would otherwise be asked about such a message, the owner's agent does not
+// see it.
 func (a *acceptance) recordMessage(ctx context.Context, kind conversations.Kind) error {
 	err := a.unit.Record(ctx, conversations.Event{
 		Kind: kind, At: a.now, Intent: a.in.Intent, Payload: a.in.Payload, Principal: a.in.Principal, Address: a.in.Address,
@@ -385,6 +388,7 @@ func (a *acceptance) answer(ctx context.Context, status int, payload wire.Value)
 	return a.complete(status, reply), nil
 }
 
+// draft returns our reply to the message, which is not signed yet.
 func (a *acceptance) draft(payload wire.Value) wire.Draft {
 	return wire.Draft{Conversation: a.in.ConvID, To: a.in.Peer, Time: a.now, Intent: a.in.Intent, Payload: payload}
 }

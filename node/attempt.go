@@ -260,6 +260,7 @@ func (e endpoint) Deliver(ctx context.Context, d bridge.Delivery) (bridge.Delive
 	return e.readReply(ctx, d, peer, answer)
 }
 
+// readReply verifies that answer is the reply of peer to the delivered message.
 func (e endpoint) readReply(ctx context.Context, d bridge.Delivery, peer client.Peer, answer client.Answer) (bridge.Delivered, error) {
 	reply, err := answer.Message()
 	if err != nil {

@@ -165,6 +165,7 @@ func (b *bridges) observe(in bridge.Inbound) []store.Change {
 	return changes
 }
 
+// reportCommit passes committed changes to the bridges that observe them.
 func (b *bridges) reportCommit(changes []store.Change) {
 	for o := range servicesOf[bridge.Observer](b) {
 		o.OnCommit(changes)

@@ -89,8 +89,8 @@ func (n *Node) cancelNotice(e calendar.Event, key store.ConvKey, name string, no
 	return n.notices.Change(notice)
 }
 
-// nsCancelled holds the cancellations that came in another conversation than the agreement, keyed by the UID of the
-// event (AM-87). The stored agreement stays unchanged.
+// nsCancelled holds the cancellations that came in a conversation other than that of the agreement, keyed by the UID of
+// the event (AM-87). The stored agreement stays unchanged.
 const nsCancelled = "agreement-cancelled"
 
 // markCancellation returns the change that marks the agreement of another conversation as cancelled, if the message is
@@ -137,7 +137,7 @@ func viewAgreement(ctx context.Context, records store.Records, conv conversation
 	return v, nil
 }
 
-// isCancellation reports whether the message cancels an event that its sender agreed with us. Such a message is
+// isCancellation reports whether the message cancels an event that we agreed on with its sender. Such a message is
 // admitted in every access mode (AM-30). Until it is opened, a sealed message counts as a cancel.
 func (a *acceptance) isCancellation(ctx context.Context, before conversations.Conversation) bool {
 	payload := a.in.Payload

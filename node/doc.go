@@ -8,7 +8,8 @@
 // Everything that an acceptance changes is one [store.Step], committed before an answer leaves (AM-26). A
 // [conversations.Unit] collects these changes. No step is open during network, signature or hook work.
 //
-// Comments cite a rule of docs/protocol.md as AM-26, and a line of its receive table as "line 15".
+// Comments cite a rule of docs/protocol.md as AM-26, a line of its receive table as "line 15", and a threat in
+// docs/threat-model.md as THREATS 39.
 //
 // The package reads neither the command line nor files: its caller passes everything in a [Config].
 package node

@@ -44,6 +44,7 @@ func (n *Node) Run(ctx context.Context) error {
 	return err
 }
 
+// run does all duties until ctx ends.
 func (d duties) run(ctx context.Context) {
 	n := d.n
 	var all sync.WaitGroup

@@ -33,7 +33,7 @@ func (n *Node) warnOfExpiry(ctx context.Context, now time.Time) error {
 		}
 		title := view.ShowTitle()
 		if ask.Kind == owner.AskMessage {
-			title = "a message of " + view.Shown().String() // not its text (AM-36)
+			title = "a message from " + view.Shown().String() // not its text (AM-36)
 		}
 		notice := n.notice("expiring", "", "", ask.Conv, now)
 		notice.Peer, notice.Ask, notice.Text = "", ask.ID, fmt.Sprintf("%s, until %s", title, ask.Expires.UTC().Format("2 Jan 15:04 MST"))

@@ -61,7 +61,7 @@ func TestExpiringIsTold(t *testing.T) {
 		}
 		time.Sleep(75 * time.Minute)
 		got := noticesOf(t, sarah, "expiring")
-		if len(got) != 1 || !strings.Contains(got[0], `a message of "ann", until`) || strings.Contains(got[0], "hello") {
+		if len(got) != 1 || !strings.Contains(got[0], `a message from "ann", until`) || strings.Contains(got[0], "hello") {
 			t.Errorf("an hour before: %q, want one about ann", got)
 		}
 		again := mesh.Restart(sarah, holdShortly(mode(acl.Approval)))

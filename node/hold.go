@@ -159,6 +159,7 @@ func (a *acceptance) senderSlot() acl.Slot {
 	return slot
 }
 
+// pendingPayload returns a pending_approval. reason tells the sender what the answer waits for.
 func pendingPayload(now time.Time, reason string) wire.Value {
 	estimate := wire.FormatTime(now.Add(wire.OwnerDecisionTime))
 	return actionOf(wire.ActionPending).With("estimated_response", wire.Text(estimate)).With("reason", wire.Text(reason))

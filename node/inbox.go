@@ -143,6 +143,7 @@ func (n *Node) Inbox(ctx context.Context, state ItemState, after string, limit i
 	return n.listItems(ctx, stateTerm(state), after, limit)
 }
 
+// stateTerm returns the index term of the items in a state. owner.NeedsOwner is a term of its own.
 func stateTerm(state ItemState) string {
 	if state == "" || state == owner.NeedsOwner {
 		return string(state)
@@ -224,4 +225,5 @@ func (n *Node) itemsOf(ctx context.Context, key store.ConvKey, states ...ItemSta
 	return items, nil
 }
 
+// convTerm returns the index term of the items and of the outbox entries in a conversation.
 func convTerm(key store.ConvKey) string { return "conv:" + key.Peer + "/" + key.ID }

@@ -13,8 +13,8 @@ import (
 	"github.com/agentmesh/agentmesh/store"
 )
 
-// reportKeyChange asks the owner about a peer's changed key (AM-11). The message with the new key was refused. It
-// does not ask again while a question about the same peer waits, whatever the key.
+// reportKeyChange asks the owner about a peer's changed key (AM-11). The message with the new key was refused.
+// reportKeyChange does not ask again while a question about the same peer waits, whatever the key.
 func (n *Node) reportKeyChange(ctx context.Context, change client.KeyChange) {
 	now := time.Now()
 	body := wire.MustMarshal(keyChangeAsk{Agent: change.Agent, Directory: change.Directory, Old: change.Old, New: change.New})

@@ -39,10 +39,11 @@ func (e OutboxEntry) key() store.ConvKey {
 	return store.ConvKey{Peer: string(e.To), ID: string(e.Conversation)}
 }
 
+// waitTerm returns the index term of the queued entries in a conversation.
 func waitTerm(key store.ConvKey) string { return "wait:" + key.Peer + "/" + key.ID }
 
 // change returns the change that stores the entry. It fails if the stored entry changed since it was read. Every entry
-// can be found by its state and by its conversation; waitTerm finds only queued entries.
+// can be found by its state and by its conversation.
 func (e OutboxEntry) change() store.Change {
 	terms := []string{"state:" + string(e.State), convTerm(e.key())}
 	if e.State == SendQueued {

@@ -159,7 +159,7 @@ func (o OwnerAPI) ChangePeer(ctx context.Context, name string, change owner.Peer
 	return owner.Peer{ID: string(id), Standing: standing}, err
 }
 
-// changePeer applies a change to a peer, with its audit line.
+// changePeer applies a change to a peer, with an audit line.
 func (o OwnerAPI) changePeer(ctx context.Context, id wire.AgentID, change owner.PeerChange, by string) error {
 	n := o.n
 	peer, now := string(id), time.Now()

@@ -148,11 +148,11 @@ func (o OwnerAPI) newReply(ctx context.Context, key store.ConvKey) (Outgoing, er
 	if err != nil {
 		return Outgoing{}, err
 	}
-	waiting, err := o.n.itemsOf(ctx, key)
+	items, err := o.n.itemsOf(ctx, key)
 	if err != nil {
 		return Outgoing{}, err
 	}
-	for _, item := range waiting {
+	for _, item := range items {
 		if item.Kind == kindMessage && item.State.IsUnanswered() {
 			out.InReplyTo, out.Answers = item.MessageID, item.ID
 		}

@@ -73,7 +73,7 @@ func (n *Node) newTask(t bridge.Task, now time.Time) Item {
 	return item
 }
 
-// answerTask gives the answer to a task to its bridge, or asks the owner first if the outbound rules require it.
+// answerTask passes an answer to the bridge of the task, or asks the owner first if the outbound rules require it.
 func (o OwnerAPI) answerTask(ctx context.Context, item Item, m owner.NewReply) (Sent, error) {
 	n := o.n
 	switch {
