@@ -13,10 +13,10 @@ import (
 const MaxCard = 64 << 10
 
 const (
-	maxEndpoint  = 2048
-	maxKeyText   = 32 << 10
-	maxListed    = 64 // capabilities, or intents
-	maxListEntry = 128
+	maxEndpoint  = 2048     // characters
+	maxKeyText   = 32 << 10 // bytes
+	maxListed    = 64       // capabilities, or intents
+	maxListEntry = 128      // characters
 )
 
 // Card is an agent card (§3), filled from Tree.

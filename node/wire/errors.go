@@ -123,7 +123,7 @@ var (
 	ErrNoBearer    = row("no-bearer", Unauthorized, 401, "a bearer token is required")
 	ErrNotAllowed  = row("not-allowed", Unauthorized, 403, "the sender may not contact this agent")
 	ErrWrongBearer = row("wrong-bearer", Unauthorized, 403, "the bearer token does not own this card")
-	ErrClosed      = row("registration-closed", Unauthorized, 403, "registration needs the operator")
+	ErrClosed      = row("registration-closed", Unauthorized, 403, "registration needs the operator's permission")
 	ErrBanned      = row("banned", Unauthorized, 403, "the operator does not list this card")
 	ErrCrossOrigin = row("cross-origin", Unauthorized, 403, "cross-origin requests are refused")
 
