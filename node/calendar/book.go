@@ -128,10 +128,10 @@ func (b *Book) Run(ctx context.Context) {
 }
 
 const (
-	idlePause  = time.Hour // between two readings of the book if nothing wakes Run
-	writeTime  = 30 * time.Second
-	firstPause = time.Minute // after the first failure; it doubles with each further failure
-	lastPause  = time.Hour   // the longest pause after a failure
+	idlePause  = time.Hour        // between two readings of the book if nothing wakes Run
+	writeTime  = 30 * time.Second // bounds one attempt
+	firstPause = time.Minute      // after the first failure; it doubles with each further failure
+	lastPause  = time.Hour        // the longest pause after a failure
 )
 
 // work writes the entries that are due, and returns how long to wait before the next call.

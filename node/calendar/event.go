@@ -35,7 +35,7 @@ const UIDPrefix = "agentmesh-"
 func UID(peer, conversation string) string {
 	sum := sha256.Sum256([]byte("agentmesh-event\x00" + peer + "\x00" + conversation))
 	name := base32.StdEncoding.WithPadding(base32.NoPadding).EncodeToString(sum[:])
-	return UIDPrefix + strings.ToLower(name[:26])
+	return UIDPrefix + strings.ToLower(name[:26]) // 130 bits
 }
 
 func (e Event) encode() []byte {

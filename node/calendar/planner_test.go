@@ -210,7 +210,7 @@ func TestAnswer(t *testing.T) {
 			"hold: Thu 12 Mar 10:00 fits; the sender is a stranger"},
 		{"a permitted stranger", thursday, func(s *calendar.Scheduler, q *calendar.Question) { q.Known, s.Limits.Strangers = false, true },
 			accepts},
-		{"too long", newOffer("2 hours", wed, thu), nil, "hold: Thu 12 Mar 10:00 fits; it is longer than 1h"},
+		{"too long", newOffer("2 hours", wed, thu), nil, "hold: Thu 12 Mar 10:00 fits; the event is longer than 1h"},
 		{"too many rounds", wednesday, func(_ *calendar.Scheduler, q *calendar.Question) { q.Rounds = 3 },
 			"hold: after several offers, no time suits both calendars"},
 		{"no free time at all", wednesday, func(s *calendar.Scheduler, _ *calendar.Question) {
@@ -219,12 +219,12 @@ func TestAnswer(t *testing.T) {
 		{"a calendar that cannot be read", thursday, func(s *calendar.Scheduler, _ *calendar.Question) {
 			s.Planner = planner(t, calendar.Config{Sources: []calendar.Source{broken{}}})
 		}, "hold: a calendar cannot be read: no answer"},
-		{"a time without an offset", newOffer("30 minutes", "2026-03-11T10:00:00"), nil, "hold: a proposed time is not readable as a time with its offset"},
+		{"a time without an offset", newOffer("30 minutes", "2026-03-11T10:00:00"), nil, "hold: a proposed time is not a readable time with an offset from UTC"},
 		{"an invalid length", newOffer("a while", wed), nil, "hold: the length of the event is not readable"},
 		{"nothing proposed", newOffer("30m"), nil, "hold: no time is proposed"},
 		{"accept of what we offered", newAcceptance("45m", "2026-03-12T11:00:00+01:00"), nil, `{"action":"accept"}`},
-		{"accept of a time that is taken by now", newAcceptance("45m", wed), nil, "hold: it was accepted, but the time is taken by now"},
-		{"accept of nothing", newAcceptance(""), nil, "hold: it was accepted, but it is not clear for when"},
+		{"accept of a time that is taken by now", newAcceptance("45m", wed), nil, "hold: your offer was accepted, but the time is taken by now"},
+		{"accept of nothing", newAcceptance(""), nil, "hold: your offer was accepted, but it is not clear for which time"},
 		{"neither", calendar.Question{Known: true}, nil, ""},
 	} {
 		t.Run(tt.name, func(t *testing.T) {

@@ -77,7 +77,7 @@ func parseOffer(terms conversations.Terms) (offer, error) {
 	for _, text := range terms.Times {
 		t, ok := wire.ParseInstant(text)
 		if !ok {
-			return o, errors.New("a proposed time is not readable as a time with its offset")
+			return o, errors.New("a proposed time is not a readable time with an offset from UTC")
 		}
 		o.times = append(o.times, t)
 	}
@@ -154,7 +154,7 @@ func (s *Scheduler) counter(q Question, view View, o offer) Reply {
 func (s *Scheduler) answerAcceptance(ctx context.Context, q Question, now time.Time) Reply {
 	o, err := parseOffer(*q.Accepted)
 	if err != nil || len(o.times) != 1 {
-		return hold("it was accepted, but it is not clear for when")
+		return hold("your offer was accepted, but it is not clear for which time")
 	}
 	t, d := o.times[0], o.duration
 	view, err := s.look(ctx, q.Event, now)
@@ -162,13 +162,13 @@ func (s *Scheduler) answerAcceptance(ctx context.Context, q Question, now time.T
 		return hold("a calendar cannot be read: " + err.Error())
 	}
 	if v := view.Judge(t, d); v != Free {
-		return hold("it was accepted, but the time is " + string(v) + " by now")
+		return hold("your offer was accepted, but the time is " + string(v) + " by now")
 	}
 	if reason := s.holdReason(ctx, q, t, d, now); reason != "" {
 		return hold(reason)
 	}
 	if !s.Planner.Reserve(q.Event, Interval{t, t.Add(d)}, now) {
-		return hold("it was accepted, but the time was promised to somebody else meanwhile")
+		return hold("your offer was accepted, but the time was promised to somebody else meanwhile")
 	}
 	return Reply{Payload: wire.Obj(wire.TextField("action", "accept"))}
 }
@@ -185,7 +185,7 @@ func (s *Scheduler) holdReason(ctx context.Context, q Question, t time.Time, d t
 	case !q.Known && !s.Limits.Strangers:
 		return "the sender is a stranger"
 	case d > maxDuration:
-		return "it is longer than " + formatLength(maxDuration)
+		return "the event is longer than " + formatLength(maxDuration)
 	}
 	n, err := s.Book.countOn(ctx, t.In(s.Planner.Zone()), q.Event, now)
 	if err != nil {
@@ -202,7 +202,7 @@ func hold(reason string) Reply { return Reply{Hold: reason} }
 // lengthPattern matches the ways in which people and programs write a duration.
 var lengthPattern = regexp.MustCompile(`^(?:(\d{1,3})\s*(?:h|hr|hrs|hour|hours))?\s*(?:(\d{1,4})\s*(?:m|min|mins|minute|minutes))?$`)
 
-const maxLength = 24 * time.Hour
+const maxLength = 24 * time.Hour // the longest length that ParseLength accepts
 
 // ParseLength parses "30 minutes", "45m", "1h30m", "1 hour" or ISO 8601's "PT45M".
 func ParseLength(text string) (time.Duration, bool) {
