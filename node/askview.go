@@ -42,7 +42,7 @@ func viewAsk(ctx context.Context, asks *acl.Asks, ask acl.Ask) (owner.Approval, 
 	return v, nil
 }
 
-const maxSummary = 160
+const maxSummary = 160 // characters
 
 // summaryOf returns one line about a payload: one of the usual text members, or else the first text in the payload.
 func summaryOf(payload json.RawMessage) string {

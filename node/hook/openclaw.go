@@ -79,7 +79,7 @@ func newFence(key string, c Call) string {
 	mac := hmac.New(sha256.New, []byte(key))
 	_, id := c.event()
 	fmt.Fprintf(mac, "agentmesh fence\x00%s\x00%s", c.Message.From, id)
-	return base32.StdEncoding.EncodeToString(mac.Sum(nil))[:26]
+	return base32.StdEncoding.EncodeToString(mac.Sum(nil))[:26] // 130 bits
 }
 
 // writeHeader writes what the node knows about a message.

@@ -20,12 +20,12 @@ import (
 )
 
 const (
-	pollWait        = 25 * time.Second
-	retryPause      = time.Second     // the pause after the first failure; it doubles with each further failure
-	maxRetryPause   = time.Minute     // the longest pause, before it is varied by up to half
-	maxPassThroughs = 16              // pass-through requests handled at once
-	lookEvery       = 2 * time.Minute // the pause between looks into a mailbox that is not the endpoint on the card
-	maxLookPause    = time.Hour       // like maxRetryPause, for looks: not every directory has mailboxes
+	pollWait        = 25 * time.Second // the longest poll
+	retryPause      = time.Second      // the pause after the first failure; it doubles with each further failure
+	maxRetryPause   = time.Minute      // the longest pause, before it is varied by up to half
+	maxPassThroughs = 16               // pass-through requests handled at once
+	lookEvery       = 2 * time.Minute  // the pause between looks into a mailbox that is not the endpoint on the card
+	maxLookPause    = time.Hour        // like maxRetryPause, for looks: not every directory has mailboxes
 )
 
 // Node is the node whose mail a [Reader] reads.

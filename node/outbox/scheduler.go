@@ -26,9 +26,9 @@ import (
 )
 
 const (
-	maxDeliveries = 32 // concurrent attempts
-	maxPerPeer    = 4  // concurrent attempts to one peer, so that a hanging peer does not delay the others (AM-79)
-	loadPage      = 500
+	maxDeliveries = 32              // concurrent attempts
+	maxPerPeer    = 4               // concurrent attempts to one peer, so that a hanging peer does not delay the others (AM-79)
+	loadPage      = 500             // entries that Run loads at once
 	loadPause     = 5 * time.Second // before the store is read again after an error
 	releaseGap    = time.Second     // between an attempt and the one that a release causes
 	maxReleases   = 100             // releases that the scheduler remembers during an attempt

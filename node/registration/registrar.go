@@ -94,7 +94,7 @@ type registrationState struct {
 	Withdrawn  bool         `json:"withdrawn,omitempty"`
 	Error      string       `json:"error,omitempty"`
 	Hint       string       `json:"hint,omitempty"`
-	Refused    bool         `json:"refused,omitempty"`
+	Refused    bool         `json:"refused,omitempty"` // the directory refused and will refuse again
 	Failures   int          `json:"failures,omitempty"`
 	// PreviousKey is the fingerprint of the key that the directory lists until it has followed a rotation (AM-60).
 	PreviousKey string `json:"previous_key,omitempty"`

@@ -25,7 +25,7 @@ const (
 )
 
 // ErrOutputTooLarge means that the command wrote more than MaxOutput and was killed.
-var ErrOutputTooLarge = errors.New("the command wrote too much")
+var ErrOutputTooLarge = errors.New("the command wrote too much to standard output")
 
 // Command is a program of the owner. It is safe for concurrent use.
 type Command struct {
