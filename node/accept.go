@@ -76,7 +76,7 @@ func (n *Node) accept(ctx context.Context, in bridge.Inbound) (bridge.Outcome, e
 			a.refundCharge()
 		}
 		n.countRefusal(in.Principal, a.refusedBy(err), err)
-		return bridge.Outcome{}, unavailable(err)
+		return bridge.Outcome{}, toWireError(err)
 	}
 	if a.hook != nil && !a.hook.unattended {
 		out = a.hook.await(ctx, out)

@@ -89,7 +89,8 @@ type Config struct {
 	// RetiredKey returns a previous key that SaveKey kept, by its fingerprint. Even after a restart, that key must
 	// vouch for the new one until every directory knows the new one. Nil means that no key is kept.
 	RetiredKey func(fingerprint string) (*signing.PrivateKey, error)
-	// FirstKey returns the kept key from which id is derived, with which a key chain begins (AM-2). May be nil.
+	// FirstKey returns the kept key from which id is derived. The key chain of id begins with that key (AM-2). May be
+	// nil.
 	FirstKey func(id wire.AgentID) (*signing.PrivateKey, error)
 	Logger   *slog.Logger     // nil logs nothing
 	Metrics  *httpapi.Metrics // nil counts nothing
@@ -279,10 +280,10 @@ func parseStored(raw []byte) (wire.Message, error) {
 	return wire.ParseMessage(tree)
 }
 
-// unavailable translates an error of the store for the sender: a message that cannot be made durable is not
+// toWireError translates an error of the store for the sender: a message that cannot be made durable is not
 // acknowledged (AM-26). A temporary error becomes wire.ErrUnavailable, because senders give up after an internal error
 // (AM-47). A damaged row counts as temporary, because the owner can restore it from a backup.
-func unavailable(err error) error {
+func toWireError(err error) error {
 	if _, ok := errors.AsType[*wire.Error](err); ok {
 		return err
 	}

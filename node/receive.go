@@ -75,7 +75,7 @@ func (n *Node) checkRecipient(ctx context.Context, m wire.Message) (standing acl
 	}
 	standing, err = n.rules.Standing(ctx, string(m.From), time.Now())
 	if err != nil {
-		return "", unavailable(err)
+		return "", toWireError(err)
 	}
 	if standing == acl.Blocked {
 		return "", wire.ErrNotAllowed
@@ -92,7 +92,7 @@ func (n *Node) sourcesOf(ctx context.Context, peer client.Peer, request []rate.S
 	if isInside && n.cfg.CredentialOf != nil {
 		credential, err := n.cfg.CredentialOf(ctx, peer.Card.ID)
 		if err != nil {
-			return nil, false, unavailable(err)
+			return nil, false, toWireError(err)
 		}
 		if credential != "" {
 			sources = append(sources, rate.Source{Key: "credential:" + credential, Width: 1})

@@ -15,8 +15,8 @@ import (
 	"github.com/agentmesh/agentmesh/store"
 )
 
-// Sealing decides which of our messages are sealed to their recipient (AM-85). Once anybody sealed a message in a
-// conversation, ours are sealed too, unless the caller chooses Unsealed, which SealRequire forbids.
+// Sealing decides which of our messages are sealed to their recipient (AM-85). Once either side has sealed a message in
+// a conversation, ours are sealed too, unless the caller chooses Unsealed, which SealRequire forbids.
 type Sealing string
 
 const (

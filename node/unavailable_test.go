@@ -22,8 +22,8 @@ func TestUnavailable(t *testing.T) {
 		store.ErrNotFound:        wire.ErrInternal,
 		wire.ErrIntent:           wire.ErrIntent,
 	} {
-		if got := unavailable(fmt.Errorf("apply: %w", cause)); !errors.Is(got, want) {
-			t.Errorf("unavailable(%v) = %v, want %v", cause, got, want)
+		if got := toWireError(fmt.Errorf("apply: %w", cause)); !errors.Is(got, want) {
+			t.Errorf("toWireError(%v) = %v, want %v", cause, got, want)
 		}
 	}
 }
