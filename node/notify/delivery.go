@@ -138,9 +138,9 @@ func (b *Box) sendDue(ctx context.Context, now time.Time) (next time.Time, err e
 // send makes one attempt and stores the outcome.
 func (b *Box) send(ctx context.Context, due []pendingNotice, s Status) error {
 	batch := Batch{ID: batchID(due)}
-	for _, w := range due[:min(len(due), maxBatch)] {
-		batch.Notices = append(batch.Notices, b.withLink(ctx, w.Notice))
-		batch.Urgent = batch.Urgent || slices.Contains(b.cfg.Urgent, w.Kind)
+	for _, p := range due[:min(len(due), maxBatch)] {
+		batch.Notices = append(batch.Notices, b.withLink(ctx, p.Notice))
+		batch.Urgent = batch.Urgent || slices.Contains(b.cfg.Urgent, p.Kind)
 	}
 	batch.More = len(due) - len(batch.Notices)
 	limited, cancel := context.WithTimeout(ctx, sendTimeout)
@@ -174,8 +174,8 @@ func (b *Box) send(ctx context.Context, due []pendingNotice, s Status) error {
 // a receiver that drops repeats must not drop the batch.
 func batchID(due []pendingNotice) string {
 	h := sha256.New()
-	for _, w := range due {
-		fmt.Fprintln(h, w.ID, w.Count)
+	for _, p := range due {
+		fmt.Fprintln(h, p.ID, p.Count)
 	}
 	return "batch_" + hex.EncodeToString(h.Sum(nil)[:16])
 }
@@ -196,8 +196,8 @@ func (b *Box) withLink(ctx context.Context, n Notice) Notice {
 // have changed meanwhile.
 func (b *Box) clearMarks(ctx context.Context, due []pendingNotice, s Status, now time.Time) error {
 	changes := []store.Change{s.change()}
-	for _, w := range due {
-		changes = append(changes, w.clearMark())
+	for _, p := range due {
+		changes = append(changes, p.clearMark())
 	}
 	err := b.cfg.Records.Apply(ctx, changes, now)
 	if !errors.Is(err, store.ErrConflict) {

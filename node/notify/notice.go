@@ -75,10 +75,10 @@ type pendingNotice struct {
 }
 
 // clearMark removes the todo mark of the notice. It fails if the notice changed since it was read.
-func (w pendingNotice) clearMark() store.Change {
-	rec := w.rec
+func (p pendingNotice) clearMark() store.Change {
+	rec := p.rec
 	rec.Terms = nil
-	return store.Change{Record: rec, IfRev: w.rec.Rev}
+	return store.Change{Record: rec, IfRev: p.rec.Rev}
 }
 
 func decode(body []byte) (Notice, error) {
