@@ -180,7 +180,8 @@ func batchID(due []pendingNotice) string {
 	return "batch_" + hex.EncodeToString(h.Sum(nil)[:16])
 }
 
-// withLink adds the link to the question. It logs an error, because a notice without a link is better than no notice.
+// withLink adds the link to the question. If it cannot make the link, it only logs the error, because a notice without
+// a link is better than no notice.
 func (b *Box) withLink(ctx context.Context, n Notice) Notice {
 	if n.Ask == "" || b.cfg.Link == nil {
 		return n

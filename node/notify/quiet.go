@@ -47,8 +47,8 @@ func (q Quiet) At(t time.Time) bool {
 	return minute >= q.from || minute < q.to
 }
 
-// End returns the end of the quiet hours around t, or t. It checks minute by minute, because a computed end may not
-// exist on the day of a clock change.
+// End returns the end of the quiet hours around t, or t itself outside of quiet hours. It checks minute by minute,
+// because a computed end may not exist on the day of a clock change.
 func (q Quiet) End(t time.Time) time.Time {
 	const maxMinutes = 26 * 60 // a day with clock changes
 	for range maxMinutes {
