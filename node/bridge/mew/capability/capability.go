@@ -15,7 +15,7 @@ type Capability struct {
 	rule    string     // kind, to and payload; capabilities with equal rules allow the same envelopes
 	kinds   []text
 	to      []string
-	hasTo   bool
+	hasTo   bool // to is present; if it is empty, the capability allows nothing
 	payload *shape
 }
 
@@ -172,7 +172,7 @@ func (c *Capability) Contains(d *Capability, b *Budget) bool {
 // containsKind is contains for kinds, with one exception: "*" alone does not contain the full name of a system kind.
 func (t *text) containsKind(other *text, b *Budget) bool {
 	if t.kind == textAny && other.kind == textLiteral && envelope.IsSystem(other.lit) {
-		return t.source == other.source
+		return false
 	}
 	return t.contains(other, b)
 }

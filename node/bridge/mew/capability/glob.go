@@ -25,7 +25,7 @@ const globAny = 'W'
 
 // Comparisons are charged in steps of about a nanosecond.
 const (
-	globWeight  = 5  // for each active position and character
+	globWeight  = 5  // steps for each active position and character
 	searchBytes = 16 // bytes that a search for one byte covers in a step
 )
 
@@ -53,13 +53,13 @@ func newGlob(s string) *glob {
 			g.toks = append(g.toks, globTok{lit: r})
 		}
 	}
-	wild := 0
+	wildcards := 0
 	for _, t := range g.toks {
 		if t.wild != 0 {
-			wild++
+			wildcards++
 		}
 	}
-	if at := utf8.RuneCountInString(g.head); wild == 1 && g.toks[at].wild != '?' {
+	if at := utf8.RuneCountInString(g.head); wildcards == 1 && g.toks[at].wild != '?' {
 		g.only, g.end = g.toks[at].wild, strings.TrimLeft(s[first:], "*")
 	}
 	if last := g.toks[len(g.toks)-1].wild; (last == '*' || last == globAny) && utf8.RuneCountInString(g.head) == len(g.toks)-1 {

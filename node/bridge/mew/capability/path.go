@@ -28,14 +28,14 @@ func compilePath(s string) (path, bool) {
 		switch {
 		case strings.HasPrefix(rest, ".."):
 			step.kind = 'd'
-			step.name, rest, ok = pathName(rest[2:])
+			step.name, rest, ok = readPathName(rest[2:])
 		case strings.HasPrefix(rest, ".*"):
 			step.kind, rest, ok = '*', rest[2:], true
 		case rest[0] == '.':
 			step.kind = 'n'
-			step.name, rest, ok = pathName(rest[1:])
+			step.name, rest, ok = readPathName(rest[1:])
 		case rest[0] == '[':
-			step, rest, ok = pathBracket(rest[1:])
+			step, rest, ok = readPathBracket(rest[1:])
 		}
 		if !ok {
 			return nil, false
@@ -45,8 +45,8 @@ func compilePath(s string) (path, bool) {
 	return p, true
 }
 
-// pathName reads a name up to the next step. A name may not contain characters with a meaning elsewhere in JSONPath.
-func pathName(s string) (name, rest string, ok bool) {
+// readPathName reads a name up to the next step. A name may not contain characters with a meaning elsewhere in JSONPath.
+func readPathName(s string) (name, rest string, ok bool) {
 	end := strings.IndexAny(s, ".[")
 	if end < 0 {
 		end = len(s)
@@ -55,8 +55,8 @@ func pathName(s string) (name, rest string, ok bool) {
 	return name, s[end:], name != "" && !strings.ContainsAny(name, "*?@()]'\"$,: \t")
 }
 
-// pathBracket reads the rest of a step after an opening bracket: 'name', an index or a wildcard.
-func pathBracket(s string) (step pathStep, rest string, ok bool) {
+// readPathBracket reads the rest of a step after an opening bracket: 'name', an index or a wildcard.
+func readPathBracket(s string) (step pathStep, rest string, ok bool) {
 	if quoted, found := strings.CutPrefix(s, "'"); found {
 		name, rest, closed := strings.Cut(quoted, "']")
 		return pathStep{kind: 'n', name: name}, rest, closed && !strings.ContainsAny(name, `'\`)
@@ -87,13 +87,13 @@ func (p path) find(v wire.Value, b *Budget, hit func(wire.Value) bool) bool {
 		if next, ok := v.Get(step.name); b.takeSteps(v.Len()) && ok && p[1:].find(next, b, hit) {
 			return true
 		}
-		return eachChild(v, func(child wire.Value) bool { return p.find(child, b, hit) })
+		return anyChild(v, func(child wire.Value) bool { return p.find(child, b, hit) })
 	}
-	return eachChild(v, func(child wire.Value) bool { return p[1:].find(child, b, hit) })
+	return anyChild(v, func(child wire.Value) bool { return p[1:].find(child, b, hit) })
 }
 
-// eachChild reports whether hit returns true for a member or element of v.
-func eachChild(v wire.Value, hit func(wire.Value) bool) bool {
+// anyChild reports whether hit returns true for a member or element of v.
+func anyChild(v wire.Value, hit func(wire.Value) bool) bool {
 	if k := v.Kind(); k != wire.Array && k != wire.Object {
 		return false
 	}

@@ -17,7 +17,7 @@ const (
 
 // text is a compiled string pattern. The zero value never matches.
 type text struct {
-	source string
+	source string // as written
 	kind   textKind
 	not    bool // matches what the pattern does not match
 	lit    string
@@ -38,6 +38,8 @@ const (
 
 func (t text) isDead() bool { return t.kind == textNever }
 
+// compileText reads a string pattern: a regular expression between slashes, "*", a glob or a literal. Each "!" before it
+// negates it.
 func compileText(s string) text {
 	t := text{source: s}
 	if len(s) > maxPattern {
@@ -65,7 +67,7 @@ func compileText(s string) text {
 // estimates the number of instructions, because a{1000} has only seven bytes, but a thousand instructions.
 func compileRegexp(s string) (*regexp.Regexp, int) {
 	tree, err := syntax.Parse(s, syntax.Perl)
-	if err != nil || instructions(tree) > maxInsts {
+	if err != nil || estimateInstructions(tree) > maxInsts {
 		return nil, 0
 	}
 	prog, err := syntax.Compile(tree.Simplify())
@@ -79,8 +81,8 @@ func compileRegexp(s string) (*regexp.Regexp, int) {
 	return re, len(prog.Inst)
 }
 
-// instructions estimates the number of instructions of an expression without expanding its repetitions.
-func instructions(re *syntax.Regexp) int {
+// estimateInstructions estimates the number of instructions of an expression without expanding its repetitions.
+func estimateInstructions(re *syntax.Regexp) int {
 	n := 1
 	switch re.Op {
 	case syntax.OpLiteral:
@@ -89,12 +91,12 @@ func instructions(re *syntax.Regexp) int {
 		n = 0
 	}
 	for _, sub := range re.Sub {
-		n += instructions(sub)
+		n += estimateInstructions(sub)
 	}
 	if re.Op == syntax.OpRepeat {
 		n *= max(re.Min, re.Max, 1)
 	}
-	return min(n, 1<<20)
+	return min(n, 1<<20) // nested repetitions must not overflow
 }
 
 // match reports whether s matches. If a bound is exceeded, nothing matches, negated or not.

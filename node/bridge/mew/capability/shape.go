@@ -137,7 +137,7 @@ func (k *keyShape) matchKey(key string, b *Budget) bool {
 
 func (k *keyShape) matchDeep(v, root wire.Value, b *Budget) bool {
 	return b.takeNode() && (k.value.match(v, root, b) ||
-		eachChild(v, func(child wire.Value) bool { return k.matchDeep(child, root, b) }))
+		anyChild(v, func(child wire.Value) bool { return k.matchDeep(child, root, b) }))
 }
 
 // contains reports whether the patterns prove that s matches every value that other matches.
@@ -167,7 +167,7 @@ func (s *shape) contains(other *shape, b *Budget) bool {
 	return true
 }
 
-// containsKey reports whether the object pattern s has the key of k, and the value of k contains the value of that key.
+// containsKey reports whether the object pattern s has the same key as k, with a value that the value of k contains.
 func (s *shape) containsKey(k *keyShape, b *Budget) bool {
 	for i := range s.keys {
 		if !b.takeSteps(1) {

@@ -214,7 +214,7 @@ func (e *Envelope) AppendDelivery(dst []byte, recipients []string) []byte {
 // ParseSeconds reads a number of seconds above 0, from a number or a string, and reduces it to at most limit. It
 // reports false if v is not a number above 0.
 func ParseSeconds(v wire.Value, limit time.Duration) (time.Duration, bool) {
-	number, _ := v.Num()
+	number, _ := v.Num() // also the text of a string
 	seconds, err := strconv.ParseFloat(number, 64)
 	if err != nil || !(seconds > 0) { // NaN > 0 is false
 		return 0, false

@@ -9,7 +9,7 @@ const (
 	FromStream = "gateway" // for envelopes about streams
 )
 
-// These are the kinds of MEW-8, and system/join, with which some clients join a space.
+// These are the kinds of MEW-8, and system/join, which some clients send to join a space.
 const (
 	KindChat             = "chat"
 	KindChatAcknowledge  = "chat/acknowledge"

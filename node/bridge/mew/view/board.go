@@ -14,8 +14,8 @@ import (
 )
 
 // Board holds what the owner may decide about in a space: proposals that nobody has fulfilled or withdrawn, and
-// reasoning that has not ended. It is built from the envelopes in the space. It ends with the process or, behind a
-// link, with the connection.
+// reasoning that has not ended. It is built from the envelopes in the space, and is lost when the process
+// ends or, behind a link, when the connection ends.
 type Board struct {
 	proposals []Proposal
 	reasoning []Reasoning
@@ -55,8 +55,8 @@ const (
 	keepReasoning = 24 * time.Hour // since the last thought
 )
 
-// boardSalt is a secret from which every key is made. Without the salt, a proposer could make two proposals with the
-// same key, and replace the first by the second while the owner reads the first.
+// boardSalt is a secret that is hashed into every key. Without the salt, a proposer could make two proposals with the
+// same key, and replace the first with the second while the owner reads the first.
 var boardSalt = rand.Text()
 
 // Observe updates the board with an accepted envelope. The board keeps parts of it, so the caller must detach it first
@@ -102,8 +102,8 @@ func (b *Board) startReasoning(r Reasoning) {
 	b.reasoning = shorten(b.reasoning, maxBoard, 0, func(Reasoning) (int, bool) { return 0, true })
 }
 
-// shorten drops the oldest items of a list beyond the bounds. measure returns the bytes of an item, and whether it
-// counts.
+// shorten drops the oldest items of a list beyond the bounds. measure returns the bytes of an item, and whether the
+// item counts toward the bounds.
 func shorten[T any](list []T, maxCount, maxBytes int, measure func(T) (int, bool)) []T {
 	n, size := 0, 0
 	for i := len(list) - 1; i >= 0; i-- {

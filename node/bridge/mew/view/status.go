@@ -28,7 +28,7 @@ func (s Space) NameOf(id string) string {
 	return id
 }
 
-// CountPresent counts the participants that are in the space now.
+// CountPresent counts the participants that are connected.
 func (s Space) CountPresent() int {
 	n := 0
 	for _, p := range s.Participants {
