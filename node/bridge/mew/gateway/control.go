@@ -66,8 +66,8 @@ const maxProposals = 10_000
 
 // proposals remembers who made each proposal, so that no other participant can withdraw it.
 type proposals struct {
-	by    map[string][]string // proposers by envelope id; ids may repeat
-	order []proposal
+	proposers map[string][]string // by envelope id; ids may repeat
+	order     []proposal          // the oldest first
 }
 
 type proposal struct {
@@ -78,16 +78,16 @@ type proposal struct {
 func (ps *proposals) remember(p *submission) *envelope.Refusal {
 	now := time.Now()
 	ps.expire(now)
-	if ps.by == nil {
-		ps.by = make(map[string][]string)
+	if ps.proposers == nil {
+		ps.proposers = make(map[string][]string)
 	}
-	if slices.Contains(ps.by[p.ID], p.by.name) {
+	if slices.Contains(ps.proposers[p.ID], p.by.name) {
 		return nil
 	}
 	if len(ps.order) >= maxProposals {
 		ps.drop(1) // the oldest one, which may have the same id
 	}
-	ps.by[p.ID] = append(ps.by[p.ID], p.by.name)
+	ps.proposers[p.ID] = append(ps.proposers[p.ID], p.by.name)
 	ps.order = append(ps.order, proposal{p.ID, now})
 	return nil
 }
@@ -95,7 +95,7 @@ func (ps *proposals) remember(p *submission) *envelope.Refusal {
 // checkWithdraw refuses the withdrawal of a proposal that another participant made (MEW-13).
 func (ps *proposals) checkWithdraw(p *submission) *envelope.Refusal {
 	for _, id := range p.Correlation {
-		if names := ps.by[id]; len(names) > 0 && !slices.Contains(names, p.by.name) {
+		if names := ps.proposers[id]; len(names) > 0 && !slices.Contains(names, p.by.name) {
 			return envelope.RefuseName(403, "not_proposer")
 		}
 	}
@@ -103,20 +103,20 @@ func (ps *proposals) checkWithdraw(p *submission) *envelope.Refusal {
 }
 
 func (ps *proposals) expire(now time.Time) {
-	old := 0
-	for old < len(ps.order) && now.Sub(ps.order[old].at) > view.KeepProposals {
-		old++
+	n := 0
+	for n < len(ps.order) && now.Sub(ps.order[n].at) > view.KeepProposals {
+		n++
 	}
-	ps.drop(old)
+	ps.drop(n)
 }
 
 // drop forgets the oldest n proposals.
 func (ps *proposals) drop(n int) {
 	for _, old := range ps.order[:n] {
-		if names := ps.by[old.id]; len(names) > 1 {
-			ps.by[old.id] = names[1:]
+		if names := ps.proposers[old.id]; len(names) > 1 {
+			ps.proposers[old.id] = names[1:]
 		} else {
-			delete(ps.by, old.id)
+			delete(ps.proposers, old.id)
 		}
 	}
 	ps.order = slices.Delete(ps.order, 0, n)

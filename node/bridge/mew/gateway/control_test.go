@@ -177,7 +177,7 @@ func TestWithdraw(t *testing.T) {
 		}
 		time.Sleep(view.KeepProposals + time.Minute)
 		s.tick(time.Now())
-		if len(s.proposals.by) != 0 || len(s.proposals.order) != 0 {
+		if len(s.proposals.proposers) != 0 || len(s.proposals.order) != 0 {
 			t.Errorf("%d proposals are remembered after a day", len(s.proposals.order))
 		}
 		m := s.members.byName["alice"]
@@ -185,7 +185,7 @@ func TestWithdraw(t *testing.T) {
 			p := &submission{by: m, Envelope: envelope.Envelope{ID: strconv.Itoa(i)}}
 			s.proposals.remember(p)
 		}
-		if len(s.proposals.by) != maxProposals || len(s.proposals.order) != maxProposals {
+		if len(s.proposals.proposers) != maxProposals || len(s.proposals.order) != maxProposals {
 			t.Errorf("%d proposals are remembered, want at most %d", len(s.proposals.order), maxProposals)
 		}
 	})
@@ -204,12 +204,12 @@ func TestForgottenProposals(t *testing.T) {
 		remember(strconv.Itoa(n), "alice")
 	}
 	remember("0", "bob")
-	if got := ps.by["0"]; len(got) != 1 || got[0] != "bob" {
+	if got := ps.proposers["0"]; len(got) != 1 || got[0] != "bob" {
 		t.Errorf("the proposers are %v, want bob", got)
 	}
 	ps.drop(len(ps.order))
-	if len(ps.by) != 0 {
-		t.Errorf("%d ids are left, want none", len(ps.by))
+	if len(ps.proposers) != 0 {
+		t.Errorf("%d ids are left, want none", len(ps.proposers))
 	}
 }
 

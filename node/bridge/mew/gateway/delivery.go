@@ -100,7 +100,7 @@ func (d *delivery) broadcast(id string, f *websocket.Frame, except *member) {
 	d.feeds.Tell(f.Payload())
 }
 
-// tell sends an envelope of the gateway to one participant: to its connection and its log.
+// tell sends an envelope of the gateway to one participant: to its connection and its output log.
 func (d *delivery) tell(m *member, o envelope.Outgoing) {
 	if !m.isPresent() {
 		return
@@ -132,7 +132,7 @@ func (d *delivery) welcome(m *member, cut bool, extra ...wire.Member) {
 	size := len(you.JSON())
 	others := make([]wire.Value, 0, len(d.receivers))
 	for _, r := range d.receivers {
-		if r.m == m || r.conn == nil && r.m.session != nil {
+		if r.m == m || r.conn == nil && r.m.session != nil { // r.m has another receiver, for its connection
 			continue
 		}
 		info := r.m.info()

@@ -58,8 +58,8 @@ type Config struct {
 	// and may be nil.
 	KeepToken func(name, token string) error
 	Reload    func(claim func(token, space, name string) error)
-	// Invited returns the change that notifies the operator of an invite with an email address (MEW-28). It is stored
-	// together with the invite. If it is nil, the operator is not notified.
+	// Invited returns the change that notifies the operator of an invite with an email address (MEW-28). The gateway
+	// stores the change together with the invite. If Invited is nil, the operator is not notified.
 	Invited func(Invitation) store.Change
 	Logger  *slog.Logger
 }

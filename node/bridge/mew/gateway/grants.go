@@ -199,7 +199,7 @@ func (s *Space) revokeMatching(e *edit, m *member, matches func(heldCapability) 
 // restsOn reports whether a granted capability rests on the granter's capability with this key.
 func restsOn(h heldCapability, key string) bool {
 	for i := range h.grant.caps {
-		if &h.grant.caps[i] == h.cap {
+		if &h.grant.caps[i] == h.cap { // h.cap points into the list of the grant
 			return h.grant.RestsOn[i] == key
 		}
 	}

@@ -18,7 +18,7 @@ const (
 // history holds the latest broadcast envelopes for polls, in the order of their receipt. It does not survive a restart
 // (MEW-Q5).
 type history struct {
-	last    time.Time
+	last    time.Time // the latest time that nextTime returned
 	entries []historyEntry
 	start   int // index of the oldest entry; those before it were removed
 	bytes   int

@@ -105,19 +105,19 @@ func answerRefusal(w http.ResponseWriter, r *envelope.Refusal) {
 	answer(w, r.Status, body)
 }
 
-// caller authenticates the member that makes a request. If id is not empty, the member must be the participant with
-// that id. If authentication fails, caller answers the request.
-func (g *Gateway) caller(w http.ResponseWriter, r *http.Request, id string) (*Space, *member, bool) {
+// authenticateCaller finds the member that makes a request. If id is not empty, the member must be the participant with
+// that id. If authentication fails, authenticateCaller answers the request.
+func (g *Gateway) authenticateCaller(w http.ResponseWriter, r *http.Request, id string) (*Space, *member, bool) {
 	token, ok := bearer(r)
 	if !ok || token == "" {
 		answer(w, http.StatusUnauthorized, errorBody("Missing or invalid authorization header"))
 		return nil, nil, false
 	}
-	asked := r.URL.Query().Get("space")
-	s, m, ok := g.authenticate(token, asked)
+	requested := r.URL.Query().Get("space")
+	s, m, ok := g.authenticate(token, requested)
 	if !ok {
 		fault := envelope.Refuse(http.StatusForbidden, "forbidden", wire.TextField("error", "Invalid token for participant"))
-		answerRefusal(w, g.chargeFailedJoin(addressOf(r), asked, fault))
+		answerRefusal(w, g.chargeFailedJoin(addressOf(r), requested, fault))
 		return nil, nil, false
 	}
 	s.mu.Lock()
@@ -141,12 +141,12 @@ func isKicked(m *member, r *http.Request) bool {
 
 // inject receives an envelope over HTTP, under the same rules as over a WebSocket (MEW-59, MEW-H1).
 func (g *Gateway) inject(w http.ResponseWriter, r *http.Request, id string) {
-	s, m, ok := g.caller(w, r, id)
+	s, m, ok := g.authenticateCaller(w, r, id)
 	if !ok {
 		return
 	}
-	if kind := r.Header.Get("Content-Type"); kind != "" {
-		if media, _, err := mime.ParseMediaType(kind); err != nil || media != "application/json" {
+	if contentType := r.Header.Get("Content-Type"); contentType != "" {
+		if media, _, err := mime.ParseMediaType(contentType); err != nil || media != "application/json" {
 			answer(w, http.StatusUnsupportedMediaType, errorBody("the body must be application/json"))
 			return
 		}
@@ -188,12 +188,12 @@ const maxWait = 25 * time.Second
 
 // poll answers with the envelopes that the participant could have seen since a time (MEW-60, MEW-H2).
 func (g *Gateway) poll(w http.ResponseWriter, r *http.Request, id string) {
-	s, m, ok := g.caller(w, r, id)
+	s, m, ok := g.authenticateCaller(w, r, id)
 	if !ok {
 		return
 	}
 	q := r.URL.Query()
-	since, limit, wait, ok := pollQuery(q)
+	since, limit, wait, ok := parsePollQuery(q)
 	if !ok {
 		answer(w, http.StatusBadRequest, errorBody("since must be an RFC 3339 time, limit and wait whole numbers"))
 		return
@@ -230,7 +230,7 @@ func (g *Gateway) poll(w http.ResponseWriter, r *http.Request, id string) {
 	}
 }
 
-func pollQuery(q url.Values) (since time.Time, limit int, wait time.Duration, ok bool) {
+func parsePollQuery(q url.Values) (since time.Time, limit int, wait time.Duration, ok bool) {
 	limit, ok = maxPoll, true
 	if text := q.Get("since"); text != "" {
 		t, err := time.Parse(time.RFC3339Nano, strings.ReplaceAll(text, " ", "+")) // a client may leave the offset unescaped
@@ -249,7 +249,7 @@ func pollQuery(q url.Values) (since time.Time, limit int, wait time.Duration, ok
 }
 
 func (g *Gateway) listParticipants(w http.ResponseWriter, r *http.Request) {
-	s, _, ok := g.caller(w, r, "")
+	s, _, ok := g.authenticateCaller(w, r, "")
 	if !ok {
 		return
 	}

@@ -81,7 +81,7 @@ func (s *Space) rejoin(ses *session) {
 	s.mu.Lock()
 	defer s.unlock()
 	switch {
-	case ses.m.session != ses:
+	case ses.m.session != ses: // replaced or kicked, and being closed
 	case exceedsRate(&ses.rejoins, maxRejoins):
 		s.out.tell(ses.m, envelope.RefuseRate(time.Minute).Envelope(ses.m.runtime, ""))
 	default:

@@ -174,20 +174,21 @@ type decision struct {
 	who       string
 	space     string
 	kind      string
-	match     heldCapability
+	match     heldCapability // the capability that allowed the envelope; zero if allowed is false
 	allowed   bool
 	granted   wire.Value
 	transport string
 	related   []string
 }
 
+// write is the [lineEntry] of the decision.
 func (d *decision) write(dst []byte, _ func([]byte) []byte) []byte {
 	members := []wire.Member{
 		wire.TextField("timestamp", envelope.FormatTime(d.at)), wire.TextField("event", "capability_check"), wire.TextField("envelope_id", d.id), wire.TextField("participant", d.who),
 		wire.TextField("space_id", d.space), wire.TextField("result", "denied"), wire.TextField("required_capability", d.kind),
 	}
 	if d.allowed {
-		members[5] = wire.TextField("result", "allowed")
+		members[5] = wire.TextField("result", "allowed") // instead of "denied"
 		members = append(members, wire.Field("matched_capability", d.match.cap.Value()), wire.TextField("matched_source", d.match.source()))
 	}
 	meta := []wire.Member{wire.TextField("source", "gateway"), wire.TextField("transport", d.transport)}
@@ -203,7 +204,7 @@ func (j *Journal) logDecision(space string, p *submission, match *capability.Cap
 	if j == nil || j.decisions == nil {
 		return
 	}
-	d := &decision{ // with copies of texts: while it waits for the disk, it must not keep the whole envelope in memory
+	d := &decision{ // with copies of texts, so that a queued decision does not keep the whole envelope in memory
 		at: p.at, id: strings.Clone(p.ID), who: p.by.runtime, space: space, kind: strings.Clone(p.Kind), allowed: match != nil,
 		granted: p.by.shown, transport: p.transport, related: envelope.CloneTexts(p.Correlation),
 	}

@@ -39,8 +39,8 @@ type lineFile struct {
 
 const (
 	gatherTime  = 10 * time.Millisecond // how long lines gather before a write; scripts wait 50 ms for a line
-	writeSize   = 256 << 10
-	keepRotated = 9 // files
+	writeSize   = 256 << 10             // bytes in the buffer that start a write
+	keepRotated = 9                     // files
 )
 
 func newLineFile(path string, log *slog.Logger) *lineFile {

@@ -33,7 +33,7 @@ type memberRecord struct {
 	Barred  bool              `json:"barred,omitempty"` // it was kicked and not invited again
 	Dead    []string          `json:"dead,omitempty"`   // hashes of revoked tokens
 
-	own []capability.Capability
+	own []capability.Capability // Own, compiled
 }
 
 // grant holds the capabilities that one participant gave to another with one envelope (MEW-21, MEW-25).
@@ -45,7 +45,7 @@ type grant struct {
 	Caps    []json.RawMessage `json:"capabilities"`
 	RestsOn []string          `json:"rests_on"` // for each capability, the key of the granter's capability on which it rests
 
-	caps []capability.Capability
+	caps []capability.Capability // Caps, compiled
 }
 
 // filter returns the grant with only the capabilities for which keep returns true, or nil if none remain.

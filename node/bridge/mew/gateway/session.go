@@ -48,20 +48,20 @@ func addressOf(r *http.Request) netip.Addr {
 	return from.Addr()
 }
 
-// isNamedBy reports whether a client that asks for the space asked may mean s (MEW-J3).
-func (s *Space) isNamedBy(asked string) bool {
-	return asked == "" || asked == "default" || asked == s.cfg.ID
+// isNamedBy reports whether a client that asks for the space called name may get s (MEW-J3).
+func (s *Space) isNamedBy(name string) bool {
+	return name == "" || name == "default" || name == s.cfg.ID
 }
 
-// authenticate returns the member to which a token belongs, and the member's space. It fails if the client asked for
+// authenticate returns the member to which a token belongs, and the member's space. It fails if the client requested
 // another space.
-func (g *Gateway) authenticate(token, asked string) (*Space, *member, bool) {
+func (g *Gateway) authenticate(token, requested string) (*Space, *member, bool) {
 	if token == "" {
 		return nil, nil, false
 	}
 	owner, ok := g.tokens.lookup(token)
 	s := g.spaces[owner.space]
-	if !ok || s == nil || !s.isNamedBy(asked) {
+	if !ok || s == nil || !s.isNamedBy(requested) {
 		return nil, nil, false
 	}
 	s.mu.Lock()
@@ -83,9 +83,9 @@ func (g *Gateway) serveSocket(w http.ResponseWriter, r *http.Request) {
 	from := addressOf(r)
 	token, ok := bearer(r)
 	ses := &session{id: "ws-" + strings.ToLower(rand.Text()[:12])}
-	asked := r.URL.Query().Get("space")
-	if !ok || token != "" && !g.bindSession(ses, token, asked) {
-		answerRefusal(w, g.chargeFailedJoin(from, asked, envelope.RefuseToken("Authentication failed")))
+	requested := r.URL.Query().Get("space")
+	if !ok || token != "" && !g.bindSession(ses, token, requested) {
+		answerRefusal(w, g.chargeFailedJoin(from, requested, envelope.RefuseToken("Authentication failed")))
 		return
 	}
 	conn, err := websocket.Accept(w, r, websocket.Options{ReadLimit: envelope.MaxEnvelope, Origins: g.cfg.Origins})
@@ -99,7 +99,7 @@ func (g *Gateway) serveSocket(w http.ResponseWriter, r *http.Request) {
 		return
 	}
 	if ses.m == nil {
-		go func() { g.serveSession(ses, g.awaitJoin(ses, asked, from)) }()
+		go func() { g.serveSession(ses, g.awaitJoin(ses, requested, from)) }()
 		return
 	}
 	g.serveSession(ses, g.enter(ses, ""))
@@ -245,7 +245,7 @@ func parseJoin(data []byte) (joinRequest, bool) {
 	return readJoin(v)
 }
 
-const maxJoin = 64 << 10
+const maxJoin = 64 << 10 // bytes
 
 // readJoin reads a join in one of two forms that clients send: an object of type join with its fields at the top, or a
 // system/join envelope with the fields in its payload.

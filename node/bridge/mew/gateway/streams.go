@@ -66,7 +66,7 @@ func (st *stream) writerIDs() wire.Value {
 
 // request opens a stream for a stream/request (MEW-43, MEW-45).
 func (ss *streams) request(p *submission) *envelope.Refusal {
-	target, fault := ss.targets(p.Payload)
+	target, fault := ss.findTargets(p.Payload)
 	if fault != nil {
 		return fault
 	}
@@ -172,8 +172,8 @@ func (ss *streams) announce(p *submission) *envelope.Refusal {
 	return nil
 }
 
-// targets returns the participants that a stream/request targets, or nil if the stream is for everybody (MEW-45).
-func (ss *streams) targets(payload wire.Value) ([]*member, *envelope.Refusal) {
+// findTargets returns the participants that a stream/request targets, or nil if the stream is for everybody (MEW-45).
+func (ss *streams) findTargets(payload wire.Value) ([]*member, *envelope.Refusal) {
 	v, ok := payload.Get("target")
 	if !ok || v.IsNull() || v.Kind() == wire.Array && v.Len() == 0 {
 		return nil, nil
