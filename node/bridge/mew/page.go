@@ -298,7 +298,8 @@ func (p *spacePages) invite(c echo.Context, s *ownerSpace, form url.Values) erro
 	return p.renderSpace(c, s, &invitee{name, answer.GetStr("token"), answer.GetStr("connection_url")})
 }
 
-// formEnvelope returns the envelope for the button of a form. It reports false if the form is incomplete.
+// formEnvelope returns the envelope for the button of a form. It reports false if the form is incomplete or
+// the button is unknown.
 func formEnvelope(do string, form url.Values) (wire.Value, bool) {
 	kind, payload := "", wire.Obj()
 	id := form.Get("id")

@@ -27,8 +27,8 @@ const Kind = "mew"
 const (
 	IntentProposal wire.Intent = "com.github.rjcorwin.mew.proposal" // mcp/proposal to this node (MEW-L3)
 	IntentRequest  wire.Intent = "com.github.rjcorwin.mew.request"  // mcp/request to this node, for a tool that is switched on
-	// IntentForward is for a chat in one of the conversations with agents that the space sees. The chat goes on to the
-	// agent (MEW-L6).
+	// IntentForward is for a chat that a participant writes in a conversation of the mesh that the space sees. The node
+	// forwards the chat to the agent in that conversation (MEW-L6).
 	IntentForward wire.Intent = "com.github.rjcorwin.mew.forward"
 	Intents                   = "com.github.rjcorwin.mew.*" // a pattern for all of them
 )

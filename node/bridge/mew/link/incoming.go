@@ -71,7 +71,7 @@ func (m *membership) handle(ctx context.Context, conn *websocket.Conn, data []by
 }
 
 // isForNode reports whether the node handles an envelope: a chat, proposal or request to the node, a chat to everybody
-// if the link accepts those, or an envelope that refers to an earlier one in which the node may have a part.
+// if the link accepts those, or an envelope that refers to an earlier one that may concern the node.
 func (m *membership) isForNode(e *envelope.Envelope, me string) bool {
 	toUs := slices.Contains(e.To, me)
 	switch e.Kind {

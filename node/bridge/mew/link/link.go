@@ -26,6 +26,7 @@ const (
 	echoPatience    = 10 * time.Second // the normal membership.echoPatience
 	linkWorkers     = 4
 	linkQueue       = 256    // envelopes that wait for one worker
+	maxCorrelated   = 16     // ids in a correlation_id that the link looks up
 	maxParticipants = 10_000 // participants of a space that a link remembers
 	maxStreams      = 500    // streams of a space that a link remembers
 	// maxStreamBytes bounds the description of one stream, and maxCapsBytes the capabilities of all participants, in
@@ -140,7 +141,7 @@ func (l *Link) queue(j job) {
 		if j.e.Kind == envelope.KindProposal {
 			l.dropProposal(&j)
 		}
-		if n := l.dropped.Add(1); n&(n-1) == 0 { // log only powers of two
+		if n := l.dropped.Add(1); n&(n-1) == 0 { // log only if n is a power of two
 			l.log.Warn("drop envelopes to this node, because their queue is full", "dropped", n)
 		}
 	}

@@ -77,7 +77,7 @@ func (l *Link) proposalTerm(id string) string { return l.records.key("prop", env
 // closeProposals withdraws the questions about proposals that the envelope in j withdraws or fulfills. If proposerOnly
 // is true, the sender must be the proposer.
 func (l *Link) closeProposals(ctx context.Context, j job, reason string, proposerOnly bool) error {
-	for _, id := range j.e.Correlation[:min(len(j.e.Correlation), 16)] {
+	for _, id := range j.e.Correlation[:min(len(j.e.Correlation), maxCorrelated)] {
 		for rec, err := range store.AllRecords(ctx, l.records.store, nsLinks, l.proposalTerm(id), time.Now()) {
 			if err != nil {
 				return err
@@ -156,7 +156,8 @@ func (l *Link) fulfill(ctx context.Context, c bridge.Call) (bridge.Reply, error)
 	return bridge.Reply{Payload: &end}, nil
 }
 
-// runProposal runs a proposal to this node alone: a tool call that the owner's approval permits this once.
+// runProposal runs a proposal that named only this node. It must be a tool call. The tool need not be in policy.tools,
+// because the owner approved this call.
 func (l *Link) runProposal(ctx context.Context, from string, proposal wire.Value) wire.Value {
 	params, _ := proposal.Get("params")
 	name := params.GetStr("name")
@@ -170,7 +171,7 @@ func (l *Link) runProposal(ctx context.Context, from string, proposal wire.Value
 // closePayload returns the payload that closes the conversation about a request with its result.
 func closePayload(result wire.Value) wire.Value {
 	status := "completed"
-	if _, bad := result.Get("error"); bad {
+	if _, failed := result.Get("error"); failed {
 		status = "failed"
 	}
 	return wire.Obj(append([]wire.Member{wire.TextField("action", wire.ActionClose), wire.TextField("status", status)}, result.Members()...)...)
@@ -186,9 +187,10 @@ func copyResult(v, answer wire.Value) wire.Value {
 	return v
 }
 
-// handleResponse handles the answer to a request of this node. It ends the conversation about the proposal.
+// handleResponse handles the answer to a request by which this node fulfilled a proposal. It ends the conversation about
+// that proposal.
 func (l *Link) handleResponse(ctx context.Context, j job) error {
-	for _, id := range j.e.Correlation[:min(len(j.e.Correlation), 16)] {
+	for _, id := range j.e.Correlation[:min(len(j.e.Correlation), maxCorrelated)] {
 		s, ok := load[sentEnvelope](ctx, l.records, "sent", id)
 		if !ok || s.Proposal == "" || !slices.Contains(s.To, j.e.From) {
 			continue
@@ -248,6 +250,7 @@ func (l *Link) handleRequest(ctx context.Context, j job) error {
 	return nil
 }
 
+// rpcAnswer returns a JSON-RPC response with the members of result: "result" or "error".
 func rpcAnswer(id, result wire.Value) wire.Value {
 	members := []wire.Member{wire.TextField("jsonrpc", "2.0")}
 	if !id.IsNull() {
@@ -283,8 +286,8 @@ func (l *Link) handleToolCall(ctx context.Context, j job, id wire.Value) error {
 	return l.submit(ctx, &j.e, in)
 }
 
-// sendResponse answers the request of a conversation, or the one that fulfilled the proposal of a conversation. It
-// answers each request once.
+// sendResponse answers the tool call of a conversation, or the request by which this node fulfilled the proposal of a
+// conversation. It answers each request once.
 func (l *Link) sendResponse(ctx context.Context, conv wire.ConversationID, payload wire.Value) error {
 	a, ok := load[storedRequest](ctx, l.records, "asked", string(conv))
 	if !ok {
@@ -310,7 +313,7 @@ func (l *Link) answerExpired(ctx context.Context) {
 	for rec, err := range store.AllRecords(ctx, l.records.store, nsLinks, l.cfg.Name+"/expired", time.Now()) {
 		var conv wire.ConversationID
 		if err = cmp.Or(err, json.Unmarshal(rec.Body, &conv)); err == nil {
-			err = cmp.Or(l.reject(ctx, conv, "timeout"), l.sendResponse(ctx, conv, fault)) // the conversation is about one of them
+			err = cmp.Or(l.reject(ctx, conv, "timeout"), l.sendResponse(ctx, conv, fault)) // one of them has nothing to do
 		}
 		if err != nil {
 			if _, again := errors.AsType[*client.SendError](l.deliveryError("", err, time.Time{})); again {

@@ -48,7 +48,7 @@ type membership struct {
 	conn   *websocket.Conn // nil: the node is not in the space
 	space  spaceState
 	pause  pauseState
-	echoes map[string]chan outcome
+	echoes map[string]chan outcome // by envelope id: the calls of sayForAnswer that wait
 }
 
 func (m *membership) status() bridge.LinkStatus {
@@ -84,11 +84,11 @@ func (m *membership) run(ctx context.Context) {
 			m.reportDown()
 			continue
 		}
-		pause := wait/2 + rand.N(wait/2+1)
-		m.setState(bridge.LinkConnecting, err, time.Now().Add(pause))
-		m.log.Info("the link to the space ended and will connect again", "in", pause, "err", err)
+		delay := wait/2 + rand.N(wait/2+1)
+		m.setState(bridge.LinkConnecting, err, time.Now().Add(delay))
+		m.log.Info("the link to the space ended and will connect again", "in", delay, "err", err)
 		select {
-		case <-time.After(pause):
+		case <-time.After(delay):
 		case <-m.wake:
 		case <-ctx.Done():
 		}
@@ -120,9 +120,9 @@ func (m *membership) reportDown() {
 	m.setState(bridge.LinkDown, errors.New(reason+"; run agentmesh mew connect to join again"), time.Time{})
 }
 
-// dial connects to the gateway. The caller calls stopTimers when the welcome comes. After joinAfter without a welcome,
-// the link sends a join message, for a gateway that ignores the token in the header, and after welcomeBy the connection
-// ends.
+// dial connects to the gateway. The caller must call stopTimers when the welcome comes. After joinAfter without a
+// welcome, the link sends a join message, for a gateway that ignores the token in the header, and after welcomeBy the
+// connection ends.
 func (m *membership) dial(ctx context.Context) (conn *websocket.Conn, stopTimers func(), err error) {
 	ctx, cancel := context.WithTimeout(ctx, welcomeBy)
 	defer cancel()

@@ -92,12 +92,13 @@ func (m *membership) put(d *envelope.Draft) error {
 // If no such echo arrives in time, but the gateway has read the envelope, say assumes that the space accepted it.
 // Otherwise the connection may be broken, and the error is errLinkEnded.
 func (m *membership) say(ctx context.Context, d envelope.Draft) error {
-	_, err := m.sayFor(ctx, d)
+	_, err := m.sayForAnswer(ctx, d)
 	return err
 }
 
-// sayFor sends an envelope like say, and returns the payload of the gateway's answer if the gateway sends one (MEW-27).
-func (m *membership) sayFor(ctx context.Context, d envelope.Draft) (answer wire.Value, err error) {
+// sayForAnswer sends an envelope like say, and returns the payload of the gateway's answer if the gateway sends one
+// (MEW-27).
+func (m *membership) sayForAnswer(ctx context.Context, d envelope.Draft) (answer wire.Value, err error) {
 	c := make(chan outcome, 1)
 	m.mu.Lock()
 	if d.ID == "" {

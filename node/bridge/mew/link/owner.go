@@ -109,7 +109,7 @@ func (l *Link) Say(ctx context.Context, data []byte) (status int, body []byte, e
 	if (s.Kind == envelope.KindRequest || s.Kind == envelope.KindReject) && l.space.isToNode(s.Correlation) {
 		return 0, nil, view.NewFault(http.StatusConflict, "the proposal is to this node; decide it with agentmesh mew approve, agentmesh mew reject or agentmesh approvals")
 	}
-	answer, err := l.space.sayFor(ctx, s)
+	answer, err := l.space.sayForAnswer(ctx, s)
 	if err != nil {
 		return 0, nil, sayFault(err)
 	}

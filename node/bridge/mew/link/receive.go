@@ -131,8 +131,8 @@ func (l *Link) accept(ctx context.Context, j job, intent wire.Intent, payload wi
 	return bridge.Outcome{}, wire.ErrConversationClosed
 }
 
-// conversations returns the conversations to which a chat may belong, the likeliest first: the conversation of the
-// envelope that the chat answers, or of its context, or else the only open one; and last a new one.
+// conversations returns the conversations to which a chat may belong, the likeliest first, and last a new one. The
+// likeliest is the one of the envelope that the chat answers, or else of the chat's context, or else the only open one.
 func (l *Link) conversations(ctx context.Context, j *job, peer wire.AgentID) []wire.ConversationID {
 	var out []wire.ConversationID
 	for _, id := range j.e.Correlation[:min(len(j.e.Correlation), 8)] {
@@ -164,9 +164,9 @@ func (l *Link) hasConversation(ctx context.Context, peer wire.AgentID, conv wire
 
 func (l *Link) passesFilter(e *envelope.Envelope, text string) bool {
 	f := l.cfg.Policy.Filter
-	has := func(list []string, s string) bool { return len(list) == 0 || slices.Contains(list, s) }
+	admits := func(list []string, s string) bool { return len(list) == 0 || slices.Contains(list, s) }
 	lower := strings.ToLower(text)
-	return has(f.Types, e.Kind) && has(f.From, e.From) && (len(f.Keywords) == 0 ||
+	return admits(f.Types, e.Kind) && admits(f.From, e.From) && (len(f.Keywords) == 0 ||
 		slices.ContainsFunc(f.Keywords, func(w string) bool { return strings.Contains(lower, strings.ToLower(w)) }))
 }
 
@@ -194,7 +194,7 @@ func (l *Link) acknowledge(ctx context.Context, key, status string) {
 // cancelChat withdraws a chat that the owner has not read. If the chat waits for the owner's approval, the question is
 // withdrawn; otherwise the node takes the cancellation like any message.
 func (l *Link) cancelChat(ctx context.Context, j job) error {
-	for _, id := range j.e.Correlation[:min(len(j.e.Correlation), 16)] {
+	for _, id := range j.e.Correlation[:min(len(j.e.Correlation), maxCorrelated)] {
 		key := envelope.Digest(j.e.From, id)
 		chat, ok := load[storedChat](ctx, l.records, "chat", key)
 		if !ok || chat.From != j.e.From || chat.Acknowledged == statusRead {
@@ -221,9 +221,9 @@ func (l *Link) withdraw(ctx context.Context, j job, conv wire.ConversationID, in
 	return err
 }
 
-// noteAcknowledgement stores what a participant acknowledged about envelopes of the node.
+// noteAcknowledgement stores a participant's acknowledgement of envelopes that the node sent.
 func (l *Link) noteAcknowledgement(ctx context.Context, e *envelope.Envelope) {
-	for _, id := range e.Correlation[:min(len(e.Correlation), 16)] {
+	for _, id := range e.Correlation[:min(len(e.Correlation), maxCorrelated)] {
 		if s, ok := load[sentEnvelope](ctx, l.records, "sent", id); ok && s.Peer == e.From {
 			s.Marked = envelope.ToPrintable(cmp.Or(e.Payload.GetStr("status"), "received"), 32)
 			l.records.apply(ctx, l.records.remember("sent", id, s, keepSent, false))

@@ -69,7 +69,7 @@ type storedRequest struct {
 
 // load reads a record of the link. ok is false if the record does not exist or cannot be read.
 func load[T any](ctx context.Context, r *records, kind, rest string) (v T, ok bool) {
-	if rest == "" || len(rest) > 300 {
+	if rest == "" || len(rest) > 300 { // a foreign id may be too long for a key
 		return v, false
 	}
 	_, ok, err := store.ReadRecord(ctx, r.store, nsLinks, r.key(kind, rest), &v, time.Now())
@@ -98,10 +98,12 @@ func (r *records) remember(kind, rest string, body any, keep time.Duration, inCo
 	return store.Change{Record: rec, IfRev: store.Any}
 }
 
+// drop returns the change that deletes a record.
 func (r *records) drop(kind, rest string) store.Change {
 	return store.Change{Record: store.Record{NS: nsLinks, Key: r.key(kind, rest)}, IfRev: store.Any, Delete: true}
 }
 
+// apply makes changes. It only logs an error.
 func (r *records) apply(ctx context.Context, changes ...store.Change) {
 	if err := r.store.Apply(ctx, changes, time.Now()); err != nil && ctx.Err() == nil {
 		r.log.Warn("store the state of the link", "err", err)

@@ -52,7 +52,7 @@ const (
 // participants opened.
 func (l *Link) Conversations(ctx context.Context) ([]Conversation, error) {
 	var out []Conversation
-	for _, term := range []string{"/brought", "/opened"} {
+	for _, term := range []string{"/brought", "/opened"} { // by the owner, by participants
 		for rec, err := range store.AllRecords(ctx, l.records.store, nsLinks, l.cfg.Name+term, time.Now()) {
 			if err != nil {
 				return nil, err
@@ -235,16 +235,16 @@ func (l *Link) share(ctx context.Context, c Conversation) error {
 	return nil
 }
 
-// newExcerpt returns the chat with which the space sees an entry of a conversation.
+// newExcerpt returns the chat that shows the space an entry of a conversation.
 func (l *Link) newExcerpt(c Conversation, e store.Entry, text string) envelope.Draft {
-	who, way := string(c.Peer), "in"
+	speaker, direction := string(c.Peer), "in"
 	if e.Out {
-		who, way = string(l.b.cfg.Mesh.ID()), "out"
+		speaker, direction = string(l.b.cfg.Mesh.ID()), "out"
 	}
 	s := envelope.Draft{
 		ID: "am-b-" + envelope.Digest(string(c.Peer), string(c.Conv), strconv.FormatUint(e.N, 10)), Kind: envelope.KindChat, Context: string(c.Conv),
-		Payload: wire.Obj(wire.TextField("text", who+": "+text), wire.TextField("format", "plain"),
-			wire.Field(transitMember, wire.Obj(wire.TextField("conversation_id", string(c.Conv)), wire.TextField("agent_id", string(c.Peer)), wire.TextField("direction", way)))),
+		Payload: wire.Obj(wire.TextField("text", speaker+": "+text), wire.TextField("format", "plain"),
+			wire.Field(transitMember, wire.Obj(wire.TextField("conversation_id", string(c.Conv)), wire.TextField("agent_id", string(c.Peer)), wire.TextField("direction", direction)))),
 	}
 	if c.To != "" {
 		s.To = []string{c.To}
@@ -309,11 +309,11 @@ func (l *Link) sendForward(ctx context.Context, from string, payload wire.Value)
 
 // follow reacts to events in the node, until ctx ends.
 func (b *Bridge) follow(ctx context.Context) {
-	b.cfg.Mesh.Follow(ctx, func(c bridge.Event) {
-		if c.Item != nil {
-			b.followItem(ctx, *c.Item)
+	b.cfg.Mesh.Follow(ctx, func(e bridge.Event) {
+		if e.Item != nil {
+			b.followItem(ctx, *e.Item)
 		}
-		if c.Missing || c.Conv != (store.ConvKey{}) {
+		if e.Missing || e.Conv != (store.ConvKey{}) {
 			for _, l := range b.links {
 				waiting.Wake(l.shareWake)
 			}

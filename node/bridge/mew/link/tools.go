@@ -73,7 +73,7 @@ func (l *Link) runTool(ctx context.Context, from, tool string, arguments wire.Va
 		wire.Field("content", wire.Arr(text)), wire.Field("structuredContent", v))))
 }
 
-// toolFault is an error of the participant that called a tool.
+// toolFault is the error for a tool call with invalid arguments. Its text is for the caller.
 type toolFault struct{ text string }
 
 func (e *toolFault) Error() string { return e.text }
@@ -102,7 +102,7 @@ func (l *Link) discover(ctx context.Context, arguments wire.Value) (wire.Value, 
 	return wire.Obj(wire.Field("agents", wire.Arr(list...))), nil
 }
 
-const maxToolText = 64 << 10
+const maxToolText = 64 << 10 // bytes
 
 // sendFor sends a participant's message to an agent. It sends over another link only if a rule allows that (MEW-L6).
 func (l *Link) sendFor(ctx context.Context, from string, arguments wire.Value) (wire.Value, error) {

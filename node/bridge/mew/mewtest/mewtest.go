@@ -37,7 +37,7 @@ type Server interface {
 type Rig[G Server] struct {
 	T      testing.TB
 	dir    string
-	G      G
+	G      G // the gateway
 	Server *httptest.Server
 	Dial   websocket.Dialer
 	Cancel context.CancelFunc
@@ -213,7 +213,7 @@ func (p *Player) Send(texts ...string) {
 	}
 }
 
-// Next returns the next message as text.
+// Next returns the type and the text of the next message.
 func (p *Player) Next() (websocket.Type, string) {
 	p.t.Helper()
 	timeout := time.AfterFunc(20*time.Second, p.Conn.Abort)
@@ -246,7 +246,7 @@ func (p *Player) Want(kind string) wire.Value {
 	return v
 }
 
-// Until skips to the next envelope of a kind.
+// Until skips to the next envelope of a kind and returns it.
 func (p *Player) Until(kind string) wire.Value {
 	p.t.Helper()
 	for {
@@ -343,7 +343,7 @@ func (r *Rig[G]) Post(name, token, body string) (int, string) {
 // Get returns a member, or null if it is absent.
 func Get(v wire.Value, key string) wire.Value { v, _ = v.Get(key); return v }
 
-// Held returns the capabilities of a participant, as the gateway's welcome lists them.
+// Held returns the capabilities of the player, as the gateway lists them in a welcome.
 func (p *Player) Held() string {
 	p.t.Helper()
 	p.Send(`{"type":"join"}`)
@@ -382,13 +382,13 @@ func About(v wire.Value) string {
 	return Text(c.At(0))
 }
 
-// Control sends an envelope to the node and returns the node's answer of a kind.
-func (p *Player) Control(kind, payload, answer string) wire.Value {
+// Control sends an envelope to the node and returns the node's answer, which is of the kind answerKind.
+func (p *Player) Control(kind, payload, answerKind string) wire.Value {
 	p.t.Helper()
 	id := envelope.NewID()
 	p.Send(`{"id":"` + id + `","kind":"` + kind + `","to":["node"],"payload":` + payload + `}`)
 	for {
-		if v := p.FromNode(answer); About(v) == id {
+		if v := p.FromNode(answerKind); About(v) == id {
 			return v
 		}
 	}
