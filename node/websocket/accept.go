@@ -16,16 +16,16 @@ import (
 // handshakeTimeout bounds the peer's part of the handshake.
 const handshakeTimeout = 10 * time.Second
 
-// readBuffer is small because every idle connection has one. A larger message is read directly into its own buffer.
-// Gorilla accepts only readers of more than 256 bytes.
-const readBuffer = 512
+// readBufferSize is small because every idle connection has a read buffer. A larger message is read directly into
+// its own buffer. Gorilla accepts only readers of more than 256 bytes.
+const readBufferSize = 512
 
 // IsUpgrade reports whether a request asks for a WebSocket.
 func IsUpgrade(r *http.Request) bool { return websocket.IsWebSocketUpgrade(r) }
 
-// Accept takes over the connection of an HTTP/1.1 request. After an error, the request is done: Accept has refused it,
-// with 403 for a foreign origin, or has closed its connection. The handler may return at once; the connection lives
-// until Read returns an error.
+// Accept takes over the connection of an HTTP/1.1 request. The handler may return at once; the connection lives until
+// Read returns an error. If Accept fails, it has already refused the request, with 403 for a foreign origin, or closed
+// its connection.
 func Accept(w http.ResponseWriter, r *http.Request, opt Options) (*Conn, error) {
 	c := &Conn{opt: opt.orDefault()}
 	up := websocket.Upgrader{
@@ -63,12 +63,12 @@ func (t responseWriter) Hijack() (net.Conn, *bufio.ReadWriter, error) {
 	}
 	t.c.conn = conn
 	queued := &queuedConn{conn, t.c}
-	t.c.in, t.c.waiter = bufio.NewReaderSize(queued, readBuffer), newWaiter(conn)
+	t.c.in, t.c.waiter = bufio.NewReaderSize(queued, readBufferSize), newWaiter(conn)
 	rw.Reader = t.c.in // gorilla uses the buffer that it gets
 	return queued, rw, nil
 }
 
-// Dialer opens the connection of a WebSocket: TCP for ws, TLS for wss. It decides which addresses may be called.
+// Dialer opens the connection of a WebSocket: TCP for ws, TLS for wss. It decides which addresses may be dialed.
 // client.HTTP.Connect is a Dialer.
 type Dialer func(ctx context.Context, u *url.URL) (net.Conn, error)
 
@@ -99,7 +99,7 @@ func Dial(ctx context.Context, dial Dialer, target string, opt Options) (*Conn, 
 	}
 	d := websocket.Dialer{
 		NetDialContext: connect, NetDialTLSContext: connect,
-		HandshakeTimeout: handshakeTimeout, ReadBufferSize: readBuffer, WriteBufferPool: noBuffers{}, WriteBufferSize: 256,
+		HandshakeTimeout: handshakeTimeout, ReadBufferSize: readBufferSize, WriteBufferPool: noBuffers{}, WriteBufferSize: 256,
 	}
 	ws, resp, err := d.DialContext(ctx, u.String(), c.opt.Header)
 	if errors.Is(err, websocket.ErrBadHandshake) && resp != nil {

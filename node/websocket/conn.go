@@ -73,8 +73,8 @@ type Conn struct {
 	ws     *websocket.Conn // reads; see queuedConn for writing
 	in     *bufio.Reader   // of ws; nil after Dial
 	waiter *waiter         // nil if in is nil
-	client bool
-	opened bool // the handshake is over; set before Accept or Dial returns
+	client bool            // opened by Dial, so our frames are masked
+	opened bool            // the handshake is over; set before Accept or Dial returns
 
 	activity peerActivity
 	buf      *bytes.Buffer // the message that Read has returned; nil while Read waits
@@ -85,7 +85,7 @@ type Conn struct {
 	ending  bool        // the connection takes no more frames
 	slow    bool        // the peer overflowed its queue; the writer must not extend the deadline
 	fault   *CloseError // why the connection ends
-	timer   *time.Timer
+	timer   *time.Timer // calls tick; nil if it never does
 	pings   pingList
 	writers sync.WaitGroup
 
@@ -125,7 +125,7 @@ func (t *queuedConn) Write(p []byte) (int, error) {
 	}
 	t.c.mu.Lock()
 	defer t.c.mu.Unlock()
-	t.c.end(&Frame{bytes: bytes.Clone(p), head: len(p)})
+	t.c.end(&Frame{bytes: bytes.Clone(p), head: len(p)}) // gorilla has encoded the whole frame
 	return len(p), nil
 }
 
@@ -321,21 +321,21 @@ func (c *Conn) Read() (Type, []byte, error) {
 func (c *Conn) readMessage() (Type, error) {
 	t, r, err := c.ws.NextReader()
 	if err == nil {
-		c.buf = readBuffers.Get().(*bytes.Buffer)
+		c.buf = messageBuffers.Get().(*bytes.Buffer)
 		c.buf.Reset()
 		_, err = c.buf.ReadFrom(r)
 	}
 	return Type(t), err
 }
 
-// readBuffers lends a buffer for a message while it is handled, so that an idle connection has none.
-var readBuffers = sync.Pool{New: func() any { return new(bytes.Buffer) }}
+// messageBuffers lends a buffer for a message while it is handled, so that an idle connection has none.
+var messageBuffers = sync.Pool{New: func() any { return new(bytes.Buffer) }}
 
-const maxPooled = 64 << 10
+const maxPooled = 64 << 10 // bytes; larger buffers are not reused
 
 func (c *Conn) release() {
 	if c.buf != nil && c.buf.Cap() <= maxPooled {
-		readBuffers.Put(c.buf)
+		messageBuffers.Put(c.buf)
 	}
 	c.buf = nil
 }

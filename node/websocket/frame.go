@@ -47,6 +47,7 @@ func (f *Frame) Payload() []byte { return f.bytes[f.head:] }
 // Type returns the type of the message.
 func (f *Frame) Type() Type { return Type(f.bytes[0] &^ bitFinal) }
 
+// encode encodes a message of one frame. The head has one of the three forms of a length (RFC 6455 §5.2).
 func encode(op byte, payload []byte) *Frame {
 	b := make([]byte, 0, maxFrameHead+len(payload))
 	switch n := len(payload); {
