@@ -43,9 +43,9 @@ func ParseAddress(s string) (Address, error) {
 	return a, a.Validate()
 }
 
-// Party returns the text that shows a party to people. For a foreign peer, it is the peer's name, or else the id in the
-// peer's address, followed by the network; for an agent of the mesh, its name, or else its agent id. The text is
-// untrusted.
+// Party returns a text that names a party to people. For a foreign peer, it is the peer's name, or else the id in the
+// peer's address, and then the network in parentheses. For an agent of the mesh, it is the agent's name, or else the
+// agent id. The text is untrusted.
 func Party(name, address, id string) string {
 	a, err := ParseAddress(address)
 	switch {

@@ -78,8 +78,8 @@ func NewLinkMeter(l LinkLimits) *LinkMeter {
 	}
 }
 
-// Charge takes what a message draws and returns true. If a limit is used up, it takes nothing, and returns the time
-// until there is room again and false.
+// Charge takes what a message draws and returns true. If a limit is used up, it takes nothing, and returns false and
+// the time until there is room again.
 func (m *LinkMeter) Charge(d Draw, now time.Time) (wait time.Duration, ok bool) {
 	if d == DrawNothing {
 		return 0, true

@@ -128,7 +128,7 @@ type LinkStatus struct {
 	Retry time.Time `json:"retry_at,omitzero"`
 }
 
-// Set changes the state, and forgets when the link tries again. fault is what the owner sees of the last failure.
+// Set changes the state and clears Retry. fault is what the owner sees of the last failure.
 func (s *LinkStatus) Set(state LinkState, fault string) {
 	if s.State != state {
 		s.State, s.Since = state, time.Now().UTC()

@@ -58,7 +58,7 @@ type Inbound struct {
 	Hold  bool // the foreign protocol requires the owner's approval, whoever the sender is (MS-28, MS-34)
 }
 
-// UnprovenKey is the key of an agent whose id is not derived from it, as shown to the owner (AM-2).
+// UnprovenKey is the key of an agent whose id is not derived from that key, as shown to the owner (AM-2).
 type UnprovenKey = client.UnprovenKey
 
 // The values of [Inbound.Verified].
@@ -99,7 +99,7 @@ type Delivery struct {
 type Delivered struct {
 	Reply  *wire.Message // the verified answer; nil if it did not come at once
 	Raw    []byte        // the answer as received
-	Digest [32]byte      // of the bytes over which the signature of Reply verified; zero: they are its JCS form
+	Digest [32]byte      // of the bytes over which the signature of Reply verified; zero if those are in JCS form
 	Queued bool          // handed to a service that stores it; the answer comes later (AM-49)
 }
 

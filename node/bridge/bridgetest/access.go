@@ -31,7 +31,7 @@ func (s Suite) peers(t *testing.T) {
 	f := s.open(t)
 	one, again, other := f.inject(s.Peers[0], 1), f.inject(s.Peers[0], 2), f.inject(s.Peers[1], 3)
 	for i, c := range []call{one, again, other} {
-		peer := s.Peers[i/2]
+		peer := s.Peers[i/2] // the first two calls are of one peer
 		if c.in.Address != s.Address(peer).String() || c.in.Principal != s.Principal(peer) {
 			t.Errorf("%s came in as %s, principal %s, want %s, %s",
 				peer, c.in.Address, c.in.Principal, s.Address(peer), s.Principal(peer))

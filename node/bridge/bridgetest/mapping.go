@@ -112,7 +112,7 @@ func (s Suite) reconnect(t *testing.T) {
 		t.Fatalf("test payload: %v", err)
 	}
 	if c := f.inject(peer, 1); c.err != nil {
-		t.Fatalf("before: %v", c.err)
+		t.Fatalf("message before the break: %v", c.err)
 	}
 	f.bridge.Disconnect()
 	d := f.newDelivery(peer, kind.Intent, payload)

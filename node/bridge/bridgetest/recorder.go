@@ -12,7 +12,8 @@ import (
 	"github.com/agentmesh/agentmesh/store"
 )
 
-// nsMarks is the namespace in which the recorder leaves a mark in the step that accepts a message.
+// nsMarks is the namespace of the recorder's marks. The recorder adds a mark to the changes in [bridge.Inbound].Records,
+// so the mark shows whether the node made these changes.
 const nsMarks = "bridgetest"
 
 // call is one message that the bridge handed to the node.
@@ -28,7 +29,7 @@ type recorder struct {
 	t *testing.T
 	bridge.Mesh
 	store      store.Store
-	deliveries chan bridge.Delivery // of messages of the node; the bridge has already delivered them
+	deliveries chan bridge.Delivery // the node's messages that the bridge has delivered
 
 	transportSet chan struct{} // closed when transport is set
 	transport    bridge.Transport
