@@ -30,6 +30,7 @@ func (c *agentrelayCmd) Run(ctx context.Context, s streams) error {
 	return c.compare(ctx, s, entrant{messageKind: agentRelayThought, start: startAgentRelay})
 }
 
+// benchAgent returns the agent id of the client with this place; see [host].
 func benchAgent(place int) string { return fmt.Sprintf("bench-%d", place) }
 
 // startAgentRelay starts a relay without limits on messages, and registers the sender, n receivers and one more client.

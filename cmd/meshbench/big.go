@@ -16,14 +16,14 @@ import (
 // databaseFile is the name of agentmesh's database in a data directory.
 const databaseFile = "agentmesh.db"
 
-// big is a directory of many cards, opened in this process.
-type big struct {
+// bigDirectory is a directory of many cards, opened in this process.
+type bigDirectory struct {
 	*bolt.Store
 	registry *directory.Registry
 	corpus   *corpus
 }
 
-func openBig(ctx context.Context, dir string) (*big, error) {
+func openBig(ctx context.Context, dir string) (*bigDirectory, error) {
 	if err := os.MkdirAll(dir, 0o700); err != nil {
 		return nil, err
 	}
@@ -31,7 +31,7 @@ func openBig(ctx context.Context, dir string) (*big, error) {
 	if err != nil {
 		return nil, err
 	}
-	return &big{
+	return &bigDirectory{
 		Store:    st,
 		registry: directory.New(directory.Config{Store: st, BaseURL: "http://127.0.0.1/v1", Local: true}),
 		corpus:   newCorpus("big"),
@@ -73,7 +73,7 @@ func fillBig(ctx context.Context, p *progress, dir string, n int) (err error) {
 }
 
 // renew renews card i as its owner would.
-func (b *big) renew(ctx context.Context, i int) error {
+func (b *bigDirectory) renew(ctx context.Context, i int) error {
 	_, err := b.registry.Renew(ctx, b.corpus.id(i), directory.Submission{Bearer: benchCredential})
 	return err
 }

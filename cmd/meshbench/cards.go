@@ -20,7 +20,7 @@ type corpus struct {
 
 type keyPair struct {
 	private *signing.PrivateKey
-	text    string
+	text    string // the public key, as on a card
 }
 
 // corpusKeys is the number of keys that the cards share, because a key for each card would take long to make.
@@ -90,5 +90,5 @@ func capability(n int) string { return "skill-" + strconv.Itoa(n) }
 
 // wordOf returns the n-th most frequent word. The words share prefixes as real words do.
 func wordOf(n uint64) string {
-	return strconv.FormatUint(n*2654435761%(1<<32)+36, 36)
+	return strconv.FormatUint(n*2654435761%(1<<32)+36, 36) // the factor scatters the numbers (Knuth)
 }

@@ -19,7 +19,7 @@ import (
 // child is a server in its own process, so that its processor time can be measured apart from the client's.
 type child struct {
 	cmd *exec.Cmd
-	in  io.Closer
+	in  io.Closer // standard input of the process
 	// The following fields come from the first line that the process prints: JSON, except for a MEW gateway.
 	PID       int    `json:"pid"`
 	URL       string `json:"url"` // without a path
@@ -65,6 +65,7 @@ func startChild(cmd *exec.Cmd, script any, parse func(c *child, line []byte) err
 	return c, nil
 }
 
+// parseInfo reads the line of JSON that a child prints first.
 func parseInfo(c *child, line []byte) error { return json.Unmarshal(line, c) }
 
 func startControl(ctx context.Context, sc script) (*child, error) {

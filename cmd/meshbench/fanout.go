@@ -113,7 +113,7 @@ func (c *fanout) measure(ctx context.Context, s streams, tested entrant, program
 		}
 		defer func() { err = errors.Join(err, relay.stop()) }()
 		kind := tested.messageKind
-		kind.delivered, kind.greets = nil, false
+		kind.delivered, kind.greets = nil, false // the relay adds nothing and sends nothing of its own
 		if relayClient, err = newLoadClient(ctx, relay, kind, n); err != nil {
 			return nil, err
 		}

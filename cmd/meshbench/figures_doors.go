@@ -74,6 +74,7 @@ func newToolCalls(base *url.URL, bearer string) traffic {
 	return traffic{base: base, status: http.StatusOK, check: requireText(`"structuredContent":{"items":[`), request: func(int) ([]byte, error) { return call, nil }}
 }
 
+// requireText returns a check that a response contains text.
 func requireText(text string) func(int, answer) error {
 	return func(_ int, a answer) error {
 		if !bytes.Contains(a.Body, []byte(text)) {

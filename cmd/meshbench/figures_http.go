@@ -52,7 +52,7 @@ func (s *study) measureHTTP(ctx context.Context) (err error) {
 	return nil
 }
 
-// measureLookups compares GET of a card, full and conditional, with a plain server, all in turn.
+// measureLookups compares GET of a card with a plain server, and a conditional GET with a full one, all in turn.
 func (s *study) measureLookups(ctx context.Context, b *bench, cpu func() time.Duration) error {
 	full := b.lookups()
 	conditional, err := b.conditionalLookups(ctx)

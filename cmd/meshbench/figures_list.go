@@ -33,8 +33,8 @@ func listQueries(n int) []listQuery {
 	}
 }
 
-// wordQuery returns the query of a text search (AM-53): words of the name, the last one also as a prefix, then words of
-// name and description.
+// wordQuery returns the query of a text search (AM-53) in three tiers: names with all words, names in which the last
+// word may be only a prefix, and then names and descriptions together, with the last word as a prefix.
 func wordQuery(list ...string) store.CardQuery {
 	withFamily := func(family string, list []string) []string {
 		out := make([]string, len(list))
@@ -126,7 +126,7 @@ func liveHeap() int64 {
 }
 
 // runQuery repeats one query for d and returns the number of cards on its page.
-func runQuery(ctx context.Context, b *big, q store.CardQuery, d time.Duration) (sample, int, error) {
+func runQuery(ctx context.Context, b *bigDirectory, q store.CardQuery, d time.Duration) (sample, int, error) {
 	q.Limit = 20
 	n := 0
 	got := drive(ctx, 1, d, func(ctx context.Context, _ int) error {
@@ -142,7 +142,7 @@ func runQuery(ctx context.Context, b *big, q store.CardQuery, d time.Duration) (
 }
 
 // startRenewals renews cards at a rate until the caller calls stop, which returns the rate that was reached.
-func (b *big) startRenewals(ctx context.Context, cards, rate int) (stop func() float64) {
+func (b *bigDirectory) startRenewals(ctx context.Context, cards, rate int) (stop func() float64) {
 	ctx, cancel := context.WithCancel(ctx)
 	due := make(chan struct{}, rate)
 	var done atomic.Int64

@@ -45,6 +45,7 @@ func registerMESS(ctx context.Context, base *url.URL, workers int) (*requesters,
 	return r, nil
 }
 
+// create returns an operation that creates a thread.
 func (r *requesters) create() operation {
 	t := traffic{base: r.base, status: http.StatusCreated, request: func(w int) ([]byte, error) {
 		return r.request(w, http.MethodPost, "requests", []byte(`{"intent":"dice two onions for the soup tonight","context":["the board is in the second drawer"],"requires":["knife"]}`)), nil

@@ -55,7 +55,7 @@ func (s *study) measureMessages(ctx context.Context) (err error) {
 	for i, c := range contenders[1:] {
 		fmt.Fprintf(&note, ", %s %.1f", c.name, medianOf(got[i+1], sample.cost))
 		for r, piece := range got[i+1] {
-			sums[r].Ops = 1
+			sums[r].Ops = 1 // so that sample.cost returns CPU
 			sums[r].CPU += time.Duration(piece.cost() * 1e3)
 		}
 	}
@@ -64,7 +64,7 @@ func (s *study) measureMessages(ctx context.Context) (err error) {
 	s.add(
 		newFigure(fmt.Sprintf("message: server CPU beside its pieces, %d senders", b.workers), ratio(got[0], sums, sample.cost), "×",
 			"%.0f µs beside %.0f µs%s; %.0f/s, p50 %.0f µs, p99 %.0f µs, %d errors %s", o.CPU, medianOf(sums, sample.cost), note.String(), o.Rate, o.P50, o.P99, o.Errors, o.Fault).withMax(1.25),
-		newFigure("read + canonicalise beside verify", ratio(read, verify, sample.cost), "×", "").withMax(0.08),
+		newFigure("read + canonicalize beside verify", ratio(read, verify, sample.cost), "×", "").withMax(0.08),
 	)
 	return ctx.Err()
 }
@@ -98,7 +98,7 @@ func newPieces() ([]contender, error) {
 			ed25519.Sign(private, text)
 			return nil
 		}, ownCPU},
-		{"read + canonicalise", 1, func(context.Context, int) error {
+		{"read + canonicalize", 1, func(context.Context, int) error {
 			_, err := parseSigned(raw)
 			return err
 		}, ownCPU},

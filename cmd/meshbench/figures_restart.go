@@ -80,6 +80,7 @@ func (s *study) killBusy(ctx context.Context) (word string, wantIDs []byte, err 
 	return word, wantIDs, nil
 }
 
+// search returns the page that a search finds, or nil if the request fails.
 func search(ctx context.Context, base *url.URL, q url.Values) []byte {
 	a, err := sendOnce(ctx, base, request(http.MethodGet, base, "/v1/agents?"+q.Encode(), nil), http.StatusOK)
 	if err != nil {
@@ -88,6 +89,7 @@ func search(ctx context.Context, base *url.URL, q url.Values) []byte {
 	return a.Body
 }
 
+// cardIDs returns the ids of the cards on a page, in order.
 func cardIDs(page []byte) []byte {
 	doc, err := wire.ParseObject(page)
 	if err != nil {
@@ -101,6 +103,7 @@ func cardIDs(page []byte) []byte {
 	return ids
 }
 
+// remove deletes a file, if there is one.
 func remove(path string) error {
 	if err := os.Remove(path); err != nil && !errors.Is(err, fs.ErrNotExist) {
 		return err

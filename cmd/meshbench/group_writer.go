@@ -20,6 +20,7 @@ type queuedWrite struct {
 	done chan error
 }
 
+// put is one row to write to a bucket.
 type put struct{ bucket, key, value []byte }
 
 // maxGroup bounds a group, as store/bolt bounds its own.

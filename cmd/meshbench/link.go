@@ -75,6 +75,7 @@ func (l *link) dial(ctx context.Context) error {
 	return nil
 }
 
+// exchangeOnce works like exchange, on the open connection. keep is false if the server closes the connection.
 func (l *link) exchangeOnce(request []byte) (a answer, keep bool, err error) {
 	if err := l.conn.SetDeadline(time.Now().Add(answerTimeout)); err != nil {
 		return answer{}, false, err

@@ -29,7 +29,7 @@ func drive(ctx context.Context, workers int, d time.Duration, op operation) samp
 			result := &results[w]
 			errorsInRow := 0
 			// Each worker makes at least one call: on a busy machine a short time may be over already.
-			for now := time.Now(); ctx.Err() == nil; {
+			for began := time.Now(); ctx.Err() == nil; {
 				err := op(ctx, w)
 				done := time.Now()
 				if err != nil {
@@ -39,10 +39,10 @@ func drive(ctx context.Context, workers int, d time.Duration, op operation) samp
 						result.fault = err.Error()
 					}
 				} else {
-					result.took = append(result.took, done.Sub(now))
+					result.took = append(result.took, done.Sub(began))
 					errorsInRow = 0
 				}
-				if now = done; !now.Before(end) || errorsInRow >= maxErrorsInRow {
+				if began = done; !done.Before(end) || errorsInRow >= maxErrorsInRow {
 					break
 				}
 			}

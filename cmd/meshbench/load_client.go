@@ -24,8 +24,8 @@ type messageKind struct {
 	// message returns a message of messageSize bytes that contains the mark and the number. It has every field that the
 	// protocol lets the sender set, so that the server adds as little as possible.
 	message func(mark, number string) string
-	// delivered returns a text that has the length of the message at a receiver, and the mark at the same offset. It is
-	// nil if receivers get the message as it was sent.
+	// delivered returns a stand-in for the message as receivers get it: equally long, with the mark in the same place. It
+	// is nil if receivers get the message as it was sent.
 	delivered func(sent string) string
 	greets    bool // the server greets each new connection
 }
@@ -39,7 +39,7 @@ type loadClient struct {
 	receivers []net.Conn
 	mark      string // in every message of this load client
 	size      int    // size of a message at a receiver
-	digits    int    // offset of the message number in a message at a receiver
+	numberAt  int    // offset of the message number in a message at a receiver
 
 	// The message with number n occupies slot n modulo maxWindow until every receiver has it.
 	missing   [maxWindow]atomic.Int64 // by slot: how many receivers do not have the message yet
@@ -103,15 +103,15 @@ func dialSocket(ctx context.Context, base, path, token string) (net.Conn, error)
 }
 
 // newLoadClient connects a sender and n receivers. If the server greets new connections, newLoadClient waits for the
-// greetings, because a server may finish the handshake before it delivers messages.
+// greetings, because a server may finish the handshake before it is ready to deliver messages.
 func newLoadClient(ctx context.Context, to *host, kind messageKind, n int) (*loadClient, error) {
 	c := &loadClient{messageKind: kind, server: to.child, freeSlots: make(chan struct{}, maxWindow), faults: make(chan error, n+1)}
 	c.mark = fmt.Sprintf("bench-%08x-", time.Now().UnixNano()&0xffffffff)
-	sample := c.nextMessage()
+	example := c.nextMessage()
 	if c.delivered != nil {
-		sample = c.delivered(sample)
+		example = c.delivered(example)
 	}
-	c.size, c.digits = len(sample), strings.Index(sample, c.mark)+len(c.mark)
+	c.size, c.numberAt = len(example), strings.Index(example, c.mark)+len(c.mark)
 	for i := range n + 1 {
 		conn, err := dialSocket(ctx, to.URL, c.path, to.token(i))
 		if err != nil {
@@ -206,7 +206,7 @@ func (c *loadClient) receive(in *bufio.Reader) error {
 	}
 }
 
-const closeFrame = 0x88
+const closeFrame = 0x88 // the first byte of a close frame
 
 // connectionError returns the error for a connection that ended: nil if we closed it.
 func (c *loadClient) connectionError(err error) error {
@@ -218,11 +218,11 @@ func (c *loadClient) connectionError(err error) error {
 
 // parseNumber returns the number of a message, and whether the message has our mark.
 func (c *loadClient) parseNumber(message []byte) (int64, bool) {
-	if string(message[c.digits-len(c.mark):c.digits]) != c.mark {
+	if string(message[c.numberAt-len(c.mark):c.numberAt]) != c.mark {
 		return 0, false
 	}
 	n := int64(0)
-	for _, d := range message[c.digits : c.digits+numberWidth] {
+	for _, d := range message[c.numberAt : c.numberAt+numberWidth] {
 		n = 10*n + int64(d-'0')
 	}
 	return n, true
@@ -326,6 +326,7 @@ func (c *loadClient) finish(before time.Duration, start time.Time, first int64) 
 	return s
 }
 
+// send sends the next n messages in one write.
 func (c *loadClient) send(n int) error {
 	c.batch = c.batch[:0]
 	for range n {
@@ -351,7 +352,7 @@ func (c *loadClient) awaitSlots(n int) error {
 					return fmt.Errorf("message %d of %d has not arrived at %d receivers in 30 s", i, c.sent, missing)
 				}
 			}
-			return errors.New("all messages arrived, but not all were counted")
+			return errors.New("every message arrived, but fewer slots became free than expected")
 		}
 	}
 	return nil

@@ -17,6 +17,7 @@ type mewCmd struct {
 	Rate int `default:"50000" help:"Deliveries per second in the rounds with both logs on."`
 }
 
+// mewChat is a chat to everybody in a MEW space. It has all fields, so the gateway adds nothing.
 var mewChat = messageKind{path: "/ws", greets: true, message: func(mark, number string) string {
 	return padMessage(`{"protocol":"mew/v0.4","id":"`+mark+number+`","ts":"2026-01-01T00:00:00.000Z","from":"p0","kind":"chat","payload":{"text":"`, `"}}`)
 }}
@@ -28,11 +29,11 @@ func (c *mewCmd) Run(ctx context.Context, s streams) error {
 	start := func(ctx context.Context, program, dir string, n int, env ...string) (*host, error) {
 		return startGateway(ctx, program, dir, n, false, env...)
 	}
-	return c.compare(ctx, s, entrant{messageKind: mewChat, start: start, measureExtra: c.withLogs})
+	return c.compare(ctx, s, entrant{messageKind: mewChat, start: start, measureExtra: c.measureWithLogs})
 }
 
-// withLogs runs rounds at the fixed rate with both logs of the gateway on, and counts the lines in the logs.
-func (c *mewCmd) withLogs(ctx context.Context, s streams, program, dir string, n int) (t caseResult, err error) {
+// measureWithLogs runs rounds at the fixed rate with both logs of the gateway on, and counts the lines in the logs.
+func (c *mewCmd) measureWithLogs(ctx context.Context, s streams, program, dir string, n int) (t caseResult, err error) {
 	t.name = fmt.Sprintf("%d receivers, both logs, %d/s", n, c.Rate)
 	g, err := startGateway(ctx, program, dir, n, true)
 	if err != nil {
