@@ -83,7 +83,7 @@ func (l *Link) sendChat(ctx context.Context, peer string, m wire.Message, id str
 		payload = payload.With("format", wire.Text(f))
 	}
 	l.records.apply(ctx, l.records.markOpen(l.address(peer).Pseudonym(), m.Conversation),
-		l.records.remember("sent", id, sentEnvelope{Conv: m.Conversation, Peer: peer}, keepSent, false))
+		l.records.remember("sent", id, sentEnvelope{Conv: m.Conversation, Peer: peer}, keepSent))
 	return l.space.say(ctx, envelope.Draft{ID: id, Kind: envelope.KindChat, To: []string{peer}, Correlation: correlation, Context: string(m.Conversation), Payload: payload})
 }
 

@@ -225,6 +225,7 @@ func (m *membership) statusPayload(ctx context.Context) wire.Value {
 	return wire.Obj(wire.Field("messages_in_context", wire.Int(int64(m.records.inContext(ctx)))), wire.TextField("status", status))
 }
 
+// beginPause pauses the node for the time in e or, without one, until a participant resumes the node.
 func (m *membership) beginPause(e *envelope.Envelope) {
 	m.mu.Lock()
 	defer m.mu.Unlock()

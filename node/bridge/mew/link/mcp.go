@@ -67,7 +67,7 @@ func proposalConv(link string, j *job) wire.ConversationID {
 }
 
 func (l *Link) rememberProposal(p storedProposal) store.Change {
-	c := l.records.remember("prop", string(p.Conv), p, keepChat, true)
+	c := l.records.rememberInContext("prop", string(p.Conv), p, keepChat)
 	c.Record.Terms = append(c.Record.Terms, l.proposalTerm(p.Envelope))
 	return c
 }
@@ -96,7 +96,7 @@ func (l *Link) closeProposals(ctx context.Context, j job, reason string, propose
 	return nil
 }
 
-// reject tells the space that a proposal is rejected, with the owner's reason if there is one, or else with reason.
+// reject sends the rejection of the proposal that a conversation is about, if the proposal is not settled yet.
 func (l *Link) reject(ctx context.Context, conv wire.ConversationID, reason string) error {
 	p, ok := load[storedProposal](ctx, l.records, "prop", string(conv))
 	if !ok {
@@ -109,6 +109,7 @@ func (l *Link) reject(ctx context.Context, conv wire.ConversationID, reason stri
 	return err
 }
 
+// rejection returns the envelope that rejects the proposal, with the owner's reason or else with reason.
 func (p storedProposal) rejection(reason string) envelope.Draft {
 	return envelope.Draft{
 		ID: "am-r-" + envelope.Digest(string(p.Conv)), Kind: envelope.KindReject, To: []string{p.From}, Correlation: []string{p.Envelope},
@@ -141,7 +142,7 @@ func (l *Link) fulfill(ctx context.Context, c bridge.Call) (bridge.Reply, error)
 	to, _ := envelope.ParseIDs(list)
 	request := p.request(to, l.Name(), payload)
 	if len(to) > 0 {
-		l.records.apply(ctx, l.records.remember("sent", request.ID, sentEnvelope{Conv: c.Conv, Peer: p.From, Proposal: p.Envelope, To: to}, keepSent, false))
+		l.records.apply(ctx, l.records.remember("sent", request.ID, sentEnvelope{Conv: c.Conv, Peer: p.From, Proposal: p.Envelope, To: to}, keepSent))
 	}
 	if err := l.space.say(ctx, request); err != nil {
 		return bridge.Reply{Hold: "the request could not be sent: " + envelope.ToPrintable(err.Error(), 200)}, nil
@@ -151,7 +152,7 @@ func (l *Link) fulfill(ctx context.Context, c bridge.Call) (bridge.Reply, error)
 		return bridge.Reply{}, nil
 	}
 	id, _ := request.Payload.Get("id")
-	l.records.apply(ctx, l.records.remember("asked", string(c.Conv), storedRequest{From: p.From, Envelope: request.ID, ID: id}, keepSent, false))
+	l.records.apply(ctx, l.records.remember("asked", string(c.Conv), storedRequest{From: p.From, Envelope: request.ID, ID: id}, keepSent))
 	end := closePayload(l.runProposal(ctx, p.From, payload)) // the close becomes the response
 	return bridge.Reply{Payload: &end}, nil
 }
@@ -259,6 +260,7 @@ func rpcAnswer(id, result wire.Value) wire.Value {
 	return wire.Obj(append(members, result.Members()...)...)
 }
 
+// respond sends the response to the mcp/request e, whose JSON-RPC id is id.
 func (l *Link) respond(e *envelope.Envelope, id, result wire.Value) {
 	l.space.answer(e, envelope.KindResponse, rpcAnswer(id, result))
 }
@@ -281,7 +283,7 @@ func (l *Link) handleToolCall(ctx context.Context, j job, id wire.Value) error {
 		fault(rpcParams, err.Error())
 		return err
 	}
-	in.Records = []store.Change{l.records.remember("asked", string(conv), storedRequest{From: j.e.From, Envelope: j.e.ID, ID: id}, keepSent, true)}
+	in.Records = []store.Change{l.records.rememberInContext("asked", string(conv), storedRequest{From: j.e.From, Envelope: j.e.ID, ID: id}, keepSent)}
 	in.Draw, in.Unattended = bridge.DrawToolCall, true // the result comes through the outbox
 	return l.submit(ctx, &j.e, in)
 }

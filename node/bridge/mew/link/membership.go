@@ -113,6 +113,7 @@ func (m *membership) isDown() bool {
 	return m.down != ""
 }
 
+// reportDown shows the owner why the link is down, and what to do.
 func (m *membership) reportDown() {
 	m.mu.Lock()
 	reason := m.down

@@ -124,6 +124,7 @@ func sayBody(id string, answer wire.Value) []byte {
 	return answer.With("id", wire.Text(id)).JSON()
 }
 
+// sayFault returns the error that tells the owner why an envelope was not accepted.
 func sayFault(err error) error {
 	if refusal, ok := errors.AsType[*refusedBySpace](err); ok {
 		return view.NewRefusal(http.StatusConflict, wire.Obj(wire.TextField("error", refusal.text)))

@@ -118,8 +118,8 @@ func (l *Link) accept(ctx context.Context, j job, intent wire.Intent, payload wi
 		in.Unattended = true
 		chat := storedChat{Message: in.MessageID, Conv: conv, From: j.e.From, Envelope: j.e.ID, Digest: hex.EncodeToString(in.Digest[:])}
 		in.Records = []store.Change{
-			l.records.markOpen(peer, conv), l.records.remember("chat", envelope.Digest(j.e.From, j.e.ID), chat, keepChat, true),
-			l.records.remember("msg", string(in.MessageID), envelope.Digest(j.e.From, j.e.ID), keepChat, false),
+			l.records.markOpen(peer, conv), l.records.rememberInContext("chat", envelope.Digest(j.e.From, j.e.ID), chat, keepChat),
+			l.records.remember("msg", string(in.MessageID), envelope.Digest(j.e.From, j.e.ID), keepChat),
 		}
 		out, err := l.b.cfg.Mesh.Accept(ctx, in)
 		if errors.Is(err, wire.ErrConversationClosed) && conv != convs[len(convs)-1] {
@@ -162,6 +162,7 @@ func (l *Link) hasConversation(ctx context.Context, peer wire.AgentID, conv wire
 	return err == nil
 }
 
+// passesFilter reports whether the filter of the link admits an envelope with this text.
 func (l *Link) passesFilter(e *envelope.Envelope, text string) bool {
 	f := l.cfg.Policy.Filter
 	admits := func(list []string, s string) bool { return len(list) == 0 || slices.Contains(list, s) }
@@ -185,10 +186,10 @@ func (l *Link) acknowledge(ctx context.Context, key, status string) {
 	}
 	chat.Acknowledged = status
 	if status == statusRead {
-		l.records.apply(ctx, l.records.remember("chat", key, chat, keepOpen, false), l.records.remember("msg", string(chat.Message), key, keepOpen, false))
+		l.records.apply(ctx, l.records.remember("chat", key, chat, keepOpen), l.records.remember("msg", string(chat.Message), key, keepOpen))
 		return
 	}
-	l.records.apply(ctx, l.records.remember("chat", key, chat, keepChat, true))
+	l.records.apply(ctx, l.records.rememberInContext("chat", key, chat, keepChat))
 }
 
 // cancelChat withdraws a chat that the owner has not read. If the chat waits for the owner's approval, the question is
@@ -226,7 +227,7 @@ func (l *Link) noteAcknowledgement(ctx context.Context, e *envelope.Envelope) {
 	for _, id := range e.Correlation[:min(len(e.Correlation), maxCorrelated)] {
 		if s, ok := load[sentEnvelope](ctx, l.records, "sent", id); ok && s.Peer == e.From {
 			s.Marked = envelope.ToPrintable(cmp.Or(e.Payload.GetStr("status"), "received"), 32)
-			l.records.apply(ctx, l.records.remember("sent", id, s, keepSent, false))
+			l.records.apply(ctx, l.records.remember("sent", id, s, keepSent))
 		}
 	}
 }

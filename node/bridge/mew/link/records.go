@@ -89,13 +89,17 @@ const maxCounted = 1000 // records in the context of a link
 // key returns the store key of a record. rest distinguishes the records of one kind.
 func (r *records) key(kind, rest string) string { return r.link + "/" + kind + "/" + rest }
 
-// remember returns the change that stores a record. Records in the context of the link are counted (MEW-L5).
-func (r *records) remember(kind, rest string, body any, keep time.Duration, inContext bool) store.Change {
+// remember returns the change that stores a record.
+func (r *records) remember(kind, rest string, body any, keep time.Duration) store.Change {
 	rec := store.Record{NS: nsLinks, Key: r.key(kind, rest), Body: wire.MustMarshal(body), Expires: time.Now().Add(keep), Terms: []string{r.link + "/" + kind}}
-	if inContext {
-		rec.Terms = append(rec.Terms, r.link+"/context")
-	}
 	return store.Change{Record: rec, IfRev: store.Any}
+}
+
+// rememberInContext works like remember, for a record that counts as context of the link (MEW-L5).
+func (r *records) rememberInContext(kind, rest string, body any, keep time.Duration) store.Change {
+	c := r.remember(kind, rest, body, keep)
+	c.Record.Terms = append(c.Record.Terms, r.link+"/context")
+	return c
 }
 
 // drop returns the change that deletes a record.
@@ -112,7 +116,7 @@ func (r *records) apply(ctx context.Context, changes ...store.Change) {
 
 // markOpen returns the change that records an open conversation with a participant; see onlyOpen.
 func (r *records) markOpen(peer wire.AgentID, conv wire.ConversationID) store.Change {
-	c := r.remember("open", openKey(peer, conv), conv, keepOpen, false)
+	c := r.remember("open", openKey(peer, conv), conv, keepOpen)
 	c.Record.Terms = []string{r.key("open", string(peer))}
 	return c
 }

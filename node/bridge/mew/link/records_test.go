@@ -55,7 +55,7 @@ func TestClearKeepsDropped(t *testing.T) {
 	l := newLab(t, bridge.LinkPolicy{Access: "open"})
 	watched := &watchedRecords{Records: l.l.records.store}
 	r := &records{link: "quiet", store: watched, log: l.l.records.log}
-	r.apply(t.Context(), r.remember("chat", "read", "x", time.Hour, true), r.remember("chat", "unread", "x", time.Hour, true))
+	r.apply(t.Context(), r.rememberInContext("chat", "read", "x", time.Hour), r.rememberInContext("chat", "unread", "x", time.Hour))
 	watched.then = func() { r.apply(t.Context(), r.drop("chat", "read")) }
 	if err := r.clear(t.Context()); err != nil {
 		t.Fatal(err)

@@ -69,7 +69,7 @@ func (l *Link) Conversations(ctx context.Context) ([]Conversation, error) {
 // changeOf returns the change that stores a conversation. The conversations that the owner shares are counted together,
 // and those that a participant opened are counted for that participant.
 func (r *records) changeOf(c Conversation) store.Change {
-	change := r.remember("brought", openKey(c.Peer, c.Conv), c, keepConversation, false)
+	change := r.remember("brought", openKey(c.Peer, c.Conv), c, keepConversation)
 	change.Max = maxConversations
 	if c.To != "" {
 		change.Record.Terms = []string{r.openedBy(c.To), r.link + "/opened"}
@@ -332,7 +332,7 @@ func (b *Bridge) followItem(ctx context.Context, item bridge.ItemState) {
 	}
 	switch {
 	case item.State == "expired" && item.Intent != wire.Deliver:
-		l.records.apply(ctx, l.records.remember("expired", string(item.Conversation), item.Conversation, keepSent, false))
+		l.records.apply(ctx, l.records.remember("expired", string(item.Conversation), item.Conversation, keepSent))
 		waiting.Wake(l.shareWake)
 	case item.Intent == wire.Deliver:
 		if key, ok := load[string](ctx, l.records, "msg", string(item.MessageID)); ok {
