@@ -39,9 +39,9 @@ func Operations(g *gateway.Gateway, b *link.Bridge) []owner.Operation {
 		owner.Raw(http.MethodGet, links, owner.Read, func(c echo.Context) error {
 			return httpapi.JSON(c, http.StatusOK, owner.List[LinkSummary]{Items: linkSummaries(b)})
 		}),
-		owner.Raw(http.MethodPost, links+"/:name/connect", owner.Decide, with(findLink, connect)),
-		owner.Raw(http.MethodPost, links+"/:name/conversations", owner.Decide, with(findLink, share)),
-		owner.Raw(http.MethodGet, links+"/:name/conversations", owner.Read, with(findLink, listConversations)),
+		owner.Raw(http.MethodPost, links+"/:name/connect", owner.Decide, withSpace(findLink, connect)),
+		owner.Raw(http.MethodPost, links+"/:name/conversations", owner.Decide, withSpace(findLink, share)),
+		owner.Raw(http.MethodGet, links+"/:name/conversations", owner.Read, withSpace(findLink, listConversations)),
 	)
 	if g == nil {
 		return list

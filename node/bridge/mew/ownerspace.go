@@ -49,8 +49,8 @@ func newJoinedSpace(l *link.Link) *ownerSpace {
 	return &ownerSpace{space: l, Path: "mew/link/" + url.PathEscape(name), Title: name, link: l}
 }
 
-// with returns a handler that calls serve with the space that the path names.
-func with(find func(name string) (*ownerSpace, error), serve func(c echo.Context, p *ownerSpace) error) echo.HandlerFunc {
+// withSpace returns a handler that calls serve with the space that the path names.
+func withSpace(find func(name string) (*ownerSpace, error), serve func(c echo.Context, p *ownerSpace) error) echo.HandlerFunc {
 	return func(c echo.Context) error {
 		p, err := find(c.Param("name"))
 		if err != nil {
@@ -63,10 +63,10 @@ func with(find func(name string) (*ownerSpace, error), serve func(c echo.Context
 // spaceOperations returns the owner's operations on the spaces below path. find returns a space by name.
 func spaceOperations(path string, find func(name string) (*ownerSpace, error)) []owner.Operation {
 	return []owner.Operation{
-		owner.Raw(http.MethodGet, path+"/:name", owner.Read, with(find, func(c echo.Context, p *ownerSpace) error { return httpapi.JSON(c, http.StatusOK, p.View()) })),
-		owner.Raw(http.MethodGet, path+"/:name/events", owner.Read, with(find, ownerEvents)),
-		owner.Raw(http.MethodPost, path+"/:name/messages", owner.Decide, with(find, ownerSay)),
-		owner.Raw(http.MethodPost, path+"/:name/proposals/:proposal", owner.Decide, with(find, ownerDecide)),
+		owner.Raw(http.MethodGet, path+"/:name", owner.Read, withSpace(find, func(c echo.Context, p *ownerSpace) error { return httpapi.JSON(c, http.StatusOK, p.View()) })),
+		owner.Raw(http.MethodGet, path+"/:name/events", owner.Read, withSpace(find, ownerEvents)),
+		owner.Raw(http.MethodPost, path+"/:name/messages", owner.Decide, withSpace(find, ownerSay)),
+		owner.Raw(http.MethodPost, path+"/:name/proposals/:proposal", owner.Decide, withSpace(find, ownerDecide)),
 	}
 }
 

@@ -115,6 +115,8 @@ func (c Capability) HasDeadPattern() bool {
 // Addressee is a participant to whom an envelope is addressed, with both of the participant's ids (MEW-J7).
 type Addressee struct{ Name, Runtime string }
 
+// allows reports whether c allows an envelope. If c has a list of addressees, the envelope must have addressees, and the
+// list must contain all of them.
 func (c *Capability) allows(kind string, to []Addressee, payload wire.Value, b *Budget) bool {
 	if !c.allowsKind(kind, b) {
 		return false

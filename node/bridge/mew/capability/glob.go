@@ -31,6 +31,7 @@ const (
 
 func isGlob(s string) bool { return strings.ContainsAny(s, "*?") }
 
+// newGlob compiles a pattern with at least one wildcard.
 func newGlob(s string) *glob {
 	g := &glob{}
 	first := strings.IndexAny(s, "*?")

@@ -135,6 +135,7 @@ func (k *keyShape) matchKey(key string, b *Budget) bool {
 	return k.source == "*" || k.glob.match(key, b)
 }
 
+// matchDeep reports whether v or a value below it matches.
 func (k *keyShape) matchDeep(v, root wire.Value, b *Budget) bool {
 	return b.takeNode() && (k.value.match(v, root, b) ||
 		anyChild(v, func(child wire.Value) bool { return k.matchDeep(child, root, b) }))

@@ -21,6 +21,7 @@ var actions = map[string]func(*Space, *submission) *envelope.Refusal{
 	envelope.KindStreamTransfer: onStreams((*streams).transfer),
 }
 
+// onStreams turns an action on the streams of a space into an action on the space.
 func onStreams(act func(*streams, *submission) *envelope.Refusal) func(*Space, *submission) *envelope.Refusal {
 	return func(s *Space, p *submission) *envelope.Refusal { return act(&s.streams, p) }
 }

@@ -75,6 +75,7 @@ type proposal struct {
 	at time.Time
 }
 
+// remember stores the proposer. It refuses nothing.
 func (ps *proposals) remember(p *submission) *envelope.Refusal {
 	now := time.Now()
 	ps.expire(now)
@@ -102,6 +103,7 @@ func (ps *proposals) checkWithdraw(p *submission) *envelope.Refusal {
 	return nil
 }
 
+// expire forgets the proposals that are older than [view.KeepProposals].
 func (ps *proposals) expire(now time.Time) {
 	n := 0
 	for n < len(ps.order) && now.Sub(ps.order[n].at) > view.KeepProposals {

@@ -59,6 +59,7 @@ func stateDir(dir string) string {
 	return dir
 }
 
+// read sets the space and the logs from the tree of a space.yaml.
 func (d *DropIn) read(v wire.Value) error {
 	space, _ := v.Get("space")
 	d.Space = SpaceConfig{ID: space.GetStr("id"), Name: space.GetStr("name"), DropIn: true}

@@ -10,11 +10,11 @@ import (
 	"github.com/agentmesh/agentmesh/node/bridge/mew/envelope"
 )
 
-func refuseRecipient() *envelope.Refusal {
+func refuseUnknownParticipant() *envelope.Refusal {
 	return envelope.RefuseWith(404, "participant_not_found", "There is no such participant in the space")
 }
 
-func refuseComparison() *envelope.Refusal {
+func refuseTooComplex() *envelope.Refusal {
 	return envelope.RefuseShape("the capabilities are too complex to compare")
 }
 
@@ -25,7 +25,7 @@ func (s *Space) findRecipient(p *submission) (*member, *envelope.Refusal) {
 	}
 	m := s.members.find(id)
 	if m == nil {
-		return nil, refuseRecipient() // MEW-23
+		return nil, refuseUnknownParticipant() // MEW-23
 	}
 	return m, nil
 }
@@ -59,7 +59,7 @@ func (s *Space) grant(p *submission) *envelope.Refusal {
 	if fault := e.commit(s.auditEntry(p.by, p.Kind, m.name, "granted")); fault != nil {
 		return fault
 	}
-	p.afterSend = append(p.afterSend, func() { s.out.welcome(m, false) })
+	p.afterSend = append(p.afterSend, func() { s.out.tellRights(m) })
 	return nil
 }
 
@@ -75,7 +75,7 @@ func (s *Space) findBases(p *submission, caps []capability.Capability) ([]string
 		}
 		at := slices.IndexFunc(p.by.held, func(h heldCapability) bool { return h.cap.Contains(&caps[i], b) })
 		if b.Spent() {
-			return nil, refuseComparison()
+			return nil, refuseTooComplex()
 		}
 		if at < 0 {
 			return nil, envelope.RefuseCapability(p.by.runtime, p.Kind, p.by.shown)
@@ -117,7 +117,7 @@ func (s *Space) revoke(p *submission) *envelope.Refusal {
 	note := s.revokeMatching(e, m, isNamed)
 	wider := countWider(slices.DeleteFunc(slices.Clone(m.held), isNamed), patterns, b)
 	if b.Spent() {
-		return refuseComparison()
+		return refuseTooComplex()
 	}
 	if wider > 0 {
 		note += ", " + strconv.Itoa(wider) + " wider kept"
@@ -127,7 +127,7 @@ func (s *Space) revoke(p *submission) *envelope.Refusal {
 	}
 	p.afterSend = append(p.afterSend, func() {
 		for _, m := range e.order {
-			s.out.welcome(m, false)
+			s.out.tellRights(m)
 		}
 	})
 	return nil

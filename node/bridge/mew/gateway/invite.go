@@ -115,7 +115,7 @@ func (s *Space) addInvitee(inviter *member, name string, caps []capability.Capab
 func (s *Space) kick(p *submission) *envelope.Refusal {
 	m := s.members.find(p.Payload.GetStr("participant_id"))
 	if m == nil {
-		return refuseRecipient()
+		return refuseUnknownParticipant()
 	}
 	if fault := s.protectOperator(m); fault != nil {
 		return fault

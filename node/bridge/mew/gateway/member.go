@@ -119,6 +119,7 @@ func (m *member) isPaused(now time.Time) bool {
 // info describes the member to other participants.
 func (m *member) info() wire.Value { return m.infoWith(m.shown) }
 
+// infoWith works like info, with other capabilities in place of m.shown.
 func (m *member) infoWith(capabilities wire.Value) wire.Value {
 	return wire.Obj(wire.TextField("id", m.runtime), wire.Field("capabilities", capabilities))
 }

@@ -40,7 +40,7 @@ func TestErrors(t *testing.T) {
 		{"to", system, `{"id":"e8","kind":"chat","to":[1]}`, `{"error":"to must be an array of participant ids","code":"VALIDATION_ERROR"}`, 400, ""},
 		{"id", system, `{"id":7,"kind":"chat"}`, `{"error":"id must be a string of 1 to 256 bytes","code":"VALIDATION_ERROR"}`, 400, ""},
 		{"acknowledge nothing", system, `{"id":"e9","kind":"chat/acknowledge","payload":{}}`, `{"error":"chat/acknowledge needs a correlation_id","code":"VALIDATION_ERROR"}`, 400, ""},
-		{"thought without context", system, `{"id":"e9","kind":"reasoning/thought","payload":{}}`, `{"error":"reasoning/thought needs the context that its sequence began with","code":"VALIDATION_ERROR"}`, 400, ""},
+		{"thought without context", system, `{"id":"e9","kind":"reasoning/thought","payload":{}}`, `{"error":"reasoning/thought needs the id of its reasoning/start as context","code":"VALIDATION_ERROR"}`, 400, ""},
 		{"no proposer", system, `{"id":"e10","kind":"mcp/withdraw","correlation_id":["p-alice"]}`, `{"error":"not_proposer"}`, 403, ""},
 		{"target", system, `{"id":"e11","kind":"stream/request","payload":{"direction":"upload","target":["nobody"]}}`,
 			`{"error":"target_not_found","targets":["nobody"],"message":"A target of the stream is not in the space"}`, 400, "whole"},

@@ -127,7 +127,7 @@ func (s *Space) judge(p *submission) *envelope.Refusal {
 	case r.NeedsCorrelation && len(p.Correlation) == 0:
 		return envelope.RefuseShape(p.Kind + " needs a correlation_id")
 	case r.NeedsContext && p.Context == "":
-		return envelope.RefuseShape(p.Kind + " needs the context that its sequence began with")
+		return envelope.RefuseShape(p.Kind + " needs the id of its reasoning/start as context")
 	}
 	p.to = slices.Clone(p.Envelope.To)
 	for i, id := range p.to {

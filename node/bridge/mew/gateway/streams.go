@@ -60,6 +60,7 @@ func idsOf(list ...*member) wire.Value {
 	return wire.Texts(ids)
 }
 
+// writerIDs lists everybody who may write, the owner first.
 func (st *stream) writerIDs() wire.Value {
 	return idsOf(append([]*member{st.owner}, st.writers...)...)
 }
@@ -293,6 +294,7 @@ func (ss *streams) findOwn(p *submission) (*stream, *envelope.Refusal) {
 	return st, nil
 }
 
+// findPresent returns the participant with an id, or a refusal if it is not in the space now.
 func (ss *streams) findPresent(id string) (*member, *envelope.Refusal) {
 	if m := ss.members.find(id); m != nil && m.isPresent() {
 		return m, nil
@@ -300,6 +302,7 @@ func (ss *streams) findPresent(id string) (*member, *envelope.Refusal) {
 	return nil, envelope.RefuseStream(404, "participant_not_found", "There is no such participant in the space")
 }
 
+// grantWrite lets a participant write to a stream.
 func (ss *streams) grantWrite(p *submission) *envelope.Refusal {
 	st, fault := ss.findOwn(p)
 	if fault != nil {
@@ -316,6 +319,7 @@ func (ss *streams) grantWrite(p *submission) *envelope.Refusal {
 	return nil
 }
 
+// revokeWrite takes the right to write from a participant, which may have left the space.
 func (ss *streams) revokeWrite(p *submission) *envelope.Refusal {
 	st, fault := ss.findOwn(p)
 	if fault != nil {

@@ -64,6 +64,7 @@ func (t *tokens) find(hash credential.Hash) (tokenOwner, bool) {
 	return owner, ok
 }
 
+// hashesOf returns the hashes of the tokens that admit a participant.
 func (t *tokens) hashesOf(space, name string) []string {
 	t.mu.Lock()
 	defer t.mu.Unlock()
