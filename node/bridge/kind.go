@@ -25,7 +25,7 @@ type Kind struct {
 
 	// Intents is the pattern of the messages that the service handles; see [Handler].
 	Intents string
-	// Native reports that agents of the mesh send such messages too, so that the service needs no links.
+	// Native reports that agents of the mesh send such messages too, so the handler gets messages even without links.
 	Native bool
 	// Repeatable reports that the service may handle a message again after a crash in the middle of it (AM-75).
 	Repeatable bool

@@ -27,7 +27,7 @@ func IsUpgrade(r *http.Request) bool { return websocket.IsWebSocketUpgrade(r) }
 // Read returns an error. If Accept fails, it has already refused the request, with 403 for a foreign origin, or closed
 // its connection.
 func Accept(w http.ResponseWriter, r *http.Request, opt Options) (*Conn, error) {
-	c := &Conn{opt: opt.orDefault()}
+	c := &Conn{opt: opt.withDefaults()}
 	up := websocket.Upgrader{
 		HandshakeTimeout: handshakeTimeout,
 		WriteBufferPool:  noBuffers{}, // we write the frames, so gorilla needs no buffer
@@ -88,7 +88,7 @@ func Dial(ctx context.Context, dial Dialer, target string, opt Options) (*Conn, 
 	if err != nil {
 		return nil, fmt.Errorf("dial a WebSocket: %w", err)
 	}
-	c := &Conn{opt: opt.orDefault(), client: true}
+	c := &Conn{opt: opt.withDefaults(), client: true}
 	connect := func(ctx context.Context, _, _ string) (net.Conn, error) {
 		conn, err := dial(ctx, u)
 		if err != nil {

@@ -318,6 +318,7 @@ func (c *Conn) Read() (Type, []byte, error) {
 	}
 }
 
+// readMessage reads the next message into c.buf.
 func (c *Conn) readMessage() (Type, error) {
 	t, r, err := c.ws.NextReader()
 	if err == nil {
@@ -333,6 +334,7 @@ var messageBuffers = sync.Pool{New: func() any { return new(bytes.Buffer) }}
 
 const maxPooled = 64 << 10 // bytes; larger buffers are not reused
 
+// release gives back the buffer of the last message.
 func (c *Conn) release() {
 	if c.buf != nil && c.buf.Cap() <= maxPooled {
 		messageBuffers.Put(c.buf)
@@ -386,6 +388,7 @@ func (c *Conn) linger() {
 	}
 }
 
+// newCloseError returns how the connection ended, from an error of gorilla's reader.
 func newCloseError(err error) *CloseError {
 	if remote, ok := errors.AsType[*websocket.CloseError](err); ok && remote.Code != CodeAbnormal {
 		return &CloseError{Code: remote.Code, Reason: remote.Text, Remote: true}

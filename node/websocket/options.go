@@ -29,7 +29,7 @@ type Options struct {
 	Header http.Header
 }
 
-func (o Options) orDefault() Options {
+func (o Options) withDefaults() Options {
 	o.ReadLimit = cmp.Or(o.ReadLimit, 1<<20)
 	o.QueueFrames = cmp.Or(o.QueueFrames, 4096)
 	o.QueueBytes = cmp.Or(o.QueueBytes, 8<<20)
