@@ -28,7 +28,7 @@ const corpusKeys = 64
 
 const (
 	capabilities = 200
-	vocabulary   = 200_000
+	vocabulary   = 200_000 // words
 )
 
 func newCorpus(prefix string) *corpus {

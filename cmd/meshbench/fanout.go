@@ -123,6 +123,7 @@ func (c *fanout) measure(ctx context.Context, s streams, tested entrant, program
 		t := caseResult{name: fmt.Sprintf("%d receivers, %d outstanding", n, w), memory: memory}
 		for r := range c.Rounds {
 			s.p.say("%s: round %d of %d", t.name, r+1, c.Rounds)
+			// The first case also has rounds with a stopped receiver, in alternating order.
 			if err := c.round(ctx, &t, client, server, w, i == 0, r%2 == 1); err != nil {
 				return nil, err
 			}

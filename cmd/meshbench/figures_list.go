@@ -51,6 +51,7 @@ func wordQuery(list ...string) store.CardQuery {
 	}}
 }
 
+// withAll returns q for only the cards that also have all terms.
 func withAll(q store.CardQuery, terms ...string) store.CardQuery {
 	q.All = append(slices.Clone(q.All), terms...)
 	return q

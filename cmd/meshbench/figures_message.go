@@ -105,6 +105,7 @@ func newPieces() ([]contender, error) {
 	}, nil
 }
 
+// parseSigned parses a message and returns the bytes that its signature covers.
 func parseSigned(raw []byte) ([]byte, error) {
 	tree, err := wire.ParseObject(raw)
 	if err != nil {

@@ -26,6 +26,7 @@ type put struct{ bucket, key, value []byte }
 // maxGroup bounds a group, as store/bolt bounds its own.
 const maxGroup = 1024
 
+// newGroupWriter starts a groupWriter. commit must make a group durable; closeFile closes the file after the last group.
 func newGroupWriter(commit func([]queuedWrite) error, closeFile func() error) *groupWriter {
 	g := &groupWriter{queue: make(chan queuedWrite, maxGroup), close: closeFile}
 	g.worker.Go(func() {
