@@ -19,8 +19,8 @@ type script struct {
 	Status int         `json:"status"`
 	Header http.Header `json:"header"`
 	Body   []byte      `json:"body"`
-	// Commit is a bbolt file. The control commits the body of every POST to it, under the key in the header keyHeader,
-	// before it responds. If Commit is empty, the control stores nothing.
+	// Commit is the name of a bbolt file. The control commits the body of every POST to it, under the key in the header
+	// keyHeader, before it responds. If Commit is empty, the control stores nothing.
 	Commit string `json:"commit,omitempty"`
 }
 

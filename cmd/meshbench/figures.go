@@ -77,9 +77,9 @@ func (f figure) withGoal(g goal, met bool) figure {
 type study struct {
 	figuresCmd
 	p       *progress
-	mesh    agentmesh
-	dir     string // temporary
-	data    string // data directory of the big database
+	mesh    agentmesh // the program under test
+	dir     string    // temporary
+	data    string    // data directory of the big database
 	figures []figure
 }
 

@@ -23,7 +23,7 @@ const messPath = "/api/v1/exchanges/home/"
 // requesters are clients of a MESS exchange, one per worker.
 type requesters struct {
 	base *url.URL
-	keys []string
+	keys []string // API keys, by worker
 }
 
 // registerMESS registers one executor per worker, with the capability that all requests require. The workers make their
@@ -147,7 +147,7 @@ func (s *study) measureMESSPages(ctx context.Context, r *requesters, made int) e
 			}
 		}
 		if seen < made {
-			return fmt.Errorf("the pages have %d threads, and %d were made", seen, made)
+			return fmt.Errorf("the pages have %d threads, but %d were made", seen, made)
 		}
 	}
 	slices.Sort(took)

@@ -20,7 +20,7 @@ type link struct {
 	base *url.URL
 	conn net.Conn
 	r    *bufio.Reader
-	body []byte
+	body []byte // reused by exchange
 }
 
 // answer is a response. Body is valid until the next call of [link.exchange].

@@ -46,11 +46,11 @@ type loadClient struct {
 	sentAt    [maxWindow]time.Time    // by slot: when the message was sent
 	freeSlots chan struct{}           // has a value for each slot that has become free
 	sent      int64                   // number of messages sent
-	batch     []byte
+	batch     []byte                  // reused by send
 
 	readers sync.WaitGroup
 	closing atomic.Bool
-	faults  chan error
+	faults  chan error // from the readers
 	mu      sync.Mutex
 	delays  []time.Duration // from sending a message to its last delivery
 }

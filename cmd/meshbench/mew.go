@@ -81,7 +81,7 @@ func startGateway(ctx context.Context, program, dir string, n int, logs bool, en
 	c, err := startChild(cmd, nil, func(c *child, line []byte) error {
 		port, ok := strings.CutPrefix(strings.TrimSpace(string(line)), "Gateway listening on port ")
 		if !ok {
-			return fmt.Errorf("it prints %q and no port", line)
+			return fmt.Errorf("its first line names no port: %q", line)
 		}
 		c.PID, c.URL = c.cmd.Process.Pid, "http://127.0.0.1:"+port
 		return nil

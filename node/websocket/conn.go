@@ -26,8 +26,8 @@ const (
 	CodeAbnormal    = 1006 // never sent: the connection ended without a close
 	CodeTooLarge    = 1009
 	CodeInternal    = 1011
-	CodeTryLater    = 1013 // the peer reads too slowly (MEW-Q3)
-	reasonQueueFull = "too slow"
+	CodeTryLater    = 1013       // the peer reads too slowly (MEW-Q3)
+	reasonQueueFull = "too slow" // the reason with CodeTryLater
 )
 
 var (

@@ -35,7 +35,7 @@ type ownerSpace struct {
 	space
 	Path   string // below the owner's page: mew/space/NAME or mew/link/NAME
 	Title  string
-	Hosted bool
+	Hosted bool       // by this node
 	link   *link.Link // nil for a hosted space
 	tail   tail
 }

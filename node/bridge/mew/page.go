@@ -158,7 +158,7 @@ func (p *spacePages) showList(c echo.Context) error {
 type spaceView struct {
 	*ownerSpace
 	view.Space
-	Self   string             // the owner, or this node, in the space
+	Self   string             // our id in the space; see space.Name
 	Link   *bridge.LinkStatus // nil for a hosted space
 	Latest []shownEnvelope
 	// Shared are the conversations that the space behind a link sees, and Unshared those that it could see.

@@ -72,7 +72,7 @@ type event struct {
 	id        string
 	envelope  []byte
 	space     string
-	direction string
+	direction string      // inbound, outbound
 	who       []*receiver // the sender, or the receivers
 	except    *member     // may be nil
 	reason    string      // why the envelope was rejected
@@ -171,14 +171,14 @@ const decisionSize = 512
 type decision struct {
 	at        time.Time
 	id        string
-	who       string
+	who       string // runtime id of the sender
 	space     string
 	kind      string
 	match     heldCapability // the capability that allowed the envelope; zero if allowed is false
 	allowed   bool
-	granted   wire.Value
+	granted   wire.Value // the capabilities of the sender
 	transport string
-	related   []string
+	related   []string // correlation_id
 }
 
 // write is the [lineEntry] of the decision.

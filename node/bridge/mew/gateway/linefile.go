@@ -27,9 +27,9 @@ type lineFile struct {
 
 	mu      sync.Mutex
 	queue   []lineEntry
-	lines   int
-	bytes   int
-	dropped int
+	lines   int // in the queue
+	bytes   int // in the queue
+	dropped int // lines, since the last flush
 	wake    chan struct{}
 
 	file *os.File // only the writing goroutine uses this field and the following ones

@@ -32,12 +32,12 @@ const (
 type stream struct {
 	id         string
 	owner      *member
-	writers    []*member // participants that may write besides the owner
-	target     []*member // nil: everybody
-	request    wire.Value
-	size       int    // bytes of its description when it was opened
-	requestID  string // id of the stream/request
-	openID     string // id of the gateway's stream/open
+	writers    []*member  // participants that may write besides the owner
+	target     []*member  // nil: everybody
+	request    wire.Value // payload of the stream/request
+	size       int        // bytes of its description when it was opened
+	requestID  string     // id of the stream/request
+	openID     string     // id of the gateway's stream/open
 	created    time.Time
 	orphanedAt time.Time // when the owner left; zero while the owner is present
 }

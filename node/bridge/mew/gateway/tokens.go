@@ -32,7 +32,7 @@ func (t *tokens) claim(token, space, name string) error {
 	defer t.mu.Unlock()
 	hash, owner := credential.HashOf(token), tokenOwner{space, name}
 	if had, ok := t.owners[hash]; ok && had != owner {
-		return fmt.Errorf("participants %s and %s have the same token", had.name, name)
+		return fmt.Errorf("participants %s and %s have the same token; give each a token of its own", had.name, name)
 	}
 	t.owners[hash] = owner
 	return nil

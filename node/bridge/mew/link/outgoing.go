@@ -23,7 +23,7 @@ func (e *refusedBySpace) Error() string { return "the space refused the envelope
 var (
 	errNotJoined = errors.New("the node is not in the space now")
 	errEchoes    = errors.New("too many messages wait for the space to confirm them, or this message waits already; try again in a moment")
-	errLimited   = errors.New("the space accepts nothing from this node now")
+	errLimited   = errors.New("the space limits how often this node may send")
 	errMayNot    = errors.New("the node's capabilities in the space do not allow this")
 )
 

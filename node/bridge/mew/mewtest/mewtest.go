@@ -39,9 +39,9 @@ type Rig[G Server] struct {
 	dir    string
 	G      G // the gateway
 	Server *httptest.Server
-	Dial   websocket.Dialer
+	Dial   websocket.Dialer // connects to Server
 	Cancel context.CancelFunc
-	Done   chan struct{}
+	Done   chan struct{} // closed when the gateway has stopped
 	Store  *bolt.Store
 }
 

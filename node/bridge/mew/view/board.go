@@ -47,10 +47,10 @@ type Reasoning struct {
 
 // These are the bounds of a board. Beyond them, the oldest entries are dropped.
 const (
-	maxBoard      = 500 // proposals, and as many reasoning sequences
-	MaxBoardBytes = 32 << 20
-	MaxOwnBoard   = 100 // proposals of one participant, and as many reasoning sequences, so that it cannot fill the board alone
-	MaxOwnBytes   = 2 << 20
+	maxBoard      = 500      // proposals, and as many reasoning sequences
+	MaxBoardBytes = 32 << 20 // of the payloads of all proposals
+	MaxOwnBoard   = 100      // like maxBoard, for one participant, which cannot fill the board alone
+	MaxOwnBytes   = 2 << 20  // of the payloads of one participant
 	KeepProposals = 24 * time.Hour
 	keepReasoning = 24 * time.Hour // since the last thought
 )

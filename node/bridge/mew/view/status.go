@@ -51,9 +51,9 @@ type Participant struct {
 	Invited      bool              `json:"invited,omitempty"`
 	Paused       bool              `json:"paused,omitempty"`
 	PausedUntil  time.Time         `json:"paused_until,omitzero"`
-	Down         bool              `json:"shut_down,omitempty"`
-	Barred       bool              `json:"barred,omitempty"`
-	Own          bool              `json:"own,omitempty"` // it is the node of this process
+	Down         bool              `json:"shut_down,omitempty"` // until it joins again
+	Barred       bool              `json:"barred,omitempty"`    // it was kicked and not invited again
+	Own          bool              `json:"own,omitempty"`       // it is the node of this process
 }
 
 // State returns the state of the participant in one or two words.
