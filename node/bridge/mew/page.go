@@ -226,7 +226,7 @@ func (p *spacePages) viewConversations(ctx context.Context, list []link.Conversa
 	return rows
 }
 
-var errBadForm = view.NewFault(http.StatusBadRequest, "the form has no action that is possible here")
+var errBadForm = view.NewFault(http.StatusBadRequest, "the form is incomplete, or its action is not possible in this space")
 
 // act handles the forms on the page of a space.
 func (p *spacePages) act(c echo.Context) error {
