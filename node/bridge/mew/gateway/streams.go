@@ -46,7 +46,7 @@ type stream struct {
 type streams struct {
 	members    *members
 	open       map[string]*stream // by id
-	lastNumber int                // in the last stream id that the gateway issued
+	lastNumber int                // the number in the last stream id that the gateway issued
 	announced  map[string]*member // by stream id: the participant that announced the stream and has not closed it
 }
 

@@ -60,7 +60,7 @@ type storedProposal struct {
 	Reason   string              `json:"reason,omitempty"` // the owner's reason for a rejection
 }
 
-// storedRequest is a request to the node.
+// storedRequest is a request to the node that has no response yet.
 type storedRequest struct {
 	From     string     `json:"from"`
 	Envelope string     `json:"envelope"`
