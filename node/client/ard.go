@@ -58,9 +58,9 @@ type ardRequest struct {
 	PageToken  string `json:"pageToken,omitempty"`
 }
 
-// SearchARD asks a registry of ARD for agents. registry is its base URL, or a domain or a URL without a path whose
-// manifest names the base. All calls pass the guard of [Public], or of [Loopback] for a registry on this machine in the
-// local profile. It returns the entries and the token of the next page.
+// SearchARD asks a registry of ARD for agents, and returns the entries and the token of the next page. registry is the
+// base URL of the registry, or only a domain or a URL without a path; then the manifest of that domain names the base
+// URL. All calls pass the guard of [Public], or of [Loopback] for a registry on this machine in the local profile.
 func SearchARD(ctx context.Context, h *HTTP, registry string, q Query) ([]ARDEntry, string, error) {
 	if !strings.Contains(registry, "://") {
 		registry = "https://" + registry

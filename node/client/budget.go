@@ -34,8 +34,9 @@ type payment struct {
 	paid   bool
 }
 
-// payFor returns the payment for a look-up that a message from origin causes, or nil if the look-up is free: origin
-// is nil because our owner asks, or our owner knows the agent, which is then looked up at most once a minute.
+// payFor returns the payment for a look-up that a message from origin causes, or nil if the look-up is free. It is free
+// if origin is nil (our owner writes to the agent, or the agent answered our message), or if our owner knows the agent,
+// which is then looked up at most once a minute.
 func (c *Cards) payFor(origin *Origin) *payment {
 	if origin == nil || origin.Known {
 		return nil

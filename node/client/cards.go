@@ -70,17 +70,17 @@ type KeyChange struct {
 
 const (
 	maxFresh   = 10 * time.Minute // longest use of a cached card (AM-45)
-	missFor    = time.Minute      // use of a cached failure (AM-43)
-	refetchGap = time.Minute      // between two fetches because of failed signatures (AM-11)
+	missFor    = time.Minute      // how long a cached failure is used (AM-43)
+	refetchGap = time.Minute      // shortest time between two fetches of a card because of failed signatures (AM-11)
 )
 
 // findTimeout bounds one look-up in all directories.
 const findTimeout = 2 * lookupTimeout
 
 const (
-	defaultSize = 4096
-	maxWeight   = 64 << 20 // bytes of cached cards, roughly
-	keyCache    = 1024
+	defaultSize  = 4096
+	maxWeight    = 64 << 20 // bytes of cached cards, roughly
+	keyCacheSize = 1024
 )
 
 // Cards looks up and caches the cards of other agents. It is safe for concurrent use.
@@ -109,9 +109,10 @@ type entry struct {
 	from    *Directory // nil for a card from the owner
 	fetched time.Time  // when a directory last confirmed that this is the card
 	asked   time.Time  // when a directory was last asked, even without success
-	answer  time.Time  // when a badly signed answer to a message of ours last caused a request
-	suspect bool       // a signature has failed since the card was fetched
-	weight  int
+	// fetchedForAnswer is when an answer to a message of ours that did not verify last caused a fetch.
+	fetchedForAnswer time.Time
+	suspect          bool // a signature has failed since the card was fetched
+	weight           int
 }
 
 // miss is a cached failure of a look-up.
@@ -130,7 +131,7 @@ type pendingLookup struct {
 // NewCards returns an empty cache.
 func NewCards(cfg CardsConfig) *Cards {
 	if cfg.KeyCache == nil {
-		cfg.KeyCache = signing.NewKeyCache(keyCache)
+		cfg.KeyCache = signing.NewKeyCache(keyCacheSize)
 	}
 	cfg.Logger = cmp.Or(cfg.Logger, slog.New(slog.DiscardHandler))
 	if cfg.Size <= 0 {
@@ -363,7 +364,7 @@ func (c *Cards) Again(ctx context.Context, id wire.AgentID, gap time.Duration, n
 // strangers who forge messages could prevent it, and the answers of an agent that has just rotated its key would not
 // verify.
 func (c *Cards) refresh(ctx context.Context, id wire.AgentID, origin *Origin, now time.Time) (peer Peer, changed bool, err error) {
-	answer := origin == nil
+	forAnswer := origin == nil
 	for {
 		c.mu.Lock()
 		old, ok := c.cache.Get(id)
@@ -378,8 +379,8 @@ func (c *Cards) refresh(ctx context.Context, id wire.AgentID, origin *Origin, no
 		f, running := c.inFlight[id]
 		if !running {
 			last := old.asked
-			if answer {
-				last = old.answer
+			if forAnswer {
+				last = old.fetchedForAnswer
 			}
 			if now.Before(last.Add(refetchGap)) {
 				c.mu.Unlock()
@@ -390,7 +391,7 @@ func (c *Cards) refresh(ctx context.Context, id wire.AgentID, origin *Origin, no
 		c.mu.Unlock()
 		if !running {
 			c.runLookup(ctx, id, f, old, true, c.payFor(origin), now)
-			c.keepAnswerTime(id, answer, old, now)
+			c.keepAnswerTime(id, forAnswer, old, now)
 		} else if err := f.wait(ctx); err != nil {
 			return Peer{}, false, publicError(err)
 		} else if f.gaveUp() {
@@ -403,17 +404,17 @@ func (c *Cards) refresh(ctx context.Context, id wire.AgentID, origin *Origin, no
 	}
 }
 
-// keepAnswerTime sets the field answer of the entry after a fetch: to now if the fetch was for an answer to our
+// keepAnswerTime sets fetchedForAnswer of the entry that a fetch made: to now if the fetch was for an answer to our
 // message, otherwise to its value in old.
-func (c *Cards) keepAnswerTime(id wire.AgentID, answer bool, old *entry, now time.Time) {
+func (c *Cards) keepAnswerTime(id wire.AgentID, forAnswer bool, old *entry, now time.Time) {
 	c.mu.Lock()
 	defer c.mu.Unlock()
 	e, ok := c.cache.Peek(id)
 	switch {
-	case ok && answer:
-		e.answer = now
+	case ok && forAnswer:
+		e.fetchedForAnswer = now
 	case ok:
-		e.answer = old.answer
+		e.fetchedForAnswer = old.fetchedForAnswer
 	}
 }
 

@@ -19,9 +19,9 @@ const (
 var errWrongChange = errors.New("a line of the feed has the card of another agent")
 
 // Changes returns a page of the changes of the directory's cards. since is the Next of the previous page; "" starts
-// with all listed cards. If nothing has changed, the directory waits for a change, for at most wait. It counts whole
-// seconds and refuses more than 30 s. Only directories of this project have a change feed. Changes checks only that
-// each card has the id of its line.
+// with all listed cards. If nothing has changed, the directory delays its answer until something changes, at most for
+// the time wait. The directory counts whole seconds of wait and refuses more than 30 s. Only directories of this
+// project have a change feed. Changes checks only that each card has the id of its line.
 func (d *Directory) Changes(ctx context.Context, since string, wait time.Duration) (wire.ChangePage, error) {
 	params := url.Values{"limit": {strconv.Itoa(maxChanges)}, "wait": {strconv.Itoa(int(wait / time.Second))}}
 	if since != "" {

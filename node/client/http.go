@@ -36,8 +36,8 @@ var reachNames = [...]string{"public", "loopback", "owner"}
 
 func (r Reach) String() string { return reachNames[r] }
 
-// reachOf returns the reach of the endpoints on cards: Loopback in the local profile (AM-82), if the owner gave the
-// card or the directory that lists it is on this machine.
+// reachOf returns the reach of the endpoint on a card. The card is trusted if the owner gave it, or if the directory
+// that lists it is on this machine: in the local profile, its endpoint may be on loopback (AM-82).
 func (h *HTTP) reachOf(isTrusted bool) Reach {
 	if isTrusted && h.cfg.Local {
 		return Loopback
@@ -68,9 +68,9 @@ type HTTPConfig struct {
 const (
 	defaultConnect = 10 * time.Second // AM-45
 	defaultAnswer  = 30 * time.Second
-	perHost        = 4   // concurrent calls (AM-79)
-	maxCalls       = 256 // concurrent calls to all hosts
-	maxHeaders     = 32 << 10
+	perHost        = 4        // concurrent calls to one host (AM-79)
+	maxCalls       = 256      // concurrent calls to all hosts
+	maxHeaders     = 32 << 10 // bytes of the header of an answer
 )
 
 // HTTP makes outgoing calls. It is safe for concurrent use.

@@ -8,8 +8,8 @@ import (
 // limiter bounds the number of concurrent calls, in total and for each host. It remembers a host only while a call to
 // it is running or waiting.
 type limiter struct {
-	all  chan struct{}
-	each int
+	all  chan struct{} // has an element for each running call
+	each int           // slots of each host
 
 	mu    sync.Mutex
 	hosts map[string]*hostLimit
@@ -47,7 +47,7 @@ func (g *limiter) acquire(ctx context.Context, host string) (release func(), err
 	}, nil
 }
 
-// join returns the slots of a host, and counts a user of them until leave.
+// join returns the slots of a host, and counts the caller as their user until it calls leave.
 func (g *limiter) join(host string) *hostLimit {
 	g.mu.Lock()
 	defer g.mu.Unlock()

@@ -11,21 +11,20 @@ import (
 	"github.com/agentmesh/agentmesh/node/wire"
 )
 
-// RelayItem is a message or an A2A call from a mailbox (AM-64). If its sender waits for the reply, ReplyBy is the end
-// of that wait (AM-67); otherwise it is zero.
+// RelayItem is a message or an A2A call from a mailbox (AM-64).
 type RelayItem struct {
 	ID      string
 	Message []byte // the bytes as the sender sent them; nil for a call
 	Call    []byte // an A2A call that the directory accepted for the agent; nil for a message
 	Created time.Time
-	ReplyBy time.Time
+	ReplyBy time.Time // until when the sender waits for the reply (AM-67); zero if it does not wait
 }
 
 const maxMailAnswer = 32 << 20 // a hundred messages of 256 KiB and the data around them
 
 // Mail returns the messages that wait for an agent in its mailbox at the directory, or that arrive within wait. The
 // directory counts whole seconds and refuses more than 30 s. A message stays in the mailbox until it is acknowledged.
-// If after is the id of an item, Mail returns only later items. If calls is set, it also returns A2A calls. It does
+// If after is the id of an item, Mail returns only later items. If calls is set, Mail also returns A2A calls. Mail does
 // not check the messages.
 func (d *Directory) Mail(ctx context.Context, cred Credential, id wire.AgentID, after string, wait time.Duration, calls bool) ([]RelayItem, error) {
 	params := url.Values{"agent_id": {string(id)}, "wait": {strconv.Itoa(int(wait / time.Second))}}
@@ -74,7 +73,8 @@ func (d *Directory) PublishA2ACard(ctx context.Context, cred Credential, id wire
 }
 
 // AnswerCall passes the answer to an A2A call to the directory. task and token are from the call. next is a call that
-// cancels the agent's task, if the caller has canceled it meanwhile; otherwise nil.
+// cancels the agent's task, if the caller has canceled it meanwhile; otherwise nil. AnswerCall also succeeds if the
+// directory no longer knows the call: then nobody waits for the answer.
 func (d *Directory) AnswerCall(ctx context.Context, task, token string, answer []byte) (next []byte, err error) {
 	path := "/relay/" + url.PathEscape(task) + "/task"
 	header := http.Header{"X-A2a-Notification-Token": {token}}

@@ -12,7 +12,7 @@ import (
 	"github.com/agentmesh/agentmesh/store"
 )
 
-const maxRotations = 64
+const maxRotations = 64 // keys in a history
 
 // proofSkew bounds the difference between the time of a proof and the time of its request (AM-62).
 const proofSkew = 5 * time.Minute
@@ -68,7 +68,7 @@ func (c *Cards) checkRotation(ctx context.Context, d *Directory, pin storedPin, 
 // checkStep checks the proofs of one rotation from previousKey, and returns the new key, which is on card.
 func (c *Cards) checkStep(d *Directory, id wire.AgentID, previousKey *signing.PublicKey, step wire.KeyChange, card wire.Value, now time.Time) (*signing.PublicKey, error) {
 	if card.GetStr("agent_id") != string(id) {
-		return nil, errors.New("the signed card is missing")
+		return nil, errors.New("the signed card is missing, or is the card of another agent")
 	}
 	key, err := c.cfg.KeyCache.Parse(card.GetStr("public_key"))
 	if err != nil {
@@ -77,7 +77,7 @@ func (c *Cards) checkStep(d *Directory, id wire.AgentID, previousKey *signing.Pu
 	proof, ok := wire.ParseKeyProof(step.Proof)
 	previous, okPrevious := wire.ParseKeyProof(step.PreviousProof)
 	if !ok || !okPrevious || proof.Stamp != previous.Stamp {
-		return nil, errors.New("the two proofs are missing")
+		return nil, errors.New("one of the two proofs is missing, or their times differ")
 	}
 	if proof.Time.After(now.Add(proofSkew)) {
 		return nil, errors.New("the proofs are from the future")

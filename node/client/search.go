@@ -13,11 +13,11 @@ import (
 
 // Query selects agents in a directory (AM-52). The zero value selects all agents.
 type Query struct {
-	Capabilities []string // agents must have all of them
-	Intents      []wire.Intent
-	Text         string // words in the name or the description
-	Limit        int    // agents per page, 1 to 100; 0 means the default of the directory
-	Cursor       string // the cursor of the previous page
+	Capabilities []string      // agents must have all of them
+	Intents      []wire.Intent // agents must accept all of them
+	Text         string        // words that the name or the description must contain
+	Limit        int           // agents per page, 1 to 100; 0 means the default of the directory
+	Cursor       string        // the cursor of the previous page
 }
 
 func (q Query) values() url.Values {

@@ -90,5 +90,5 @@ type UnprovenKey struct {
 	Fingerprint string `json:"fingerprint"`
 	PublicKey   string `json:"public_key"`
 	Directory   string `json:"directory,omitempty"` // the directory that lists the key
-	Why         string `json:"why"`
+	Why         string `json:"why"`                 // why the id does not prove the key
 }

@@ -118,7 +118,7 @@ func (v *Verifier) check(ctx context.Context, m wire.Message, peer Peer, origin 
 const (
 	maxExplained       = 8 << 10 // bytes of the message
 	explainTries       = 24      // byte strings
-	explainOtherKeys   = 2
+	explainOtherKeys   = 2       // keys on the card besides the signing key
 	explanationsPerMin = 60
 )
 

@@ -33,7 +33,7 @@ type Member struct {
 	Notices *notify.Box
 	Public  http.Handler // the endpoint and the other public routes
 	Owner   http.Handler // the owner API, under /owner
-	Agent   http.Handler // the agent's door, under /owner
+	Agent   http.Handler // the agent's door (docs/glossary.md), under /owner
 
 	t    testing.TB
 	stop func() // stops the node and its listener
@@ -65,8 +65,8 @@ func (m *Mesh) Restart(old *Member, configure func(*node.Config)) *Member {
 	return mem
 }
 
-// Copy returns a new member over the same store without starting it. The old member keeps its state, as if its process
-// had been killed.
+// Copy returns a new member over the same store without starting it. It does not stop the old member, so the store is
+// as if the old process had been killed.
 func (m *Mesh) Copy(old *Member, configure func(*node.Config)) *Member {
 	m.t.Helper()
 	s := old.Store
@@ -91,7 +91,7 @@ func (m *Mesh) Process(name string, s store.Store, first *Member, configure func
 // newMember makes a node without starting it.
 func (m *Mesh) newMember(name string, s store.Store, configure func(*node.Config)) *Member {
 	m.t.Helper()
-	mem := &Member{Name: name, Store: s, t: m.t, URL: "http://127.0.0.1:9" + node.Path, stop: func() {}}
+	mem := &Member{Name: name, Store: s, t: m.t, URL: deadHost + node.Path, stop: func() {}}
 	var l net.Listener
 	if m.rt == nil {
 		var err error
@@ -147,13 +147,13 @@ func (m *Member) Start() {
 	ctx, cancel := context.WithCancel(context.Background())
 	runErr := make(chan error, 1)
 	go func() { runErr <- m.Run(ctx) }()
-	hangUp := m.stop
+	stopListener := m.stop
 	m.stop = sync.OnceFunc(func() {
 		cancel()
 		if err := <-runErr; err != nil {
 			m.t.Errorf("node %s: %v", m.Name, err)
 		}
-		hangUp()
+		stopListener()
 	})
 	m.t.Cleanup(m.stop)
 }

@@ -37,8 +37,8 @@ type Mesh struct {
 	t    testing.TB
 	reg  *directory.Registry
 	http *client.HTTP
-	rt   http.RoundTripper // reaches the directory; nil means the network
-	ages map[string]*signing.PrivateKey
+	rt   http.RoundTripper              // reaches the directory; nil means the network
+	ages map[string]*signing.PrivateKey // the age keys, by name
 }
 
 // New starts a directory in the local profile.
@@ -153,8 +153,8 @@ func (m *Mesh) CredentialOf(ctx context.Context, id wire.AgentID) (string, error
 	return m.reg.CredentialOf(ctx, id)
 }
 
-// Import adds the card of a node as the operator's import does, which accepts any id. Such a card may have been
-// registered before derived ids were reserved for their keys, or by a directory that does not check ids. The node
+// Import adds the card of a node as the operator's import does, which accepts any id. So a test can have a card that
+// was registered before derived ids were reserved for their keys, or at a directory that does not check ids. The node
 // called name owns the card.
 func (m *Mesh) Import(name string, card wire.Card) {
 	m.t.Helper()

@@ -39,7 +39,8 @@ func Decide(t *testing.T, m *Member, ask acl.Ask, choice acl.Choice) {
 	}
 }
 
-// Inbound returns a message from a principal at an address; an empty address means a native peer.
+// Inbound returns an incoming message with the peer, conversation, intent and payload of out, from a principal at an
+// address. An empty address means a native peer.
 func Inbound(out node.Outgoing, principal, address string) bridge.Inbound {
 	id := wire.NewMessageID()
 	return bridge.Inbound{
@@ -71,7 +72,7 @@ func ForeignMessage(peer string, conv wire.ConversationID, body string) node.Out
 	}
 }
 
-// Outgoing returns a message of the owner.
+// Outgoing returns a message that the owner sends.
 func Outgoing(t *testing.T, to wire.AgentID, intent wire.Intent, payload string) node.Outgoing {
 	t.Helper()
 	v, err := wire.Parse([]byte(payload))

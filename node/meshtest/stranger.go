@@ -20,6 +20,9 @@ type Stranger struct {
 	t testing.TB
 }
 
+// deadHost is a host and port where nothing answers.
+const deadHost = "http://127.0.0.1:9"
+
 // Stranger registers an agent whose endpoint does not answer.
 func (m *Mesh) Stranger(name string) *Stranger {
 	m.t.Helper()
@@ -29,12 +32,12 @@ func (m *Mesh) Stranger(name string) *Stranger {
 // Tenant makes an agent like Stranger, which may share its directory credential with other agents.
 func (m *Mesh) Tenant(name, credential string) *Stranger {
 	m.t.Helper()
-	card := Card(m.t, name, "http://127.0.0.1:9"+"/agentmesh")
+	card := Card(m.t, name, deadHost+"/agentmesh")
 	m.register(name, card, credential)
 	return &Stranger{Name: name, ID: card.ID, Key: Key(name), t: m.t}
 }
 
-// Forger returns the same agent with another key: an attacker, or the agent after it lost its key.
+// Forger returns an agent with the id of s that signs with the key of name: an attacker, or s after it lost its key.
 func (s *Stranger) Forger(name string) *Stranger {
 	return &Stranger{Name: name, ID: s.ID, Key: Key(name), t: s.t}
 }
