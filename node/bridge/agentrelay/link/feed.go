@@ -30,7 +30,7 @@ type FeedItem struct {
 	At        time.Time       `json:"at"`
 }
 
-// itemLog holds the latest items in memory.
+// itemLog is the owner's feed: the latest items, in memory.
 type itemLog struct {
 	mu        sync.Mutex
 	list      []FeedItem

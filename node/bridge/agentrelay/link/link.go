@@ -34,7 +34,7 @@ const (
 	readPatience    = 10 * time.Second // for the relay to read a frame
 	healthyAfter    = time.Minute      // after a connection of this length, the back-off starts over
 	waitAfterPolicy = 30 * time.Second // after the relay closed the connection with 1008
-	waitAfterRate   = time.Minute      // after the relay limited the link
+	waitAfterRate   = time.Minute      // after the relay refused the link because of a rate limit
 	workers         = 8                // goroutines that handle frames; all frames of a peer go to the same one
 	workerQueue     = 32               // frames that wait for one worker
 )
@@ -50,7 +50,7 @@ func Declare() bridge.Kind {
 // Config configures a link. All fields are required, unless their comment says otherwise.
 type Config struct {
 	Link  bridge.Link
-	Token client.Credential // empty: Join makes it; without Join, the link registers itself
+	Token client.Credential // empty: Join returns it; without Join, the link registers itself
 	// Dir is where a link that registered itself stores its id and token, in one file per link (AR-51).
 	Dir string
 	// Join registers the link at the relay of this process; each call returns a new token. Nil: the relay is elsewhere.

@@ -19,6 +19,7 @@ import (
 	"github.com/agentmesh/agentmesh/signing"
 )
 
+// commandPatience is how long a command waits for the relay's answer.
 const commandPatience = 10 * time.Second
 
 // PeerView is an agent behind a link, as the owner sees it.
@@ -77,7 +78,7 @@ func serve[In, Out any](e owner.Endpoint[In, Out], find func(name string) (*Link
 	return e.Serve(func(c echo.Context, in In) (out Out, err error) {
 		l, err := find(c.Param("link"))
 		if err != nil {
-			return out, owner.Fault(http.StatusNotFound, "there is no such AgentRelay link; agentmesh links list names them", "")
+			return out, owner.Fault(http.StatusNotFound, "there is no such AgentRelay link; run agentmesh links list to see the names", "")
 		}
 		return do(l, c, in)
 	})
@@ -142,11 +143,11 @@ func (l *Link) changePeer(c echo.Context, in PeerChange) (Peer, error) {
 
 func (l *Link) sendBroadcast(_ echo.Context, in Broadcast) (owner.None, error) {
 	if len(in.Type) > frame.MaxTypeText || len(in.Ref) > frame.MaxRefText {
-		return owner.None{}, owner.Fault(http.StatusBadRequest, "type has at most 128 bytes and ref 512", "")
+		return owner.None{}, owner.Fault(http.StatusBadRequest, "type may have at most 128 bytes, and ref at most 512", "")
 	}
 	data := frame.Request(frame.Everybody, in.Type, in.Ref, in.Payload).JSON()
 	if len(data) > frame.MaxSize {
-		return owner.None{}, owner.Fault(http.StatusRequestEntityTooLarge, "a relay takes at most 64 KB", "")
+		return owner.None{}, owner.Fault(http.StatusRequestEntityTooLarge, "the message is larger than the 64 KB that a relay takes", "")
 	}
 	return owner.None{}, l.writeNow(data)
 }

@@ -19,22 +19,22 @@ import (
 const (
 	nsPeers      = "agentrelay/peers"
 	maxPeersSeen = 10_000
-	maxPeersKept = 1000
+	maxPeersKept = 1000 // records
 	maxPinned    = 500  // records above which no announced key is stored: the rest is for decisions of the owner
 	maxHints     = 2500 // of each of two generations
 	keepHint     = 24 * time.Hour
 	maxSkills    = 32
-	changeTries  = 16
+	changeTries  = 16 // attempts of change
 	storeTimeout = 10 * time.Second
 )
 
 // Peer is the stored record of an agent behind a link. It holds decisions of the owner and the first key of the peer.
 type Peer struct {
 	Peer      string       `json:"peer"`
-	Agent     wire.AgentID `json:"agent_id,omitempty"`      // the agent that the tunnel reaches at this peer; from the owner
-	Recipient string       `json:"age_recipient,omitempty"` // the key to which the link encrypts
-	ByOwner   bool         `json:"by_owner,omitempty"`      // the key comes from the owner, not from a discovery
-	Pending   string       `json:"pending_recipient,omitempty"`
+	Agent     wire.AgentID `json:"agent_id,omitempty"`          // the agent that the tunnel reaches at this peer; from the owner
+	Recipient string       `json:"age_recipient,omitempty"`     // the key to which the link encrypts
+	ByOwner   bool         `json:"by_owner,omitempty"`          // the key comes from the owner, not from a discovery
+	Pending   string       `json:"pending_recipient,omitempty"` // another key, which waits for the owner's decision
 
 	rev store.Rev // of the record as read; store.Absent if it does not exist
 }

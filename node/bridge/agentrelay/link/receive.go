@@ -139,8 +139,9 @@ func (l *Link) handleDirect(ctx context.Context, h *incoming, raw []byte) {
 	l.handToNode(ctx, h, raw)
 }
 
-// handToNode gives a message to the node. The answer of a hook comes through the outbox; the peer learns at once if the
-// message waits for the owner. The answer to a question of the node ends the conversation when the node has handled it.
+// handToNode gives a message to the node. If the message waits for the owner, the peer learns so at once; the answer of
+// a hook leaves through the outbox. If the message answers a question of the node, the conversation ends when the node
+// has handled it.
 func (l *Link) handToNode(ctx context.Context, h *incoming, raw []byte) {
 	now := time.Now()
 	in, t, err := l.newInbound(ctx, h, raw, now)

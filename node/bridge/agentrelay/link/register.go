@@ -45,6 +45,7 @@ func (l *Link) registerAgain(ctx context.Context) error {
 	return err
 }
 
+// maxCredentials bounds the answer to a registration, in bytes.
 const maxCredentials = 64 << 10
 
 func (l *Link) tokenFile() string {

@@ -41,7 +41,7 @@ func list(v wire.Value, members, key string) []string {
 // TestAnnounced: the welcome lists the extensions that are on (section 8).
 func TestAnnounced(t *testing.T) {
 	s := newTestRelay(t, Config{Extensions: Extensions{Voting: true, History: true}})
-	welcome, err := wire.ParseForeign(s.welcome("alice"), frame.MaxDepth, frame.MaxValues)
+	welcome, err := wire.ParseForeign(s.newWelcome("alice"), frame.MaxDepth, frame.MaxValues)
 	if err != nil {
 		t.Fatal(err)
 	}

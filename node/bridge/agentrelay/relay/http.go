@@ -110,7 +110,7 @@ func (r *Relay) registerAgent(c echo.Context, name string, others ...store.Chang
 	case errors.Is(err, errBadID):
 		return answerFault(c, http.StatusBadRequest, "invalid_agent_id", "an agent id has 3 to 64 characters from a-z 0-9 -, and begins and ends with a letter or digit")
 	case errors.Is(err, errTaken):
-		return answerFault(c, http.StatusConflict, "agent_id_taken", "the agent id is taken")
+		return answerFault(c, http.StatusConflict, "agent_id_taken", "the agent id is taken; choose another one")
 	case errors.Is(err, store.ErrConflict):
 		return answerFault(c, http.StatusForbidden, "registration_closed", "the invite code was used already")
 	case errors.Is(err, errFull):
@@ -136,8 +136,8 @@ func readRegistration(body []byte) (wire.Value, bool) {
 	return id, true
 }
 
-// connect accepts the connection of an agent (AR-6 to AR-8). A valid token passes whatever its address did before,
-// because another agent with the same address may have done it.
+// connect accepts the connection of an agent (AR-6 to AR-8). Failures of an address never keep out a valid token,
+// because another agent may have caused them from the same address.
 func (r *Relay) connect(c echo.Context) error {
 	req := c.Request()
 	if !websocket.IsUpgrade(req) {
@@ -158,7 +158,7 @@ func (r *Relay) connect(c echo.Context) error {
 		return nil // Accept has answered
 	}
 	s := &session{id: a.ID, token: a.Token, trusted: a.Trusted, conn: conn}
-	if closeErr := r.conns.enter(s, r.agents, r.welcome(a.ID)); closeErr != nil {
+	if closeErr := r.conns.enter(s, r.agents, r.newWelcome(a.ID)); closeErr != nil {
 		conn.Close(closeErr.Code, closeErr.Reason)
 		conn.Drain() // ends at most four seconds after the close frame is written
 		return nil

@@ -79,7 +79,7 @@ func ownerError(err error) error {
 	case errors.Is(err, errBadID):
 		return owner.Fault(http.StatusBadRequest, "an agent id has 3 to 64 characters from a-z 0-9 -, begins and ends with a letter or digit, and is not the id relay", "")
 	case errors.Is(err, errTaken):
-		return owner.Fault(http.StatusConflict, "the agent id is taken", "")
+		return owner.Fault(http.StatusConflict, "the agent id is taken; choose another one", "")
 	case errors.Is(err, errFull):
 		return owner.Fault(http.StatusConflict, "the relay is full; remove an agent first", "")
 	case errors.Is(err, errUnknown):

@@ -93,6 +93,7 @@ func (r *Relay) answerQuery(s *session, f frame.Frame) *frame.Refusal {
 	return nil
 }
 
+// summary returns the message as a query_result shows it.
 func (e *entry) summary() wire.Value {
 	v := wire.Obj(wire.TextField("id", e.id), wire.TextField("from", e.from))
 	if e.kind != "" {

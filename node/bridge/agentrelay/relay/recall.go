@@ -14,15 +14,15 @@ import (
 const (
 	defaultHistory = 50
 	defaultSearch  = 20
-	maxListed      = 100
-	maxQueryText   = 1024
+	maxListed      = 100              // messages or agents in one answer
+	maxQueryText   = 1024             // bytes
 	roomForList    = frame.MaxPayload // bytes of a list in one answer; keeps the frame below frame.MaxSize
 )
 
 // recallRequest is the payload of history, search and replay.
 type recallRequest struct {
 	limit int
-	since int64
+	since int64  // in milliseconds
 	from  string // message id of replay
 	after string // the "next" of the previous page
 	query string

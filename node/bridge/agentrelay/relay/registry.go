@@ -37,7 +37,7 @@ type registration struct {
 	Since   time.Time `json:"since"`
 	Removed time.Time `json:"removed,omitzero"`
 	Active  time.Time `json:"active,omitzero"`   // time of its last message, up to an hour too early after a restart (AR-42)
-	Used    bool      `json:"used,omitempty"`    // it has connected, or the owner registered it
+	Used    bool      `json:"used,omitempty"`    // it has connected, or the owner registered it or renewed its token
 	Trusted bool      `json:"trusted,omitempty"` // no rate limit (AR-31)
 	Own     bool      `json:"own,omitempty"`     // it is the node of this process
 
@@ -104,7 +104,8 @@ func (a *registration) deletion() store.Change {
 	return store.Change{Record: store.Record{NS: nsAgents, Key: a.ID}, IfRev: store.Any, Delete: true}
 }
 
-// register stores a new agent, together with others. It chooses an id if a.ID is empty, and returns id and token.
+// register stores a new agent, in one transaction with the changes in others. It chooses an id if a.ID is empty, and
+// returns id and token.
 func (r *registry) register(ctx context.Context, a registration, others ...store.Change) (string, string, error) {
 	if a.ID != "" && (!frame.ValidAgentID(a.ID) || a.ID == frame.RelayID) {
 		return "", "", errBadID

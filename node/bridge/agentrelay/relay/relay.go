@@ -67,9 +67,9 @@ const (
 	defaultPerMinute     = 100
 	defaultPerHour       = 1000
 	defaultRegistrations = 10
-	maxFailed            = 10 // wrong tokens and invite codes per address and minute
-	maxRateKeys          = 1 << 14
-	queueFrames          = 256 // AR-23
+	maxFailed            = 10      // wrong tokens and invite codes per address and minute
+	maxRateKeys          = 1 << 14 // addresses whose failures are counted
+	queueFrames          = 256     // frames that wait for one slow connection (AR-23)
 	queueBytes           = 1 << 20
 	maintainEvery        = time.Minute
 	protocolVersion      = "1.0"
@@ -178,7 +178,8 @@ func (r *Relay) maintain(ctx context.Context) {
 	}
 }
 
-func (r *Relay) welcome(id string) []byte {
+// newWelcome returns the first frame of a connection to the agent with this id (AR-11).
+func (r *Relay) newWelcome(id string) []byte {
 	limits := wire.Obj(wire.Field("max_message_size", wire.Int(frame.MaxSize)))
 	if n := r.conns.perMinute; n > 0 {
 		limits = limits.With("rate_limit", wire.Int(int64(n)))

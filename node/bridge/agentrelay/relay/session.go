@@ -24,7 +24,7 @@ const (
 type session struct {
 	id        string
 	token     string // hash of the token that the agent connected with
-	trusted   bool
+	trusted   bool   // no rate limit
 	conn      *websocket.Conn
 	frameRate *rate.Windows // shared by all connections of the agent
 
@@ -34,8 +34,8 @@ type session struct {
 
 	mu       sync.Mutex
 	subs     map[string]bool
-	keywords []string // from subscribe (AR-37)
-	about    discovery
+	keywords []string  // from subscribe (AR-37)
+	about    discovery // what the agent last said about itself
 }
 
 // tell queues a frame from the relay to the agent. A connection that is gone or too slow misses it.

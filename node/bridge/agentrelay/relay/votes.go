@@ -22,7 +22,7 @@ const (
 	defaultVoteDuration = 7 * 24 * time.Hour
 	quorumWindow        = 7 * 24 * time.Hour // AR-42
 	keepClosed          = 30 * 24 * time.Hour
-	maxOpen             = 100  // AR-44
+	maxOpen             = 100  // open proposals (AR-44)
 	maxVotes            = 1000 // proposals, open and closed
 	maxProposalsADay    = 5
 	minQuorum           = 2
@@ -31,10 +31,10 @@ const (
 // proposal is a proposal with its votes. A proposal in votes.all is never changed, only replaced.
 type proposal struct {
 	ID     string          `json:"id"`
-	By     string          `json:"by"`
+	By     string          `json:"by"` // id of the proposer
 	At     time.Time       `json:"at"`
-	Quorum int             `json:"quorum"` // fixed when it opens
-	Votes  map[string]bool `json:"votes,omitempty"`
+	Quorum int             `json:"quorum"`           // fixed when the vote opens
+	Votes  map[string]bool `json:"votes,omitempty"`  // by agent: true approves
 	Status string          `json:"status,omitempty"` // empty while open
 	Closed time.Time       `json:"closed,omitzero"`
 }
