@@ -59,8 +59,8 @@ type Config struct {
 	URL     string   // URL of our endpoint, as peers see it; empty if peers cannot call us
 	Domains []string // domains of the queries that become messages of xyz.moltspeak.query
 	Tools   []ToolInfo
-	// PlainConf lists peers that may send us confidential messages unencrypted. Ours to them are unencrypted if they
-	// have no key (MS-37).
+	// PlainConf lists peers that may send us confidential messages unencrypted. Our confidential messages to such a
+	// peer are unencrypted if it has no key (MS-37).
 	PlainConf []string
 	Reveal    []string // peers whose personal data reaches the inbox and hooks unmasked
 	Origins   []string // origins of web pages that may open /stream, besides our own

@@ -77,13 +77,13 @@ func (h *handshakes) challenge(peer, key string, fresh, known bool, sources []ra
 	if c, waits := h.challenges[peer]; waits && !fresh && c.key == key && now.Before(c.expires) {
 		return c.text, true
 	}
-	bound := maxChallenges - strangersChallenges
+	limit := maxChallenges - strangersChallenges
 	if !known {
-		bound = strangersChallenges
+		limit = strangersChallenges
 	}
-	if _, waits := h.challenges[peer]; !waits && h.countWaiting(known) >= bound {
+	if _, waits := h.challenges[peer]; !waits && h.countWaiting(known) >= limit {
 		maps.DeleteFunc(h.challenges, func(_ string, c challenge) bool { return !now.Before(c.expires) })
-		if h.countWaiting(known) >= bound && !h.displace(known, sources) {
+		if h.countWaiting(known) >= limit && !h.displace(known, sources) {
 			return "", false
 		}
 	}
@@ -207,9 +207,9 @@ func (h *handshakes) count(now time.Time) int {
 const (
 	levelUnknown = iota
 	levelSigned
-	levelVouched
+	levelVouched // a registry or a card lists the same key
 	levelSession
-	levelProven
+	levelProven // the owner granted the capability
 )
 
 // requiredLevel returns the lowest level that allows a peer to send a message of this operation and class. Tools and
@@ -234,6 +234,7 @@ func levelOf(p peer, inSession bool, capability string) int {
 	return levelSigned
 }
 
+// capabilitiesWith returns the capabilities of an agent that offers these tools.
 func capabilitiesWith(tools []ToolInfo) []string {
 	out := []string{"query", "respond", "error", "task", "task.create", "task.status", "task.cancel", "stream", "stream.start", "stream.chunk", "stream.end", "human", "human.consent"}
 	if len(tools) > 0 {

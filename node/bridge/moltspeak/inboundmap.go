@@ -47,7 +47,7 @@ func withAction(action string, p wire.Value) wire.Value {
 	return wire.Obj(append([]wire.Member{wire.TextField("action", action)}, p.Without("action").Members()...)...)
 }
 
-// handleTask passes a task, or its end, to the node. It answers questions for the status itself.
+// handleTask passes a task, or its end, to the node. It answers requests for the status itself.
 func (b *Bridge) handleTask(c *request, t message.Task) (answer, *message.Error) {
 	conv := taskConversation(c.m.From, t.ID)
 	var old convState
@@ -369,8 +369,8 @@ func (b *Bridge) receiveReply(c *request) (answer, *message.Error) {
 	if err != nil {
 		return answer{}, message.Fail(message.CodeInternal).Because(err)
 	}
-	address, parse := bridge.ParseAddress(o.Address)
-	if !known || parse != nil || address.Peer != c.m.From.Name() {
+	address, addressErr := bridge.ParseAddress(o.Address)
+	if !known || addressErr != nil || address.Peer != c.m.From.Name() {
 		return answer{}, message.FailAt(message.CodeInvalidParam, "re", "is not one of our messages to you")
 	}
 	payload, end := replyPayload(c.body)

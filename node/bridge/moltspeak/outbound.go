@@ -241,7 +241,7 @@ func recordAnswer(ctx context.Context, records store.Records, d bridge.Delivery,
 // keepAnswer handles an answer to the peer's message re that we cannot post. It stores the answer in the replay record
 // of that message, so that the peer gets it by repeating the message, and sends it over an open WebSocket of the peer.
 // If the replay record has expired and no WebSocket is open, the error wraps a *client.SendError that permits another
-// attempt. boxed reports that the message came encrypted.
+// attempt. boxed is set if the peer's message came encrypted.
 func (b *Bridge) keepAnswer(ctx context.Context, to message.Agent, re string, boxed bool, raw []byte, now time.Time) error {
 	var s replayRecord
 	m := message.Message{From: to, ID: re}
@@ -380,8 +380,8 @@ func (b *Bridge) transmit(ctx context.Context, endpoint string, reach client.Rea
 // callback is an answer to a request for consent, delivered without the outbox. Its party is the name of the peer.
 type callback struct {
 	bridge.DueRow
-	Re    string        `json:"re"`
-	P     wire.Value    `json:"p"`
+	Re    string        `json:"re"` // the id of the request
+	P     wire.Value    `json:"p"`  // the payload of the answer
 	Class message.Class `json:"cls"`
 	Boxed bool          `json:"boxed,omitempty"` // the request came encrypted, so the answer must be encrypted
 	Tries int           `json:"tries,omitempty"`

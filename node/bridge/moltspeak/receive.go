@@ -95,7 +95,8 @@ func (b *Bridge) process(c *request) (answer, *message.Error) {
 		return answer{}, e
 	}
 	c.fresh = !isRepeat && c.m.ID != "" && c.m.To.Agent != ""
-	// The node itself would not recognize these repeats.
+	// The node recognizes the repeat of a message that it accepted: the record of that message has a conversation. The
+	// bridge answers all other repeats, and those of the parts of a stream, because the stream may be gone.
 	if isRepeat && c.m.Class != message.Secret && (old.Conv == "" || c.m.Op == message.OpStream) {
 		return answer{stored: old}, nil
 	}
@@ -202,7 +203,7 @@ func errReusedID() *message.Error {
 	return e
 }
 
-// checkContent checks what depends on the class of a message.
+// checkContent checks the class of a message, the capabilities that it requires, and its consent.
 func (b *Bridge) checkContent(c *request) *message.Error {
 	for _, check := range []func(*request) *message.Error{b.checkClass, b.checkCapability, (*request).checkConsent} {
 		if e := check(c); e != nil {

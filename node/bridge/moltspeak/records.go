@@ -41,16 +41,16 @@ type peer struct {
 	Key      string                `json:"key"` // pinned
 	EncKey   string                `json:"enc_key,omitempty"`
 	First    time.Time             `json:"first"`
-	Endpoint string                `json:"endpoint,omitempty"` // as the peer signed it
-	Classes  []message.Class       `json:"classes,omitempty"`  // from its hello; empty: unknown (MS-38)
-	Vouched  string                `json:"vouched,omitempty"`  // the registry that lists the same key, or "card": trust level 2 (MS-28)
-	Granted  []string              `json:"granted,omitempty"`  // capabilities that the owner granted: trust level 4 (MS-28)
-	Attested []message.Attestation `json:"attested,omitempty"` // from its hello, not checked
-	AllOps   bool                  `json:"all_ops,omitempty"`  // it used an operation besides the nine core ones (MS-25)
-	Refused  string                `json:"refused_key,omitempty"`
-	Last     time.Time             `json:"last,omitzero"`     // the approximate time of its last message
-	Chosen   bool                  `json:"chosen,omitempty"`  // we called the peer, or the owner decided about it, so its pin is never deleted automatically
-	Sources  []rate.Source         `json:"sources,omitempty"` // for a stranger, the sources of its first message
+	Endpoint string                `json:"endpoint,omitempty"`    // as the peer signed it
+	Classes  []message.Class       `json:"classes,omitempty"`     // from its hello; empty: unknown (MS-38)
+	Vouched  string                `json:"vouched,omitempty"`     // the registry that lists the same key, or "card": trust level 2 (MS-28)
+	Granted  []string              `json:"granted,omitempty"`     // capabilities that the owner granted: trust level 4 (MS-28)
+	Attested []message.Attestation `json:"attested,omitempty"`    // from its hello, not checked
+	AllOps   bool                  `json:"all_ops,omitempty"`     // it used an operation besides the nine core ones (MS-25)
+	Refused  string                `json:"refused_key,omitempty"` // the last other key, for the owner; see refuseKey
+	Last     time.Time             `json:"last,omitzero"`         // the approximate time of its last message
+	Chosen   bool                  `json:"chosen,omitempty"`      // we called the peer, or the owner decided about it, so its pin is never deleted automatically
+	Sources  []rate.Source         `json:"sources,omitempty"`     // for a stranger, the sources of its first message
 
 	rev store.Rev
 }
@@ -117,9 +117,9 @@ func (p peer) change() store.Change {
 
 func replayKey(from message.Agent, id string) string { return wire.HashOf(from.Name(), id) }
 
-// replayChange returns the change that stores the replay record of an accepted message. Records of messages from
-// strangers that have no conversation share one bound in each slice of time. Strangers cannot reach it, because their
-// rates are too low. All other records are bounded per peer and hour.
+// replayChange returns the change that stores the replay record of an accepted message. Records without a conversation
+// from strangers share one bound in each slice of time. Strangers cannot reach it, because their rates are too low. All
+// other records are bounded per peer and hour.
 func replayChange(m message.Message, s replayRecord, known bool, rev store.Rev, now time.Time) store.Change {
 	term, keep := wire.HashOf(m.From.Name(), now.UTC().Format("2006-01-02T15")), keepReplays
 	if s.Conv == "" {

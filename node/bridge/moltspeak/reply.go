@@ -15,8 +15,10 @@ import (
 	"github.com/agentmesh/agentmesh/store"
 )
 
+// noAnswer is the body of a response without an answer (MS-45).
 var noAnswer = []byte("{}\n")
 
+// success returns a respond with the status success.
 func success(data wire.Value) answer {
 	return answer{op: message.OpRespond, p: message.Respond{Status: "success", Data: data}.Value()}
 }

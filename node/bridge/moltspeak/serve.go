@@ -35,8 +35,9 @@ func (b *Bridge) Mount(e *echo.Echo) {
 	}
 }
 
-func readBody(c echo.Context, max int) ([]byte, *message.Error) {
-	raw, err := httpapi.Body(c, max)
+// readBody reads the body of a request. The error is a refusal for the caller, for example of a body over limit bytes.
+func readBody(c echo.Context, limit int) ([]byte, *message.Error) {
+	raw, err := httpapi.Body(c, limit)
 	if err == nil {
 		return raw, nil
 	}

@@ -15,9 +15,9 @@ const helloTime = 10 * time.Second
 // socket is an open WebSocket.
 type socket struct {
 	conn  *websocket.Conn
-	peer  string // the identity of the peer to which it is bound; "" if it is not bound
-	known bool
-	since time.Time
+	peer  string      // the identity of the peer to which it is bound; "" if it is not bound
+	known bool        // the peer is a known peer, not a stranger
+	since time.Time   // when it was opened or, if it is bound, when it was bound
 	hello *time.Timer // closes the connection if it is not bound in time
 
 	sources []rate.Source // the sources of the client
@@ -58,8 +58,9 @@ func (s *sockets) add(c *websocket.Conn, sources []rate.Source) bool {
 	return true
 }
 
-// bind binds c to a peer. It returns false if the peer has too many connections, or if known peers or strangers
-// together have too many. A stranger displaces a connection of another stranger whose source has more (AM-42).
+// bind binds c to a peer. It returns false if the peer has too many connections, or if known peers together have too
+// many. If strangers together have too many, bind closes a connection of another stranger whose source has more
+// (AM-42), or returns false if it finds none.
 func (s *sockets) bind(c *websocket.Conn, peer string, known bool) bool {
 	s.mu.Lock()
 	defer s.mu.Unlock()
@@ -68,17 +69,17 @@ func (s *sockets) bind(c *websocket.Conn, peer string, known bool) bool {
 		return false // c was closed to make room
 	}
 	sock.hello.Stop()
-	kind := func(o *socket) bool { return o.peer != "" && o.known == known }
-	bound := maxSockets - strangersSockets - unboundSockets
+	inGroup := func(o *socket) bool { return o.peer != "" && o.known == known }
+	limit := maxSockets - strangersSockets - unboundSockets
 	if !known {
-		bound = strangersSockets
+		limit = strangersSockets
 	}
 	if s.count(func(o *socket) bool { return o.peer == peer }) >= socketsPerPeer {
 		return false
 	}
-	if s.count(kind) >= bound {
+	if s.count(inGroup) >= limit {
 		oldestFirst := func(a, b *socket) int { return a.since.Compare(b.since) }
-		table := rate.FairTableOf(s.all, oldestFirst, func(o *socket) ([]rate.Source, bool) { return o.sources, kind(o) })
+		table := rate.FairTableOf(s.all, oldestFirst, func(o *socket) ([]rate.Source, bool) { return o.sources, inGroup(o) })
 		displaced, ok := table.FindDisplaceable(sock.sources)
 		if known || !ok {
 			return false

@@ -37,7 +37,7 @@ type openStream struct {
 	last                [32]byte // digest of the start or of the last chunk
 	began, active       time.Time
 	ended               bool // its end is being handled, so it takes no more parts
-	refusals            int  // how often its end was refused for the moment
+	refusals            int  // how often its end was refused temporarily
 	sources             []rate.Source
 }
 
@@ -169,6 +169,7 @@ func (s *streams) finish(peer, id string, e *message.Error) {
 	s.drop(key)
 }
 
+// sweep drops the streams that are idle. The caller holds s.mu.
 func (s *streams) sweep(now time.Time) {
 	for key, st := range s.open {
 		if now.Sub(st.active) >= streamIdle {

@@ -44,6 +44,7 @@ func (c Class) ForAnswer(question Class) Class {
 	return c
 }
 
+// class returns the member cls. If optional is set, a message without cls is internal.
 func (r *reader) class(optional bool) Class {
 	if !r.has("cls") && optional {
 		return Internal
@@ -63,8 +64,8 @@ type PIIMeta struct {
 	Purpose    string
 	Proof      string
 	Expires    time.Time // zero: no expiry
-	Scope      []string
-	MaskFields []string
+	Scope      []string  // the types that the consent covers; empty: all
+	MaskFields []string  // the members to mask; see [PIIMeta.Mask]
 }
 
 func (r *reader) piiMeta() *PIIMeta {

@@ -12,9 +12,9 @@ import (
 )
 
 const (
-	boxAlgorithm = "x25519-xsalsa20-poly1305"
-	MaxValues    = 100_000 // in one message; our limit, so that a megabyte of brackets stays cheap
-	maxAll       = 400_000 // in a batch
+	boxAlgorithm   = "x25519-xsalsa20-poly1305"
+	MaxValues      = 100_000 // in one message; our limit, so that a megabyte of brackets stays cheap
+	maxBatchValues = 400_000 // in a batch
 )
 
 // Packet is a message with the form in which it was sent.
@@ -210,7 +210,7 @@ func (m Message) Verify(key *signing.PublicKey) *Error {
 
 // ReadBatch reads {moltspeak, batch} or a bare array of at most 100 entries.
 func ReadBatch(raw []byte) ([]wire.Value, *Error) {
-	tree, e := parseTree(raw, MaxNesting+4, maxAll)
+	tree, e := parseTree(raw, MaxNesting+4, maxBatchValues)
 	if e != nil {
 		return nil, e
 	}

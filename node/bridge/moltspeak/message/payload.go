@@ -58,7 +58,7 @@ type Task struct {
 // Stream is a part of a stream.
 type Stream struct {
 	Action, ID, Type, ContentType string
-	Seq, Total                    int64
+	Seq, Total                    int64 // Total is -1 in an end that does not state it
 	Data                          string
 	Checksum                      string
 }
@@ -68,7 +68,7 @@ type Tool struct {
 	Action, Tool string
 }
 
-// Consent requests, grants, revokes or verifies permission to use personal data.
+// Consent requests, grants, revokes or verifies permission to use personal data. Human is the person whose data it is.
 type Consent struct {
 	Action, Purpose, Duration, Human, Token string
 	Constraints                             Constraints
@@ -88,7 +88,7 @@ type Ping struct{ Nonce wire.Value }
 
 // Discover searches for agents.
 type Discover struct {
-	All, Any []string
+	All, Any []string // capabilities: agents must have all of All, and one of Any if it is not empty
 	Limit    int
 }
 
@@ -117,7 +117,8 @@ var payloads = map[Op]func(*reader) Payload{
 
 func isKnown(op Op) bool { return payloads[op] != nil }
 
-// Payload parses the p of the message (MS-31).
+// Payload parses the p of the message. It checks all members that the protocol defines, even those that the result
+// leaves out (MS-31).
 func (m Message) Payload() (Payload, *Error) {
 	parse := payloads[m.Op]
 	if parse == nil {

@@ -14,7 +14,7 @@ type reader struct {
 	path  string // "p." inside payloads
 	bad   Code   // for a wrong type: E_SCHEMA outside payloads, E_INVALID_PARAM inside (MS-31)
 	err   *Error
-	outer *reader // of the object around this one, which keeps the error; nil: this one keeps it
+	outer *reader // the reader of the enclosing object, which keeps the error; nil if this one keeps it
 }
 
 // at returns a reader of v, an object in the member key. It keeps its error in r.
@@ -104,6 +104,7 @@ func (r *reader) oneOf(key string, allowed ...string) string {
 	return s
 }
 
+// checkOneOf checks an optional member like oneOf.
 func (r *reader) checkOneOf(key string, allowed ...string) {
 	if r.has(key) {
 		r.oneOf(key, allowed...)

@@ -138,7 +138,7 @@ func hasMoreDigits(before, after string) bool {
 
 func isDigit(c byte) bool { return '0' <= c && c <= '9' }
 
-// businessWords come before numbers of things, which are not personal data.
+// businessWords come before numbers that identify things, such as orders, and not people.
 var businessWords = []string{
 	"order", "invoice", "ticket", "sku", "part", "ref", "reference", "tracking", "serial", "version", "build", "model", "isbn", "case", "case no",
 	"article", "item", "batch", "po", "rma", "bestellung", "rechnung", "commande", "pedido", "job", "id", "release", "product", "parcel", "lot", "port", "issue", "doi", "issn", "catalog", "flight", "booking", "patent", "artikel", "bestellnummer", "vorgang", "licence key", "license key", "key", "checksum", "commit", "room", "error", "code", "step", "channel", "sensor", "device", "stock", "ean", "upc", "asin", "customer no", "session",
@@ -156,6 +156,7 @@ func isBusiness(before string) bool {
 	return n > 0 && strings.HasSuffix(words[n-1], "-") || strings.HasSuffix(before, "#")
 }
 
+// fileEndings are the endings of file names that look like mail addresses, such as logo@2x.png.
 var fileEndings = []string{"png", "jpg", "jpeg", "svg", "gif", "webp", "js", "ts", "css", "json", "service", "local", "go", "py", "md", "txt"}
 
 func isMail(found, before, after string) bool {

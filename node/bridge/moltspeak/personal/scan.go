@@ -46,10 +46,8 @@ type pattern struct {
 	ok   func(found, before, after string) bool
 }
 
-const (
-	upperWord = `\p{Lu}[\p{L}'’-]+`
-	sep       = `[ .\-/]?`
-)
+// upperWord matches a word that begins with a capital letter.
+const upperWord = `\p{Lu}[\p{L}'’-]+`
 
 // patterns are our own (MS-40, MS-41). Many of them also require a valid check digit or words of context.
 var patterns = sync.OnceValue(func() []pattern {
@@ -167,6 +165,7 @@ var (
 	})
 	dateOnly = sync.OnceValue(func() expression { return re(`^(?:` + datePattern + `)$`) })
 
+	// joinWords removes the separators in the name of a member: "date_of_birth" becomes "dateofbirth".
 	joinWords = strings.NewReplacer("_", "", "-", "", " ", "")
 )
 

@@ -34,7 +34,7 @@ type cache struct {
 
 	mu     sync.Mutex
 	loaded bool
-	read   time.Time               // when the cards were read
+	readAt time.Time               // when the cards were read
 	own    map[string]*cachedEntry // registered entries, including deleted ones
 	cards  map[string]*cachedEntry // the cards of the directory
 	sorted []*cachedEntry          // live entries, most trusted first; replaced, never changed
@@ -43,9 +43,9 @@ type cache struct {
 // cachedEntry is an entry with its text in lower case. It is never changed.
 type cachedEntry struct {
 	Entry
-	text  string
-	size  int
-	gone  bool
+	text  string    // the words that a search finds
+	size  int       // bytes, roughly
+	gone  bool      // deleted; the name stays reserved
 	until time.Time // the end of the registration, for a registered entry
 }
 
@@ -155,12 +155,12 @@ func (s *cache) rebuild() {
 // refresh reads the entries if they were never read, and the cards if they are old. While one caller reads the cards
 // again, other callers get the old cards.
 func (s *cache) refresh(ctx context.Context) error {
-	stale := func() (loaded, old bool) {
+	state := func() (loaded, old bool) {
 		s.mu.Lock()
 		defer s.mu.Unlock()
-		return s.loaded, time.Since(s.read) >= cardsFor
+		return s.loaded, time.Since(s.readAt) >= cardsFor
 	}
-	loaded, old := stale()
+	loaded, old := state()
 	if loaded && (!old || !s.reading.TryLock()) {
 		return nil
 	}
@@ -168,7 +168,7 @@ func (s *cache) refresh(ctx context.Context) error {
 		s.reading.Lock()
 	}
 	defer s.reading.Unlock()
-	if loaded, old = stale(); loaded && !old {
+	if loaded, old = state(); loaded && !old {
 		return nil
 	}
 	cards := s.readCards(context.WithoutCancel(ctx)) // for all callers, so the one that reads cannot stop it
@@ -180,7 +180,7 @@ func (s *cache) refresh(ctx context.Context) error {
 	s.mu.Lock()
 	defer s.mu.Unlock()
 	// All three change together: a caller that finds loaded set also gets the cards.
-	s.cards, s.read, s.loaded = cards, time.Now(), true
+	s.cards, s.readAt, s.loaded = cards, time.Now(), true
 	s.rebuild()
 	return nil
 }

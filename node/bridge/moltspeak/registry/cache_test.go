@@ -71,7 +71,7 @@ func TestRegistryUnderLoad(t *testing.T) {
 	}
 	d.list = d.list[:1]
 	s.cache.mu.Lock()
-	s.cache.read = time.Now().Add(-cardsFor)
+	s.cache.readAt = time.Now().Add(-cardsFor)
 	s.cache.mu.Unlock()
 	if _, stats := c.do("GET", "/api/v1/stats", "", ""); !strings.Contains(stats, `"total_agents":2001`) {
 		t.Errorf("a minute later: %s", stats)
@@ -98,7 +98,7 @@ func TestCardsAreReadForAll(t *testing.T) {
 		t.Fatalf("%d entries, %v", len(list), err)
 	}
 	d.list = append(d.list, mustTree(t, listedCard))
-	cache.read = time.Now().Add(-cardsFor)
+	cache.readAt = time.Now().Add(-cardsFor)
 	gone, leave := context.WithCancel(t.Context())
 	leave()
 	if list, err := cache.list(gone); err != nil || len(list) != 1 {

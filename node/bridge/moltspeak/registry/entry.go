@@ -19,10 +19,10 @@ import (
 )
 
 const (
-	ns            = "moltspeak/registry"
-	maxDocument   = 8 << 10
-	minBearer     = 16  // MS-54
-	maxCapability = 512 // bytes: a card permits 128 characters
+	ns            = "moltspeak/registry" // the namespace of the registrations, by agent@org
+	maxDocument   = 8 << 10              // bytes of a submission
+	minBearer     = 16                   // bytes of a bearer token (MS-54)
+	maxCapability = 512                  // bytes: a card permits 128 characters
 )
 
 // Entry is an agent in a registry (MS-53).
@@ -267,7 +267,7 @@ func (s *Server) change(c echo.Context, edit func(*registration, time.Time), ans
 	edit(&reg, now)
 	if err := s.save(c.Request().Context(), reg, now); err != nil {
 		if errors.Is(err, store.ErrConflict) {
-			return refuse(c, http.StatusConflict, "the entry was changed meanwhile")
+			return refuse(c, http.StatusConflict, "the entry was changed meanwhile; try again")
 		}
 		if errors.Is(err, store.ErrQuota) {
 			return refuseFor(c, time.Hour, "the registry is full")

@@ -12,7 +12,7 @@ import (
 const (
 	proveAgain = 7 * 24 * time.Hour // time from a proof of an endpoint to its next challenge
 	proveEvery = time.Hour          // minimum time between two challenges of one agent whose endpoint did not change
-	proveTime  = 15 * time.Second
+	proveTime  = 15 * time.Second   // longest time for one challenge
 )
 
 // proofs is the queue of registered agents whose endpoints are to be challenged. An agent has one place, however often
