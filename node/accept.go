@@ -183,7 +183,7 @@ func (a *acceptance) checkReplay(ctx context.Context) (out bridge.Outcome, done 
 		return out, true, err
 	}
 	if a.in.Native != nil {
-		if err := a.n.verifier.Timely(*a.in.Native, a.arrivedAt()); err != nil {
+		if err := a.n.verifier.CheckTime(*a.in.Native, a.arrivedAt()); err != nil {
 			return bridge.Outcome{}, false, err
 		}
 	}

@@ -266,7 +266,7 @@ func (e endpoint) readReply(ctx context.Context, d bridge.Delivery, peer client.
 	if err != nil {
 		return bridge.Delivered{}, err
 	}
-	checked, err := e.n.verifier.Reply(ctx, d.Message, reply, peer, time.Now())
+	checked, err := e.n.verifier.VerifyReply(ctx, d.Message, reply, peer, time.Now())
 	if err != nil {
 		return bridge.Delivered{}, err
 	}
@@ -289,7 +289,7 @@ func (e endpoint) fetchMovedCard(ctx context.Context, peer *client.Peer, cause e
 	if failure.Retry {
 		gap = movedGap
 	}
-	listed, err := e.n.cards.Again(ctx, peer.Card.ID, gap, time.Now())
+	listed, err := e.n.cards.FindAgain(ctx, peer.Card.ID, gap, time.Now())
 	if err != nil || listed.Card.Endpoint == peer.Card.Endpoint {
 		return false
 	}

@@ -19,7 +19,7 @@ func TestAgain(t *testing.T) {
 		c := NewCards(CardsConfig{Directories: []*Directory{l.at(home)}, HTTP: NewHTTP(HTTPConfig{}), Records: records(t)})
 		again := func(gap time.Duration, want string) {
 			t.Helper()
-			p, err := c.Again(t.Context(), sarah, gap, time.Now())
+			p, err := c.FindAgain(t.Context(), sarah, gap, time.Now())
 			if err != nil || p.Card.Endpoint != want {
 				t.Errorf("Again = %s, %v, want %s", p.Card.Endpoint, err, want)
 			}
@@ -48,7 +48,7 @@ func TestAgain(t *testing.T) {
 		l.down = false
 		delete(l.cards, sarah)
 		l.mu.Unlock()
-		if _, err := c.Again(t.Context(), sarah, 0, time.Now()); !errors.Is(err, ErrUnknownAgent) {
+		if _, err := c.FindAgain(t.Context(), sarah, 0, time.Now()); !errors.Is(err, ErrUnknownAgent) {
 			t.Errorf("Again of a withdrawn card = %v, want ErrUnknownAgent", err)
 		}
 	})

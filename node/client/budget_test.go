@@ -252,7 +252,7 @@ func TestAnswersFetchOnceAMinute(t *testing.T) {
 					t.Fatal(err)
 				}
 				sent := wire.Message{ID: "msg_ours", From: m.To, To: sarah, Conversation: m.Conversation}
-				if _, err := v.Reply(t.Context(), sent, m, peer, time.Now()); !errors.Is(err, ErrReplyUnverified) {
+				if _, err := v.VerifyReply(t.Context(), sent, m, peer, time.Now()); !errors.Is(err, ErrReplyUnverified) {
 					t.Fatalf("Reply() = %v, want ErrReplyUnverified", err)
 				}
 				time.Sleep(600 * time.Millisecond)

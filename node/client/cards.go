@@ -336,9 +336,9 @@ func (c *Cards) Refresh(ctx context.Context, id wire.AgentID, now time.Time) (pe
 	return c.refresh(ctx, id, &Origin{}, now)
 }
 
-// Again finds an agent like [Cards.Find], but asks the directories again unless that happened less than gap ago. Call
-// it after a failed delivery, because the agent may have moved.
-func (c *Cards) Again(ctx context.Context, id wire.AgentID, gap time.Duration, now time.Time) (Peer, error) {
+// FindAgain finds an agent like [Cards.Find], but asks the directories again unless that happened less than gap ago.
+// Call it after a failed delivery, because the agent may have moved.
+func (c *Cards) FindAgain(ctx context.Context, id wire.AgentID, gap time.Duration, now time.Time) (Peer, error) {
 	c.mu.Lock()
 	old, ok := c.cache.Peek(id)
 	f, running := c.inFlight[id]

@@ -58,7 +58,7 @@ func Example() {
 	}
 	sent, _ := wire.ParseMessage(tree)
 	verifier := client.Verifier{Cards: cards}
-	if _, err := verifier.Reply(ctx, sent, reply, sarah, time.Now()); err != nil {
+	if _, err := verifier.VerifyReply(ctx, sent, reply, sarah, time.Now()); err != nil {
 		log.Fatal(err)
 	}
 	fmt.Println(sarah.Card.Name, "answered:", reply.Action())

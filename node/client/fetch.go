@@ -139,7 +139,7 @@ func (c *Cards) ask(ctx context.Context, id wire.AgentID, pin storedPin, old, fr
 func (c *Cards) newEntry(d *Directory, f Fetched, old *entry, now time.Time) (*entry, error) {
 	if f.NotModified {
 		e := *old
-		e.fetched, e.asked, e.suspect, e.peer.Until = now, now, false, nextLookup(now, f.Fresh)
+		e.fetched, e.asked, e.suspect, e.peer.Until = now, now, false, nextLookup(now, f.MaxAge)
 		e.peer.Pinned, e.peer.ownerPin, e.peer.keyPinned = time.Time{}, false, false
 		e.peer.EndpointProven = f.EndpointProven
 		return &e, nil
@@ -148,7 +148,7 @@ func (c *Cards) newEntry(d *Directory, f Fetched, old *entry, now time.Time) (*e
 	if err != nil {
 		return nil, err
 	}
-	peer.Directory, peer.Until, peer.EndpointProven = d.Base, nextLookup(now, f.Fresh), f.EndpointProven
+	peer.Directory, peer.Until, peer.EndpointProven = d.Base, nextLookup(now, f.MaxAge), f.EndpointProven
 	return &entry{peer: peer, etag: f.ETag, from: d, fetched: now, asked: now}, nil
 }
 

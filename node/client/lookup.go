@@ -16,8 +16,8 @@ import (
 type Fetched struct {
 	Card wire.Value
 	ETag string
-	// Fresh is how long the directory allows caching the card. It is negative if the directory sets no limit.
-	Fresh time.Duration
+	// MaxAge is how long the directory allows caching the card. It is negative if the directory sets no limit.
+	MaxAge time.Duration
 	// NotModified is true if the card has not changed since the caller got ETag. Card is then null.
 	NotModified bool
 	// EndpointProven is true if the directory claims that it has proven the card's endpoint (AM-63).
@@ -47,7 +47,7 @@ func (d *Directory) Fetch(ctx context.Context, id wire.AgentID, etag string) (Fe
 	if err != nil {
 		return Fetched{}, err
 	}
-	f := Fetched{ETag: resp.header.Get("ETag"), Fresh: maxAge(resp.header), EndpointProven: isEndpointProven(resp.header)}
+	f := Fetched{ETag: resp.header.Get("ETag"), MaxAge: maxAge(resp.header), EndpointProven: isEndpointProven(resp.header)}
 	if resp.status == http.StatusNotModified {
 		f.NotModified, f.ETag = true, etag
 		return f, nil

@@ -38,7 +38,7 @@ func (a Answer) Receipt() (relayID string, ok bool) {
 // Empty reports whether the answer of a delivered message has no content (AM-49).
 func (a Answer) Empty() bool { return len(bytes.TrimSpace(a.Body)) == 0 }
 
-// Message parses the signed reply with the strict reader and the schema. [Verifier.Reply] verifies it.
+// Message parses the signed reply with the strict reader and the schema. [Verifier.VerifyReply] verifies it.
 func (a Answer) Message() (wire.Message, error) {
 	v, err := wire.ParseObject(a.Body)
 	if err != nil {

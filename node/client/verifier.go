@@ -36,8 +36,8 @@ func (w Window) around(t time.Time) signing.Window {
 }
 
 // Verifier makes the checks of the receive path that need no state of the receiver except its known cards. Call its
-// methods in the order of the receive path: Read (lines 3 and 4 of the receive table), Authenticate (7 and 8), Timely
-// (9).
+// methods in the order of the receive path: Read (lines 3 and 4 of the receive table), Authenticate (7 and 8),
+// CheckTime (9).
 type Verifier struct {
 	Cards  *Cards
 	Window Window // zero fields mean the defaults
@@ -142,8 +142,8 @@ func (v *Verifier) explain(ctx context.Context, m wire.Message, peer Peer, origi
 	return wire.ErrSignature.At(signing.Explain(m.Tree, m.Signature, keys, window, now, explainTries).String())
 }
 
-// Timely checks the timestamp of a message that did not come from a mailbox (AM-20). The error is wire.ErrTimeWindow.
-func (v *Verifier) Timely(m wire.Message, now time.Time) error {
+// CheckTime checks the timestamp of a message that did not come from a mailbox (AM-20). The error is wire.ErrTimeWindow.
+func (v *Verifier) CheckTime(m wire.Message, now time.Time) error {
 	return inWindow(m.Time, v.Window.orDefault(), now)
 }
 
@@ -158,13 +158,13 @@ func inWindow(t time.Time, w Window, now time.Time) error {
 // on.
 var ErrReplyUnverified = errors.New("the reply is not verified")
 
-// Reply verifies the answer to a message of ours: that it comes from the peer, is addressed to us, belongs to the same
-// conversation, is not our own message sent back, is signed, and is timely (AM-18). Otherwise the error matches
+// VerifyReply verifies the answer to a message of ours: that it comes from the peer, is addressed to us, belongs to the
+// same conversation, is not our own message sent back, is signed, and is timely (AM-18). Otherwise the error matches
 // [ErrReplyUnverified]. If we could not check the reply, which may be good, the error is a *[SendError].
 //
 // The answer to a resend may be the stored answer to the first attempt (AM-48). So if the message has resend_of, the
 // window reaches back to its maximum of 24 h.
-func (v *Verifier) Reply(ctx context.Context, sent, reply wire.Message, peer Peer, now time.Time) (signing.Verified, error) {
+func (v *Verifier) VerifyReply(ctx context.Context, sent, reply wire.Message, peer Peer, now time.Time) (signing.Verified, error) {
 	unverified := func(err error) (signing.Verified, error) {
 		return signing.Verified{}, fmt.Errorf("%w: %w", ErrReplyUnverified, err)
 	}

@@ -36,8 +36,8 @@ func TestRead(t *testing.T) {
 	}
 }
 
-// TestTimely checks that the ends of the window belong to the window (AM-20).
-func TestTimely(t *testing.T) {
+// TestCheckTime checks that the ends of the window belong to the window (AM-20).
+func TestCheckTime(t *testing.T) {
 	now := time.Date(2026, 2, 19, 10, 35, 0, 0, time.UTC)
 	tests := []struct {
 		window Window
@@ -55,9 +55,9 @@ func TestTimely(t *testing.T) {
 	}
 	for _, tt := range tests {
 		v := &Verifier{Window: tt.window}
-		err := v.Timely(wire.Message{Time: now.Add(tt.at)}, now)
+		err := v.CheckTime(wire.Message{Time: now.Add(tt.at)}, now)
 		if got := err == nil; got != tt.want || err != nil && !errors.Is(err, wire.ErrTimeWindow) {
-			t.Errorf("Timely(%v) with %v = %v, want %v", tt.at, tt.window, err, tt.want)
+			t.Errorf("CheckTime(%v) with %v = %v, want %v", tt.at, tt.window, err, tt.want)
 		}
 	}
 }
@@ -137,13 +137,13 @@ func TestReply(t *testing.T) {
 		for _, tt := range tests {
 			d, k := draft(), key(1)
 			tt.edit(&d, &k)
-			_, err := v.Reply(t.Context(), sent, signDraft(t, d, k), peer, time.Now())
+			_, err := v.VerifyReply(t.Context(), sent, signDraft(t, d, k), peer, time.Now())
 			if got := err == nil; got != tt.ok || err != nil && !errors.Is(err, ErrReplyUnverified) {
 				t.Errorf("%s: Reply() = %v, want ok %v", tt.name, err, tt.ok)
 			}
 		}
 		// Our own request sent back.
-		if _, err := v.Reply(t.Context(), sent, sent, peer, time.Now()); !errors.Is(err, ErrReplyUnverified) {
+		if _, err := v.VerifyReply(t.Context(), sent, sent, peer, time.Now()); !errors.Is(err, ErrReplyUnverified) {
 			t.Errorf("our own message as its reply = %v, want ErrReplyUnverified", err)
 		}
 		// The stored answer to the first attempt, received by a resend hours later.
@@ -153,13 +153,13 @@ func TestReply(t *testing.T) {
 			ID: wire.NewMessageID(), Conversation: sent.Conversation, From: me, To: sarah, Time: time.Now(), Intent: sent.Intent,
 			Payload: sent.Payload.With("metadata", wire.Obj(wire.Member{Key: "resend_of", Value: wire.Text(string(sent.ID))})),
 		}, key(50))
-		if _, err := v.Reply(t.Context(), resent, signDraft(t, old, key(1)), peer, time.Now()); err != nil {
+		if _, err := v.VerifyReply(t.Context(), resent, signDraft(t, old, key(1)), peer, time.Now()); err != nil {
 			t.Errorf("the stored reply to a resend = %v", err)
 		}
 		// The peer rotates its key between look-up and reply.
 		time.Sleep(2 * time.Minute)
 		l.rotate(t, home, testCard(sarah, key(3)), key(3), key(1), false)
-		if _, err := v.Reply(t.Context(), sent, signDraft(t, draft(), key(3)), peer, time.Now()); err != nil {
+		if _, err := v.VerifyReply(t.Context(), sent, signDraft(t, draft(), key(3)), peer, time.Now()); err != nil {
 			t.Errorf("a reply by the rotated key = %v", err)
 		}
 	})

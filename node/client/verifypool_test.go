@@ -99,7 +99,7 @@ func TestFullPoolIsNoVerdict(t *testing.T) {
 			t.Errorf("Authenticate() = %v, want ErrUnavailable and when to come back", err)
 		}
 		sent := signMessage(t, "am_me", sarah, key(50), time.Now())
-		_, err = v.Reply(t.Context(), sent, m, peer, time.Now())
+		_, err = v.VerifyReply(t.Context(), sent, m, peer, time.Now())
 		if again, ok := errors.AsType[*SendError](err); !ok || !again.Retry || !again.Processed || errors.Is(err, ErrReplyUnverified) {
 			t.Errorf("Reply() = %v, want another attempt", err)
 		}

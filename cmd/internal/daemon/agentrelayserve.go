@@ -34,7 +34,7 @@ func newAgentRelay(p *Process, links []linkConfig, mesh bridge.Mesh) (bridge.Ser
 		p.edge.Health(agentrelay.Kind, func(context.Context) (any, error) { return hosted.Health(), nil })
 		cfg.Relay = hosted
 		if i := slices.IndexFunc(links, func(l linkConfig) bool { return l.own }); i >= 0 {
-			cfg.Own = links[i].Name
+			cfg.OwnLink = links[i].Name
 		}
 	}
 	if p.node == nil {

@@ -26,9 +26,9 @@ const Kind = link.Kind
 type Config struct {
 	Relay *relay.Relay // the relay that this process hosts; nil: none
 
-	Links  []bridge.Link
-	Own    string                       // name of the link to Relay; "": none
-	Tokens map[string]client.Credential // of the links, by name of the link
+	Links   []bridge.Link
+	OwnLink string                       // name of the link to Relay; "": none
+	Tokens  map[string]client.Credential // of the links, by name of the link
 	// Dir is where a link that registered itself stores its id and token, in one file per link (AR-51). Required if
 	// there are links.
 	Dir string
@@ -60,7 +60,7 @@ func New(cfg Config) (*Bridge, error) {
 			Link: l, Token: cfg.Tokens[l.Name], Dir: cfg.Dir, Identity: cfg.Identity, Mesh: cfg.Mesh,
 			Store: cfg.Store, HTTP: cfg.HTTP, Dial: cfg.Dial, Logger: cfg.Logger,
 		}
-		if cfg.Relay != nil && l.Name == cfg.Own {
+		if cfg.Relay != nil && l.Name == cfg.OwnLink {
 			c.Join = func(ctx context.Context) (frame.Credentials, error) { return cfg.Relay.Join(ctx, l.AgentID) }
 		}
 		newLink, err := link.New(c)
