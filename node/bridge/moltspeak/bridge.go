@@ -131,7 +131,7 @@ func New(cfg Config) (*Bridge, error) {
 		quotas:    quotas{quota.NewKnown(), quota.NewStrangers()},
 		handshake: newHandshakes(), streams: newStreams(), sockets: newSockets(),
 	}
-	b.callbacks = bridge.NewDueQueue(b.records, nsCallbacks, b.answerConsent, func(err error) { b.cfg.Logger.Warn("moltspeak: deliver answers to requests for consent", "err", err) })
+	b.callbacks = bridge.NewDueQueue(b.records, nsCallbacks, b.answerConsent, func(err error) { b.cfg.Logger.Warn("moltspeak: cannot answer requests for consent", "err", err) })
 	b.cfg.Tools = slices.DeleteFunc(slices.Clone(cfg.Tools), func(t ToolInfo) bool { return strings.HasPrefix(t.Name, "code.") }) // MS-34
 	b.capabilities = capabilitiesWith(b.cfg.Tools)
 	b.grants, b.replays = grants{b.records, cfg.Key}, replays{b.records, cfg.Logger}

@@ -179,7 +179,7 @@ func (b *Bridge) passOn(c *request, intent wire.Intent, payload wire.Value, conv
 	// If this answer is final, a later close adds nothing.
 	if e == nil && a.p.GetStr("status") != "partial" && !t.Done && !keepsTask {
 		if err := updateConversation(c.ctx, b.records, t, c.now, func(t *convState) { t.Done = true }); err != nil {
-			b.cfg.Logger.WarnContext(c.ctx, "moltspeak: store a conversation", "err", err)
+			b.cfg.Logger.WarnContext(c.ctx, "moltspeak: cannot store a conversation", "err", err)
 		}
 	}
 	return a, e

@@ -69,7 +69,7 @@ func (l *listedKeys) lookup(c *request) (listedKey, *message.Error) {
 		switch {
 		case err != nil:
 			complete = false
-			l.log.WarnContext(ctx, "moltspeak: ask a registry for a key", "registry", r.Base, "peer", name.Name(), "err", err)
+			l.log.WarnContext(ctx, "moltspeak: cannot get a key from a registry", "registry", r.Base, "peer", name.Name(), "err", err)
 		case key != "" && listed.key != "" && listed.key != key:
 			l.log.WarnContext(ctx, "moltspeak: registries disagree about a key", "registries", []string{listed.by, r.Base}, "peer", name.Name())
 			return listedKey{}, message.Fail(message.CodeAuthFailed)

@@ -170,7 +170,7 @@ func (b *Bridge) prepare(ctx context.Context, d bridge.Delivery, draft message.D
 		draft.Ext = ownURL(b.cfg.URL).ext(to.endpoint)
 		o = sentMessage{Conv: string(d.Message.Conversation), Address: d.Address, Intent: string(d.Message.Intent), Raw: b.sign(draft), Sent: now.UTC(), Proof: out.proof()}
 		if err := storeSent(ctx, b.records, o, slot, draft, to.agent, out.uses, now); err != nil {
-			b.cfg.Logger.WarnContext(ctx, "moltspeak: store one of our messages", "peer", to.agent.Name(), "err", err)
+			b.cfg.Logger.WarnContext(ctx, "moltspeak: cannot store one of our messages", "peer", to.agent.Name(), "err", err)
 			return nil, storeFailure(err)
 		}
 	}

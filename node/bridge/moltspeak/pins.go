@@ -50,7 +50,7 @@ type pins struct {
 func newPins(cfg Config, listed *listedKeys) *pins {
 	return &pins{
 		records: cfg.Store.Records(), links: cfg.Links, mesh: cfg.Mesh, listed: listed, clock: store.NewWallClock(cfg.Logger),
-		log: cfg.Logger, notices: rate.NewBuckets(rate.PerHour(1), 1, tracked), onOtherKey: cfg.OnOtherKey,
+		log: cfg.Logger, notices: rate.NewBuckets(rate.PerHour(1), 1, maxTracked), onOtherKey: cfg.OnOtherKey,
 	}
 }
 
@@ -220,7 +220,7 @@ func (pins *pins) run(ctx context.Context) {
 	for now := time.Now(); ; {
 		if pins.isDue(now, forgetWhenFull) {
 			if err := pins.forgetStrangers(ctx, now); err != nil && ctx.Err() == nil {
-				pins.log.WarnContext(ctx, "moltspeak: forget strangers", "err", err)
+				pins.log.WarnContext(ctx, "moltspeak: cannot delete old pins of strangers", "err", err)
 			}
 		}
 		select {

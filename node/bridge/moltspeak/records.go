@@ -188,7 +188,7 @@ func (s replays) keep(c *request, r replayRecord) {
 	r.Conv = old.Conv
 	err = s.records.Apply(c.ctx, []store.Change{replayChange(c.m, r, c.isKnown(), rev, c.now)}, c.now)
 	if err != nil && !errors.Is(err, store.ErrConflict) {
-		s.log.WarnContext(c.ctx, "moltspeak: store an answer", "err", err)
+		s.log.WarnContext(c.ctx, "moltspeak: cannot store an answer", "err", err)
 	}
 }
 

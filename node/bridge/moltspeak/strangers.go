@@ -21,7 +21,7 @@ const (
 	socketsPerPeer       = 4
 	maxConsentAsks       = 200
 	strangersConsentAsks = maxConsentAsks / 4
-	tracked              = 10_000 // names for which rates are counted
+	maxTracked           = 10_000 // names for which rates are counted
 )
 
 func count[T any](all iter.Seq[T], matches func(T) bool) (n int) {

@@ -186,7 +186,7 @@ func (p *peers) pin(id, recipient string) {
 		return true
 	})
 	if isSecond {
-		p.log.Warn("a peer announced another key; agentmesh agentrelay peer accepts it", "peer", id)
+		p.log.Warn("a peer announced another key; to accept it, run agentmesh agentrelay peer", "peer", id)
 	}
 	switch {
 	case errors.Is(err, store.ErrQuota):
@@ -197,7 +197,7 @@ func (p *peers) pin(id, recipient string) {
 			p.setHint(id, h)
 		}
 	case err != nil:
-		p.log.Info("store the key of a peer", "peer", id, "err", err)
+		p.log.Info("cannot store the key of a peer", "peer", id, "err", err)
 	}
 }
 
@@ -220,7 +220,7 @@ func (p *peers) storeAnnouncedKey(ctx context.Context, peer string) string {
 		err = p.convStore.records.Apply(ctx, []store.Change{*deletion, {Record: own, Max: maxPinned}}, time.Now())
 	}
 	if err != nil {
-		p.log.Info("store the key of a peer", "peer", peer, "err", err)
+		p.log.Info("cannot store the key of a peer", "peer", peer, "err", err)
 		return key
 	}
 	p.mu.Lock()

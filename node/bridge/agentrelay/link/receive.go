@@ -146,7 +146,7 @@ func (l *Link) handToNode(ctx context.Context, h *incoming, raw []byte) {
 	now := time.Now()
 	in, t, err := l.newInbound(ctx, h, raw, now)
 	if err != nil {
-		l.log.Debug("a frame does not become a message", "err", err)
+		l.log.Debug("the link dropped a frame", "err", err)
 		return
 	}
 	isFinal := h.kind == "answer" && t.Asked
@@ -182,7 +182,7 @@ func (l *Link) closeAfterAnswer(ctx context.Context, in bridge.Inbound) {
 	in.Digest = sha256.Sum256(in.Payload.JSON())
 	in.Records = nil
 	if _, err := l.cfg.Mesh.Accept(ctx, in); err != nil && !errors.Is(err, wire.ErrConversationClosed) {
-		l.log.Info("close the conversation of an answered question", "err", err)
+		l.log.Info("cannot close the conversation of an answered question", "err", err)
 	}
 }
 

@@ -58,14 +58,14 @@ func (l *Link) offlineReason() string {
 func (l *Link) sendReply(ctx context.Context, peer string, m wire.Message) {
 	data, changes, err := l.encode(ctx, peer, m)
 	if err != nil {
-		l.log.Error("encode the reply to a message", "peer", peer, "err", err)
+		l.log.Error("cannot encode the reply to a message", "peer", peer, "err", err)
 		return
 	}
 	if data == nil {
 		return
 	}
 	if err := l.cfg.Store.Records().Apply(ctx, changes, time.Now()); err != nil {
-		l.log.Error("store the state of a conversation", "err", err)
+		l.log.Error("cannot store the state of a conversation", "err", err)
 	}
 	l.sender.answer(peer, data)
 }

@@ -116,7 +116,7 @@ func (r *Relay) registerAgent(c echo.Context, name string, others ...store.Chang
 	case errors.Is(err, errFull):
 		return answerFault(c, http.StatusServiceUnavailable, "registry_full", "the relay takes no more agents")
 	case err != nil:
-		r.log.Error("register an agent", "err", err)
+		r.log.Error("cannot register an agent", "err", err)
 		return answerFault(c, http.StatusServiceUnavailable, frame.CodeUnavailable, "the relay cannot take the request now")
 	}
 	return httpapi.JSON(c, http.StatusOK, frame.Credentials{AgentID: id, Token: token})

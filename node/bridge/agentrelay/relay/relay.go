@@ -162,7 +162,7 @@ func (r *Relay) Run(ctx context.Context) error {
 // because that could not be undone when the clock is right again.
 func (r *Relay) maintain(ctx context.Context) {
 	if err := r.agents.flush(ctx); err != nil && ctx.Err() == nil {
-		r.log.Error("store the activity of agents", "err", err)
+		r.log.Error("cannot store the activity of agents", "err", err)
 	}
 	r.conns.sweep(time.Now())
 	if !r.clock.Reliable() {
@@ -170,7 +170,7 @@ func (r *Relay) maintain(ctx context.Context) {
 	}
 	if r.history != nil {
 		if err := r.history.sweep(ctx, time.Now()); err != nil && ctx.Err() == nil {
-			r.log.Error("drop old messages of the relay", "err", err)
+			r.log.Error("cannot delete old messages of the relay", "err", err)
 		}
 	}
 	if r.votes != nil {

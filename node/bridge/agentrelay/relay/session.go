@@ -135,7 +135,7 @@ func (r *Relay) forward(s *session, f frame.Frame) *frame.Refusal {
 	}
 	if d.toStore != nil && !isStored {
 		if err := r.history.append(ctx, d.toStore); err != nil {
-			r.log.Error("store a message of the relay", "err", err)
+			r.log.Error("cannot store a message of the relay", "err", err)
 			return frame.Refuse(frame.CodeUnavailable, "the relay cannot take messages now")
 		}
 	}

@@ -194,7 +194,7 @@ func (r *Relay) propose(ctx context.Context, d delivery) *frame.Refusal {
 		changes = append(changes, store.Change{Record: store.Record{NS: nsVotes, Key: old}, IfRev: store.Any, Delete: true})
 	}
 	if err := r.store(ctx, d.toStore, changes...); err != nil {
-		r.log.Error("store a proposal", "err", err)
+		r.log.Error("cannot store a proposal", "err", err)
 		return frame.Refuse(frame.CodeUnavailable, "the relay cannot take proposals now")
 	}
 	r.votes.forget(old)
@@ -236,7 +236,7 @@ func (r *Relay) settle(ctx context.Context, p *proposal, now time.Time) *frame.R
 		}
 	}
 	if err := r.store(ctx, toStore, p.change()); err != nil {
-		r.log.Error("store a vote", "err", err)
+		r.log.Error("cannot store a vote", "err", err)
 		return frame.Refuse(frame.CodeUnavailable, "the relay cannot take votes now")
 	}
 	r.votes.put(p)

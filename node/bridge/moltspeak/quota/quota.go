@@ -11,7 +11,7 @@ import (
 const (
 	perAgent   = 100    // messages per minute (MS-48); the burst is twice as many
 	perOrg     = 1000   // for all agents of an organization, and for all strangers together
-	tracked    = 10_000 // senders or organizations in one table
+	maxTracked = 10_000 // senders or organizations in one table
 	lookupRate = 60     // per minute
 )
 
@@ -24,7 +24,7 @@ func NewKnown() Known {
 }
 
 func newBuckets(perMinute int) *rate.Buckets {
-	return rate.NewBuckets(rate.PerMinute(perMinute), 2*perMinute, tracked)
+	return rate.NewBuckets(rate.PerMinute(perMinute), 2*perMinute, maxTracked)
 }
 
 // Take charges a message to its sender and the sender's organization.

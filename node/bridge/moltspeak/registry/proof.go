@@ -55,7 +55,7 @@ func (s *Server) ProveKey(ctx context.Context, name, key string, now time.Time) 
 		return
 	}
 	if err := s.changeEntry(ctx, name, now, func(reg *registration) { reg.KeyUsed = now.UTC() }); err != nil {
-		s.cfg.Logger.WarnContext(ctx, "moltspeak: store the proof of a key", "agent", name, "err", err)
+		s.cfg.Logger.WarnContext(ctx, "moltspeak: cannot store the proof of a key", "agent", name, "err", err)
 	}
 }
 
