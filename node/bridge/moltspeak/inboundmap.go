@@ -18,7 +18,7 @@ import (
 // ownDomain is the domain of a query whose params are the payload of an AgentMesh request for information.
 const ownDomain = "agentmesh"
 
-// handleQuery passes a query to the node. The domain of the query decides its intent.
+// handleQuery passes a query to the node. The domain of the query decides the intent of the message.
 func (b *Bridge) handleQuery(c *request, q message.Query) (answer, *message.Error) {
 	conv, e := b.conversationOf(c)
 	if e != nil {

@@ -74,7 +74,7 @@ func (r *reader) piiMeta() *PIIMeta {
 		return nil
 	}
 	sub := r.at("pii_meta", v)
-	m := &PIIMeta{Types: sub.texts("types", true), MaskFields: sub.texts("mask_fields", false)}
+	m := &PIIMeta{Types: sub.texts("types"), MaskFields: sub.optTexts("mask_fields")}
 	sub.check(len(m.Types) > 0, "types", "must have at least one entry")
 	for _, t := range m.Types {
 		sub.check(slices.Contains(personal.DataTypes(), t), "types", "must contain only types of the schema")
@@ -82,9 +82,9 @@ func (r *reader) piiMeta() *PIIMeta {
 	if c, ok := sub.opt("consent", wire.Object); ok {
 		in := sub.at("consent", c)
 		m.GrantedBy, m.Purpose, m.Proof = in.name("granted_by"), in.name("purpose"), in.text("proof")
-		m.Expires = in.millis("expires")
+		m.Expires = in.optMillis("expires")
 		if s, ok := c.Get("scope"); ok && s.Kind() == wire.Array {
-			m.Scope = in.texts("scope", false)
+			m.Scope = in.optTexts("scope")
 		}
 	}
 	return m

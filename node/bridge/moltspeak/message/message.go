@@ -110,7 +110,7 @@ func Parse(tree wire.Value) (Message, *Error) {
 		m.ID = r.text("id")
 		r.check(ValidID(m.ID), "id", "must have 1 to 128 printable bytes")
 	}
-	if ms := r.needWhole("ts"); r.err == nil {
+	if ms := r.whole("ts"); r.err == nil {
 		r.check(0 < ms && ms < maxMillis, "ts", "must be Unix milliseconds")
 		m.Time = time.UnixMilli(ms).UTC()
 	}
@@ -130,8 +130,8 @@ func Parse(tree wire.Value) (Message, *Error) {
 	if m.Op.IsAnswer() && m.Op != OpError && m.Op != OpHelloAck && m.Re == "" {
 		r.fail(CodeMissingField, "re", "is required in an answer")
 	}
-	m.Expires = r.millis("exp")
-	m.Cap = r.texts("cap", false)
+	m.Expires = r.optMillis("exp")
+	m.Cap = r.optTexts("cap")
 	m.PII = r.piiMeta()
 	m.Ext, _ = r.opt("ext", wire.Object)
 	return m, r.err

@@ -101,9 +101,9 @@ func OpenPacket(tree wire.Value, size int, key *signing.BoxKey) (Packet, *Error)
 	r := &reader{v: tree, bad: CodeSchema}
 	p := Packet{Enveloped: true}
 	env := r.at("envelope", r.need("envelope", wire.Object))
-	p.Boxed = env.flag("encrypted")
-	env.check(!env.flag("compressed"), "compressed", "compression is not offered")
-	env.checkOneOf("encoding", "utf-8")
+	p.Boxed = env.optFlag("encrypted")
+	env.check(!env.optFlag("compressed"), "compressed", "compression is not offered")
+	env.optOneOf("encoding", "utf-8")
 	if p.Boxed {
 		return p.open(r, env, key)
 	}

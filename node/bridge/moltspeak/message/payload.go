@@ -130,12 +130,12 @@ func (m Message) Payload() (Payload, *Error) {
 }
 
 func parseHello(r *reader) Payload {
-	h := Hello{Versions: r.texts("protocol_versions", true)}
-	r.texts("extensions", false)
+	h := Hello{Versions: r.texts("protocol_versions")}
+	r.optTexts("extensions")
 	h.Attested = r.attestations()
-	size, _ := r.whole("max_message_size")
+	size, _ := r.optWhole("max_message_size")
 	r.check(size >= 0, "max_message_size", "must not be negative")
-	for _, c := range r.texts("supported_cls", false) {
+	for _, c := range r.optTexts("supported_cls") {
 		r.check(classNames[c] != "", "supported_cls", "must contain only classes")
 		h.Classes = append(h.Classes, classNames[c])
 	}
@@ -161,7 +161,7 @@ func (r *reader) attestations() (list []Attestation) {
 		a := Attestation{Capability: sub.name("capability")}
 		if proof, ok := sub.opt("attestation", wire.Object); ok {
 			in := sub.at("attestation", proof)
-			a.Type, a.Org, a.Signature, a.Expires = in.oneOf("type", "org-signed"), in.name("org"), in.name("signature"), in.millis("expires")
+			a.Type, a.Org, a.Signature, a.Expires = in.oneOf("type", "org-signed"), in.name("org"), in.name("signature"), in.optMillis("expires")
 			in.check(ValidName(a.Org), "org", "must be 1 to 128 characters from A-Z a-z 0-9 _ -")
 			if len(list) < maxAttested {
 				list = append(list, a)
@@ -172,7 +172,7 @@ func (r *reader) attestations() (list []Attestation) {
 }
 
 func parseVerify(r *reader) Payload {
-	v := Verify{Challenge: r.challenge(), Time: r.millis("timestamp")}
+	v := Verify{Challenge: r.challenge(), Time: r.optMillis("timestamp")}
 	if v.Time.IsZero() {
 		r.fail(CodeMissingField, "timestamp", "is required")
 	}
@@ -194,9 +194,9 @@ func parseQuery(r *reader) Payload {
 	q.Params, _ = r.opt("params", wire.Object)
 	if f, ok := r.opt("response_format", wire.Object); ok {
 		sub := r.at("response_format", f)
-		sub.checkOneOf("type", "structured", "text", "stream")
+		sub.optOneOf("type", "structured", "text", "stream")
 		sub.optText("schema")
-		sub.texts("fields", false)
+		sub.optTexts("fields")
 	}
 	return q
 }
@@ -216,15 +216,15 @@ func parseTask(r *reader) Payload {
 		Action: r.oneOf("action", "create", "status", "cancel", "complete"), ID: r.name("task_id"), Type: r.optText("type"),
 	}
 	r.optText("description")
-	t.Deadline = r.millis("deadline")
-	r.checkOneOf("priority", "low", "normal", "high", "urgent")
+	t.Deadline = r.optMillis("deadline")
+	r.optOneOf("priority", "low", "normal", "high", "urgent")
 	r.check(len(t.Type) <= MaxText, "type", "is too long")
 	t.Params, _ = r.opt("params", wire.Object)
 	r.opt("constraints", wire.Object)
 	if c, ok := r.opt("callback", wire.Object); ok {
 		sub := r.at("callback", c)
-		sub.flag("on_complete")
-		sub.flag("on_progress")
+		sub.optFlag("on_complete")
+		sub.optFlag("on_progress")
 	}
 	if list, ok := r.opt("subtasks", wire.Array); ok {
 		r.check(list.Len() <= MaxList, "subtasks", "has too many entries")
@@ -246,12 +246,12 @@ func parseStream(r *reader) Payload {
 	r.check(len(s.Type) <= MaxText && len(s.ContentType) <= MaxText, "type", "is too long")
 	switch s.Action {
 	case "chunk":
-		s.Seq = r.needWhole("seq")
+		s.Seq = r.whole("seq")
 		s.Data = r.text("data")
 		r.check(len(s.Data) <= MaxChunk, "data", "must have at most 64 KiB")
 	case "end":
 		s.Total = -1 // not stated
-		if n, ok := r.whole("total_chunks"); ok {
+		if n, ok := r.optWhole("total_chunks"); ok {
 			r.check(n >= 0, "total_chunks", "must not be negative")
 			s.Total = n
 		}
@@ -268,7 +268,7 @@ func parseTool(r *reader) Payload {
 	if t.Action == "invoke" {
 		r.need("input", wire.Object)
 	}
-	if ms, ok := r.whole("timeout_ms"); ok {
+	if ms, ok := r.optWhole("timeout_ms"); ok {
 		r.check(0 < ms && ms <= 3600_000, "timeout_ms", "must be 1 to 3600000")
 	}
 	return t
@@ -283,12 +283,12 @@ func parseConsent(r *reader) Payload {
 		}
 		return c
 	}
-	c.Types, c.Purpose = r.texts("data_types", true), r.name("purpose")
+	c.Types, c.Purpose = r.texts("data_types"), r.name("purpose")
 	r.check(len(c.Types) > 0, "data_types", "must have at least one entry")
 	c.Duration = r.oneOf("duration", "session", "24h", "7d", "permanent")
 	if v, ok := r.opt("constraints", wire.Object); ok {
 		sub := r.at("constraints", v)
-		c.Constraints = Constraints{OneTime: sub.flag("one_time"), NoStorage: sub.flag("no_storage"), NoForward: sub.flag("no_forward")}
+		c.Constraints = Constraints{OneTime: sub.optFlag("one_time"), NoStorage: sub.optFlag("no_storage"), NoForward: sub.optFlag("no_forward")}
 	}
 	return c
 }
@@ -309,12 +309,12 @@ func parseDiscover(r *reader) Payload {
 	}
 	if c, ok := r.opt("capabilities", wire.Object); ok {
 		sub := r.at("capabilities", c)
-		d.All, d.Any = append(d.All, sub.texts("all", false)...), sub.texts("any", false)
+		d.All, d.Any = append(d.All, sub.optTexts("all")...), sub.optTexts("any")
 	}
 	if len(d.All)+len(d.Any) == 0 {
 		r.fail(CodeMissingField, "capability", "is required")
 	}
-	if n, ok := r.whole("limit"); ok {
+	if n, ok := r.optWhole("limit"); ok {
 		r.check(n > 0, "limit", "must be positive")
 		d.Limit = int(min(max(n, 1), 50))
 	}

@@ -8,7 +8,8 @@ import (
 	"github.com/agentmesh/agentmesh/node/wire"
 )
 
-// reader reads the members of one object and keeps the first error.
+// reader reads the members of one object and keeps the first error. The methods need, text, name, oneOf, texts and whole
+// read a required member, and those whose names begin with opt an optional one. null counts as missing.
 type reader struct {
 	v     wire.Value
 	path  string // "p." inside payloads
@@ -43,7 +44,7 @@ func (r *reader) has(key string) bool {
 	return ok && !m.IsNull()
 }
 
-// need returns a required member. null counts as missing.
+// need returns a required member of this kind.
 func (r *reader) need(key string, kind wire.Kind) wire.Value {
 	m, ok := r.v.Get(key)
 	switch {
@@ -56,7 +57,6 @@ func (r *reader) need(key string, kind wire.Kind) wire.Value {
 	return m
 }
 
-// opt returns an optional member. null counts as missing.
 func (r *reader) opt(key string, kind wire.Kind) (wire.Value, bool) {
 	m, ok := r.v.Get(key)
 	if !ok || m.IsNull() {
@@ -87,7 +87,7 @@ func (r *reader) optText(key string) string {
 	return s
 }
 
-// name returns a required text of 1 to MaxText bytes.
+// name returns a text of 1 to MaxText bytes.
 func (r *reader) name(key string) string {
 	s := r.text(key)
 	if s != "" || r.has(key) {
@@ -104,19 +104,20 @@ func (r *reader) oneOf(key string, allowed ...string) string {
 	return s
 }
 
-// checkOneOf checks an optional member like oneOf.
-func (r *reader) checkOneOf(key string, allowed ...string) {
+func (r *reader) optOneOf(key string, allowed ...string) {
 	if r.has(key) {
 		r.oneOf(key, allowed...)
 	}
 }
 
-func (r *reader) texts(key string, required bool) []string {
+func (r *reader) texts(key string) []string {
+	r.need(key, wire.Array)
+	return r.optTexts(key)
+}
+
+func (r *reader) optTexts(key string) []string {
 	m, ok := r.opt(key, wire.Array)
 	if !ok {
-		if required {
-			r.need(key, wire.Array)
-		}
 		return nil
 	}
 	r.check(m.Len() <= MaxList, key, "has too many entries")
@@ -131,7 +132,7 @@ func (r *reader) texts(key string, required bool) []string {
 	return out
 }
 
-func (r *reader) whole(key string) (int64, bool) {
+func (r *reader) optWhole(key string) (int64, bool) {
 	if !r.has(key) {
 		return 0, false
 	}
@@ -140,17 +141,17 @@ func (r *reader) whole(key string) (int64, bool) {
 	return n, ok
 }
 
-func (r *reader) needWhole(key string) int64 {
-	n, ok := r.whole(key)
+func (r *reader) whole(key string) int64 {
+	n, ok := r.optWhole(key)
 	if !ok && r.err == nil {
 		r.fail(CodeMissingField, key, "is required")
 	}
 	return n
 }
 
-// millis returns an optional time, which the message has as Unix milliseconds.
-func (r *reader) millis(key string) time.Time {
-	n, ok := r.whole(key)
+// optMillis returns a time, which the message has as Unix milliseconds.
+func (r *reader) optMillis(key string) time.Time {
+	n, ok := r.optWhole(key)
 	if !ok {
 		return time.Time{}
 	}
@@ -158,7 +159,7 @@ func (r *reader) millis(key string) time.Time {
 	return time.UnixMilli(n).UTC()
 }
 
-func (r *reader) flag(key string) bool {
+func (r *reader) optFlag(key string) bool {
 	m, ok := r.v.Get(key)
 	if !ok || m.IsNull() {
 		return false

@@ -107,7 +107,7 @@ func (g *Registrar) Run(ctx context.Context) {
 	}
 }
 
-// renew registers our agent, or sends a heartbeat if one is due.
+// renew registers our agent in a registry, or sends a heartbeat if the agent is registered already and one is due.
 func (g *Registrar) renew(ctx context.Context, r Remote, now time.Time) {
 	g.mu.Lock()
 	state := g.states[r.Base]
