@@ -50,20 +50,20 @@ type convStore struct {
 	link    string
 }
 
-func (t convStore) refKey(peer, ref string) string { return t.link + "/" + hashKey(peer, "ref", ref) }
-func (t convStore) lastKey(peer string) string     { return t.link + "/" + hashKey(peer, "last") }
-func (t convStore) key(peer string, conv wire.ConversationID) string {
-	return t.link + "/" + hashKey(peer, "conv", string(conv))
+func (c convStore) refKey(peer, ref string) string { return c.link + "/" + hashKey(peer, "ref", ref) }
+func (c convStore) lastKey(peer string) string     { return c.link + "/" + hashKey(peer, "last") }
+func (c convStore) key(peer string, conv wire.ConversationID) string {
+	return c.link + "/" + hashKey(peer, "conv", string(conv))
 }
 
 // messageKey returns the key of the state that a conversation had after a message of the peer.
-func (t convStore) messageKey(peer string, id wire.MessageID) string {
-	return t.link + "/" + hashKey(peer, "message", string(id))
+func (c convStore) messageKey(peer string, id wire.MessageID) string {
+	return c.link + "/" + hashKey(peer, "message", string(id))
 }
 
 // baseKey returns the key of the state that decides what a message of the node answers.
-func (t convStore) baseKey(peer string, id wire.MessageID) string {
-	return t.link + "/" + hashKey(peer, "asked", string(id))
+func (c convStore) baseKey(peer string, id wire.MessageID) string {
+	return c.link + "/" + hashKey(peer, "asked", string(id))
 }
 
 // putFor returns the change that stores a record until keepConv after now.
@@ -72,11 +72,11 @@ func putFor(now time.Time, ns, key string, body []byte) store.Change {
 }
 
 // findByRef returns the conversation that a ref or message id belongs to. It reports false if it finds none.
-func (t convStore) findByRef(ctx context.Context, peer, ref string, now time.Time) (wire.ConversationID, bool, error) {
+func (c convStore) findByRef(ctx context.Context, peer, ref string, now time.Time) (wire.ConversationID, bool, error) {
 	if ref == "" {
 		return "", false, nil
 	}
-	rec, err := t.records.Get(ctx, nsRefs, t.refKey(peer, ref), now)
+	rec, err := c.records.Get(ctx, nsRefs, c.refKey(peer, ref), now)
 	if errors.Is(err, store.ErrNotFound) {
 		return "", false, nil
 	}
@@ -84,22 +84,22 @@ func (t convStore) findByRef(ctx context.Context, peer, ref string, now time.Tim
 }
 
 // read returns the state under key, or the zero state if no record exists.
-func (t convStore) read(ctx context.Context, key string, now time.Time) (convState, error) {
+func (c convStore) read(ctx context.Context, key string, now time.Time) (convState, error) {
 	var out convState
-	_, _, err := store.ReadRecord(ctx, t.records, nsConvs, key, &out, now)
+	_, _, err := store.ReadRecord(ctx, c.records, nsConvs, key, &out, now)
 	return out, err
 }
 
 // readBase returns the state that decides what a message of the node answers: the state that its first attempt
 // stored, or else the state after the peer's message that m names, or else current. A later attempt must send the
 // same frame, whatever the peer has sent meanwhile.
-func (t convStore) readBase(ctx context.Context, peer string, m wire.Message, current convState, now time.Time) (convState, error) {
-	keys := []string{t.baseKey(peer, m.ID)}
+func (c convStore) readBase(ctx context.Context, peer string, m wire.Message, current convState, now time.Time) (convState, error) {
+	keys := []string{c.baseKey(peer, m.ID)}
 	if id := conversations.AnswersIn(m.Payload); id != "" {
-		keys = append(keys, t.messageKey(peer, id))
+		keys = append(keys, c.messageKey(peer, id))
 	}
 	for _, key := range keys {
-		if base, err := t.read(ctx, key, now); err != nil || base.Conv != "" {
+		if base, err := c.read(ctx, key, now); err != nil || base.Conv != "" {
 			return base, err
 		}
 	}
@@ -107,22 +107,22 @@ func (t convStore) readBase(ctx context.Context, peer string, m wire.Message, cu
 }
 
 // putBase returns the change that stores the state that readBase returned, for later attempts at the message.
-func (t convStore) putBase(peer string, m wire.Message, base convState, now time.Time) store.Change {
+func (c convStore) putBase(peer string, m wire.Message, base convState, now time.Time) store.Change {
 	base.Conv = m.Conversation // base has no id yet if the message opens the conversation
-	return putFor(now, nsConvs, t.baseKey(peer, m.ID), wire.MustMarshal(base))
+	return putFor(now, nsConvs, c.baseKey(peer, m.ID), wire.MustMarshal(base))
 }
 
 // changes returns the changes that store the state of a conversation after a message. receivedID is the id of the
 // message if the peer wrote it, else "". refs are the ids by which the peer may refer to the conversation.
-func (t convStore) changes(peer string, next convState, receivedID wire.MessageID, refs []string, now time.Time) []store.Change {
+func (c convStore) changes(peer string, next convState, receivedID wire.MessageID, refs []string, now time.Time) []store.Change {
 	body := wire.MustMarshal(next)
-	out := []store.Change{putFor(now, nsConvs, t.key(peer, next.Conv), body), putFor(now, nsConvs, t.lastKey(peer), body)}
+	out := []store.Change{putFor(now, nsConvs, c.key(peer, next.Conv), body), putFor(now, nsConvs, c.lastKey(peer), body)}
 	if receivedID != "" {
-		out = append(out, putFor(now, nsConvs, t.messageKey(peer, receivedID), body))
+		out = append(out, putFor(now, nsConvs, c.messageKey(peer, receivedID), body))
 	}
 	for i, ref := range refs {
 		if ref != "" && !slices.Contains(refs[:i], ref) { // the store accepts each record only once
-			out = append(out, putFor(now, nsRefs, t.refKey(peer, ref), []byte(next.Conv)))
+			out = append(out, putFor(now, nsRefs, c.refKey(peer, ref), []byte(next.Conv)))
 		}
 	}
 	return out
@@ -130,26 +130,26 @@ func (t convStore) changes(peer string, next convState, receivedID wire.MessageI
 
 // conversation returns the first of these that exists (AR-57): the conversation that an AgentMesh node names, the one
 // to which the message's id or ref belongs, the peer's latest if the node wrote last in it, or a new one.
-func (t convStore) conversation(ctx context.Context, h *incoming, now time.Time) (wire.ConversationID, error) {
+func (c convStore) conversation(ctx context.Context, h *incoming, now time.Time) (wire.ConversationID, error) {
 	if h.conv != "" {
 		return h.conv, nil
 	}
 	for _, ref := range []string{h.id, h.ref} {
-		if conv, ok, err := t.findByRef(ctx, h.from, ref, now); ok || err != nil {
+		if conv, ok, err := c.findByRef(ctx, h.from, ref, now); ok || err != nil {
 			return conv, err
 		}
 	}
-	last, err := t.read(ctx, t.lastKey(h.from), now)
+	last, err := c.read(ctx, c.lastKey(h.from), now)
 	if err != nil {
 		return "", err
 	}
 	if last.LastOurs && last.Conv.Valid() {
 		return last.Conv, nil
 	}
-	return t.newID(h), nil
+	return c.newID(h), nil
 }
 
 // newID returns the id of the conversation that a message opens. It is the same for each delivery of the message.
-func (t convStore) newID(h *incoming) wire.ConversationID {
-	return wire.ConversationID("conv_" + hashKey(t.link, h.from, "opens", h.id))
+func (c convStore) newID(h *incoming) wire.ConversationID {
+	return wire.ConversationID("conv_" + hashKey(c.link, h.from, "opens", h.id))
 }
