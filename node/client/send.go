@@ -18,7 +18,7 @@ import (
 type Answer struct {
 	Status     int
 	Body       []byte
-	Clock      time.Duration // how far the peer's clock is ahead of ours, to about a second; 0 if unknown
+	ClockAhead time.Duration // how far the peer's clock is ahead of ours, to about a second; 0 if unknown
 	RetryAfter time.Duration
 }
 
@@ -64,10 +64,10 @@ type SendError struct {
 	// sent again after the time in After, or after a few seconds.
 	Unsent bool
 
-	Status  int           // HTTP status; 0 without an answer
-	Refusal *wire.Error   // the peer's error, with a printable message; nil if the answer is not a protocol error
-	Clock   time.Duration // see [Answer]
-	Cause   error         // what failed; may be nil if Status or Refusal is set
+	Status     int           // HTTP status; 0 without an answer
+	Refusal    *wire.Error   // the peer's error, with a printable message; nil if the answer is not a protocol error
+	ClockAhead time.Duration // see [Answer]
+	Cause      error         // what failed; may be nil if Status or Refusal is set
 }
 
 func (e *SendError) Error() string {
@@ -99,7 +99,7 @@ const minClockOff = time.Minute
 // peer's clock is ahead of ours.
 func (e *SendError) ClockOff() (ahead time.Duration, off bool) {
 	refused := e.Refusal != nil && e.Refusal.Code == wire.InvalidMessage && e.Status == http.StatusBadRequest
-	return e.Clock, refused && e.Clock.Abs() >= minClockOff
+	return e.ClockAhead, refused && e.ClockAhead.Abs() >= minClockOff
 }
 
 // Hint returns one line about what a person can do, or "".
@@ -138,15 +138,15 @@ func (h *HTTP) Send(ctx context.Context, peer Peer, message []byte) (Answer, err
 	now := time.Now()
 	a := Answer{Status: resp.StatusCode, RetryAfter: retryAfter(resp.Header, now)}
 	if date, err := http.ParseTime(resp.Header.Get("Date")); err == nil {
-		a.Clock = date.Sub(now)
+		a.ClockAhead = date.Sub(now)
 	}
 	a.Body, err = ReadAll(resp, MaxAnswer)
 	if a.Status >= 200 && a.Status < 300 {
 		switch {
 		case errors.Is(err, ErrAnswerTooLarge): // a retry would get the same answer
-			return Answer{}, &SendError{Processed: true, Status: a.Status, Clock: a.Clock, Cause: err}
+			return Answer{}, &SendError{Processed: true, Status: a.Status, ClockAhead: a.ClockAhead, Cause: err}
 		case err != nil:
-			return Answer{}, &SendError{Retry: true, Processed: true, Status: a.Status, Clock: a.Clock, Cause: err}
+			return Answer{}, &SendError{Retry: true, Processed: true, Status: a.Status, ClockAhead: a.ClockAhead, Cause: err}
 		}
 		return a, nil
 	}
@@ -156,7 +156,7 @@ func (h *HTTP) Send(ctx context.Context, peer Peer, message []byte) (Answer, err
 // newSendError returns the error for a status other than 2xx. The retry member of the answer takes precedence over the
 // status (AM-47), but a redirect is always final.
 func newSendError(a Answer) *SendError {
-	e := &SendError{Status: a.Status, Clock: a.Clock, After: a.RetryAfter, Retry: IsRetryStatus(a.Status)}
+	e := &SendError{Status: a.Status, ClockAhead: a.ClockAhead, After: a.RetryAfter, Retry: IsRetryStatus(a.Status)}
 	if a.Status < 400 {
 		e.Cause = fmt.Errorf("the peer answered HTTP %d, which is not a reply to a message; redirects are not followed", a.Status)
 		return e

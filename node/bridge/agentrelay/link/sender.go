@@ -27,7 +27,7 @@ type sender struct {
 
 	mu   sync.Mutex
 	conn *websocket.Conn
-	// answers is the part of the budget that answers to peers may use. The rest is for other messages of the owner.
+	// answers is the part of the budget that answers to peers may use, so that they leave a third for other messages.
 	answers *rate.Windows
 	unsent  *rate.FairQueue[[]byte] // immediate answers that wait for the connection or the budget
 	resume  *time.Timer             // sends them when the budget allows; nil if nothing waits for the budget
