@@ -130,9 +130,9 @@ func (q *Asks) get(ctx context.Context, id string, now time.Time) (storedAsk, er
 
 // AskFilter narrows a list. A zero field matches everything.
 type AskFilter struct {
-	State   AskState
-	Subject string
-	Each    bool // also list asks that are behind others
+	State         AskState
+	Subject       string
+	IncludeBehind bool // also list asks that are behind others
 }
 
 // List returns at most limit asks in the order of their ids. after is the next of the previous page, or ""; next is
@@ -142,7 +142,7 @@ func (q *Asks) List(ctx context.Context, f AskFilter, after string, limit int, n
 	switch {
 	case f.Subject != "":
 		term = "subject:" + f.Subject
-	case f.Each:
+	case f.IncludeBehind:
 	case f.State == AskExpired:
 		term = "state:" + string(AskPending)
 	case f.State != "":
@@ -159,7 +159,7 @@ func (q *Asks) List(ctx context.Context, f AskFilter, after string, limit int, n
 				return nil, "", err
 			}
 			ask := s.Ask.at(now)
-			if f.State != "" && ask.State != f.State || !f.Each && ask.Behind != "" {
+			if f.State != "" && ask.State != f.State || !f.IncludeBehind && ask.Behind != "" {
 				continue
 			}
 			if len(asks) == limit {

@@ -95,7 +95,7 @@ func TestJoin(t *testing.T) {
 	if want := acl.Chain("hash of a", "hash of b", "hash of c", "hash of d"); asks[0].Hash != want || asks[0].OwnHash != "hash of a" {
 		t.Errorf("hash = %s, own %s, want %s", asks[0].Hash, asks[0].OwnHash, want)
 	}
-	if each, _, err := q.List(t.Context(), acl.AskFilter{Each: true}, "", 100, start); err != nil || len(each) != 5 {
+	if each, _, err := q.List(t.Context(), acl.AskFilter{IncludeBehind: true}, "", 100, start); err != nil || len(each) != 5 {
 		t.Errorf("%d asks in all, %v, want 5", len(each), err)
 	}
 }
@@ -166,7 +166,7 @@ func TestRejectAll(t *testing.T) {
 	if err != nil || got.Waiting != 1 || len(q.seen[0].Tail) != 1 || q.seen[0].Tail[0].State != acl.AskRejected {
 		t.Errorf("rejected with %d behind, %v", got.Waiting, err)
 	}
-	if pending, _, err := q.List(t.Context(), acl.AskFilter{State: acl.AskPending, Each: true}, "", 9, start); err != nil || len(pending) != 0 {
+	if pending, _, err := q.List(t.Context(), acl.AskFilter{State: acl.AskPending, IncludeBehind: true}, "", 9, start); err != nil || len(pending) != 0 {
 		t.Errorf("%d asks wait, %v", len(pending), err)
 	}
 }

@@ -220,7 +220,8 @@ const (
 	maxConditions  = 16
 )
 
-// cut shortens a text to limit characters. It ends in a hash of the whole text, so that different texts stay different.
+// cut shortens a text to limit characters. A shortened text ends in a hash of the whole text, so that different texts
+// stay different.
 func cut(s string, limit int) string {
 	runes := []rune(s)
 	if len(runes) <= limit {

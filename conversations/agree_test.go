@@ -219,7 +219,7 @@ func TestAgreementIsContained(t *testing.T) {
 func checkContained(t *rapid.T, p conversations.Proposal, a conversations.Agreement) {
 	isOpen := p.Location == "" || slices.ContainsFunc([]string{"TBD", "TBA", "to be decided"}, func(s string) bool { return strings.EqualFold(s, p.Location) })
 	switch {
-	case a.Accepted == p.By:
+	case a.AcceptedBy == p.By:
 		t.Fatalf("%s agreed with itself", p.By)
 	case a.Intent != p.Intent, a.Title != p.Title, a.Duration != p.Duration, a.Description != p.Description, a.Price != p.Price,
 		!slices.Equal(a.Conditions, p.Conditions), a.Location != p.Location && !isOpen:

@@ -47,7 +47,7 @@ type Agreement struct {
 	Description string      `json:"description,omitempty"`
 	Price       string      `json:"price,omitempty"`
 	Conditions  []string    `json:"conditions,omitempty"`
-	Accepted    Side        `json:"accepted_by,omitempty"` // the side that accepted; the other side proposed
+	AcceptedBy  Side        `json:"accepted_by,omitempty"` // the side that accepted; the other side proposed
 	At          time.Time   `json:"at,omitzero"`
 
 	Message   wire.MessageID `json:"message_id,omitempty"` // the accept
@@ -99,11 +99,12 @@ func (a Agreement) terms() Terms {
 // String returns the agreed terms on one line.
 func (a Agreement) String() string { return a.terms().String() }
 
+// agreement returns the agreement that the accept makes. intent is that of the accepted proposal.
 func (a Acceptance) agreement(intent wire.Intent, at time.Time) *Agreement {
 	agreed := &Agreement{
 		Intent: intent, Title: a.Title, Duration: a.Duration, Location: a.Location,
 		Description: a.Description, Price: a.Price, Conditions: a.Conditions,
-		Accepted: a.By, Message: a.Message, At: at,
+		AcceptedBy: a.By, Message: a.Message, At: at,
 	}
 	if len(a.Times) == 1 {
 		agreed.Time = a.Times[0]
@@ -117,7 +118,7 @@ func (c Conversation) firstAccept() *Acceptance {
 	case c.Accept != nil:
 		return c.Accept
 	case c.Proposal != nil && c.Proposal.Accepted && c.Agreement != nil:
-		return &Acceptance{Terms: c.Agreement.terms(), By: c.Agreement.Accepted, Message: c.Agreement.Message}
+		return &Acceptance{Terms: c.Agreement.terms(), By: c.Agreement.AcceptedBy, Message: c.Agreement.Message}
 	}
 	return nil
 }
@@ -140,10 +141,10 @@ func (c Conversation) Acceptable(intent wire.Intent) wire.MessageID {
 // InForce reports whether there is an agreement that neither side has cancelled.
 func (c Conversation) InForce() bool { return c.Agreement != nil && c.Agreement.Cancelled == nil }
 
-// IsAbout reports whether a payload takes back the agreement and not only a proposal. A cancel always does, and so does
-// a close with the status failed; a close with the status completed never does. Other actions do while the accepted
-// proposal stands.
-func (c Conversation) IsAbout(payload wire.Value) bool {
+// TakesBackAgreement reports whether a payload takes back the agreement and not only a proposal. A cancel always does,
+// and so does a close with the status failed; a close with the status completed never does. Other actions do while the
+// accepted proposal stands.
+func (c Conversation) TakesBackAgreement(payload wire.Value) bool {
 	switch payload.GetStr("action") {
 	case "cancel":
 		return true
@@ -336,15 +337,15 @@ func AgreedIn(payload wire.Value) string {
 	return meta.GetStr("agreed_in")
 }
 
-// takeBack ends the standing proposal, and the agreement if the message is about the agreement. If the message cancels
-// an agreed event and waits for our owner, takeBack ends only a proposal that nobody has accepted, which the owner
-// could otherwise accept although the peer has taken it back. It does nothing if the message withdraws a message that
-// waits (AM-36).
+// takeBack ends the standing proposal, and the agreement if the message takes that back. If the message cancels an
+// agreed event and waits for our owner, takeBack ends only a proposal that nobody has accepted, which the owner could
+// otherwise accept although the peer has taken it back. It does nothing if the message withdraws a message that waits
+// (AM-36).
 func (c Conversation) takeBack(e Event, from Side) Conversation {
 	if in := AgreedIn(e.Payload); in != "" && in != c.Key.ID {
 		return c // the message is about another conversation (AM-87)
 	}
-	if c.IsAbout(e.Payload) {
+	if c.TakesBackAgreement(e.Payload) {
 		waits := e.Waits
 		if e.Payload.GetStr("action") == "withdraw" {
 			waits = len(c.Held) > 0

@@ -60,7 +60,7 @@ func TestAgreement(t *testing.T) {
 		t.Error("our accept counts by the answer to another message")
 	}
 	agreed := next(accepted, eventAbout(conversations.AcceptCounts, "msg_3"))
-	if a := agreed.Agreement; a == nil || a.String() != lunchTerms || a.Accepted != conversations.Ours || agreed.Accept != nil {
+	if a := agreed.Agreement; a == nil || a.String() != lunchTerms || a.AcceptedBy != conversations.Ours || agreed.Accept != nil {
 		t.Fatalf("after the answer to our accept: %+v", a)
 	}
 	for name, e := range map[string]conversations.Event{

@@ -59,13 +59,13 @@ func entry(id string, at time.Time, out bool) store.Entry {
 func TestLoadAndApply(t *testing.T) {
 	b, _ := openBook(t)
 	k := key("am_a")
-	if !load(t, b, k, start).New() {
+	if !load(t, b, k, start).IsNew() {
 		t.Error("a conversation that is nowhere is not new")
 	}
 	commit(t, b, k, received(start), "msg_1")
 	until := start.Add(time.Hour)
 	err := b.Try(t.Context(), k, start, func(u *conversations.Unit) error {
-		if u.New() {
+		if u.IsNew() {
 			t.Error("a stored conversation is new")
 		}
 		u.Append(entry("msg_2", start, true))
@@ -93,7 +93,7 @@ func TestLoadAndApply(t *testing.T) {
 func TestStrangersID(t *testing.T) {
 	b, _ := openBook(t)
 	commit(t, b, key("am_a"), received(start), "msg_1")
-	if !load(t, b, key("am_mallory"), start).New() {
+	if !load(t, b, key("am_mallory"), start).IsNew() {
 		t.Error("a stranger who names somebody else's conversation id finds it")
 	}
 }
@@ -150,10 +150,10 @@ func TestPurge(t *testing.T) {
 	commit(t, b, talking, received(start.Add(2*time.Hour)), "msg_3")
 	commit(t, b, closed, conversations.Event{Kind: conversations.ClosedByPeer, At: start.Add(2 * time.Hour), Payload: closing("completed")}, "msg_3")
 	for _, k := range []store.ConvKey{talking, closed} {
-		if load(t, b, k, purge.Add(-time.Second)).New() {
+		if load(t, b, k, purge.Add(-time.Second)).IsNew() {
 			t.Errorf("%s is gone a second early", k.Peer)
 		}
-		if !load(t, b, k, purge).New() {
+		if !load(t, b, k, purge).IsNew() {
 			t.Errorf("%s is kept beyond its time", k.Peer)
 		}
 	}
@@ -172,10 +172,10 @@ func TestRetention(t *testing.T) {
 		silent: start.Add(idle + month),
 		closed: start.Add(time.Hour + month),
 	} {
-		if load(t, b, k, gone.Add(-time.Second)).New() {
+		if load(t, b, k, gone.Add(-time.Second)).IsNew() {
 			t.Errorf("%s is gone a second early", k.Peer)
 		}
-		if !load(t, b, k, gone).New() {
+		if !load(t, b, k, gone).IsNew() {
 			t.Errorf("%s is kept beyond its time", k.Peer)
 		}
 	}
@@ -246,7 +246,7 @@ func TestDelete(t *testing.T) {
 	if err := remove(note); err != nil {
 		t.Fatal(err)
 	}
-	if !load(t, b, k, start).New() {
+	if !load(t, b, k, start).IsNew() {
 		t.Error("the conversation is still there")
 	}
 	if _, err := s.Records().Get(t.Context(), "notes", "deleted", start); err != nil {
@@ -263,12 +263,12 @@ func TestBytes(t *testing.T) {
 	size := int64(len(entry("msg_0", start, false).Raw))
 	b.MaxBytes = 3 * size
 	for i := range 3 {
-		if unit := load(t, b, key("am_p"), start); unit.Full() || unit.Conversation().Bytes != int64(i)*size {
-			t.Errorf("with %d messages: %d bytes, full %t", i, unit.Conversation().Bytes, unit.Full())
+		if unit := load(t, b, key("am_p"), start); unit.IsFull() || unit.Conversation().Bytes != int64(i)*size {
+			t.Errorf("with %d messages: %d bytes, full %t", i, unit.Conversation().Bytes, unit.IsFull())
 		}
 		commit(t, b, key("am_p"), received(start), fmt.Sprint("msg_", i))
 	}
-	if unit := load(t, b, key("am_p"), start); !unit.Full() {
+	if unit := load(t, b, key("am_p"), start); !unit.IsFull() {
 		t.Errorf("not full with %d of %d bytes", unit.Conversation().Bytes, b.MaxBytes)
 	}
 }

@@ -21,8 +21,8 @@ import (
 // The hash covers everything in an entry except its number, which follows from the chain, and the key of a sealed
 // payload.
 func Link(prev [32]byte, e store.Entry) [32]byte {
-	const usual = 256 // room before raw, with an id of usual length
-	head := append(make([]byte, 0, usual), "agentmesh-transcript-v1\x00"...)
+	const headSize = 256 // enough for everything before raw, unless the id is unusually long
+	head := append(make([]byte, 0, headSize), "agentmesh-transcript-v1\x00"...)
 	head = append(head, prev[:]...)
 	direction := byte(0)
 	if e.Out {

@@ -166,6 +166,7 @@ type exportVerifier struct {
 	sealRead bool
 }
 
+// checkLine checks line n: the head, an entry or the seal.
 func (v *exportVerifier) checkLine(n int, text []byte) error {
 	tree, err := wire.ParseLimits(text, wire.MaxDepth+1, wire.MaxValues+100) // the limits of an opened payload, plus the line around it
 	if err != nil {
@@ -246,14 +247,16 @@ func (v *exportVerifier) checkOpening(e store.Entry, x exportEntry) error {
 	return nil
 }
 
+// checkMessage checks that the message of an entry has its sender, its conversation and its digest, and that a key of
+// the sender verifies it. It only counts an unsigned message of the peer.
 func (v *exportVerifier) checkMessage(e store.Entry) error {
 	sender := wire.AgentID(v.report.Peer)
 	if e.Out {
 		sender = v.report.Self
 	}
 	tree, err := wire.ParseObject(e.Raw)
-	foreign := !e.Out && len(v.keys[sender]) == 0 // an unsigned foreign message may have its own member "signature"
-	if err != nil || foreign || tree.GetStr("signature") == "" {
+	isForeign := !e.Out && len(v.keys[sender]) == 0 // an unsigned foreign message may have its own member "signature"
+	if err != nil || isForeign || tree.GetStr("signature") == "" {
 		if e.Out {
 			return errors.New("a message of the exporting node is not signed")
 		}

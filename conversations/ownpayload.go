@@ -25,7 +25,7 @@ func CheckOwn(intent wire.Intent, payload wire.Value) (wire.Value, error) {
 		payload = payload.With("metadata", meta.Without("in_reply_to", "resend_of"))
 	}
 	if IsSealed(payload) {
-		return wire.Value{}, errors.New("only the node itself may seal a payload: do not use the action sealed")
+		return wire.Value{}, errors.New(`only the node itself may seal a payload: do not use the action "sealed"`)
 	}
 	if _, err := wire.CheckPayload(intent, payload); err != nil {
 		return wire.Value{}, err
@@ -40,7 +40,7 @@ func CheckOwn(intent wire.Intent, payload wire.Value) (wire.Value, error) {
 	return wire.ParseObject(text)
 }
 
-// hasIntegerKey reports whether v has a key that some implementations sort as a number (AM-14, form es).
+// hasIntegerKey reports whether v has a key that the form [signing.ES] sorts as a number (AM-14).
 func hasIntegerKey(v wire.Value) bool {
 	for _, m := range v.Members() {
 		if m.Key != "" && strings.Trim(m.Key, "0123456789") == "" || hasIntegerKey(m.Value) {

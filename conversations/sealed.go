@@ -81,7 +81,7 @@ func Unseal(keys []*signing.PrivateKey, sealed wire.Value, sender wire.AgentID) 
 	if err != nil {
 		return Unsealed{}, err
 	}
-	err = signing.ErrAge
+	err = signing.ErrAge // if keys is empty
 	var plain, fileKey []byte
 	for _, key := range keys {
 		if plain, fileKey, err = key.Unseal(file, wire.MaxMessage); err == nil {
@@ -119,7 +119,7 @@ func openWith(key []byte, sealed wire.Value) (wire.Value, error) {
 func decodeAgeFile(sealed wire.Value) ([]byte, error) {
 	file, err := base64.StdEncoding.Strict().DecodeString(sealed.GetStr(memberAge))
 	if err != nil || len(file) == 0 || base64.StdEncoding.EncodeToString(file) != sealed.GetStr(memberAge) {
-		return nil, fmt.Errorf("%w: age must be a file in padded base64", ErrSealed)
+		return nil, fmt.Errorf(`%w: "age" must be a file in padded base64`, ErrSealed)
 	}
 	return file, nil
 }

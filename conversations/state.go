@@ -89,7 +89,7 @@ const (
 	HoldEnded                      // the hold until Event.Until was decided or withdrawn; Event.ID and Payload: the released message
 	HeldByPeer                     // the peer's owner holds our message Event.ID, at most until Event.Until
 	OwnerRejected                  // our owner rejected a held message
-	OwnerLet                       // our owner lets the peer use Event.Intent here without further questions
+	OwnerAdmitted                  // our owner lets the peer use Event.Intent here without further questions
 	DeliveryFailed                 // a message of ours cannot be delivered (AM-47)
 	Delivered                      // the peer has our message Event.ID, under the id Event.Answers
 	AcceptCounts                   // the recipient of the accept Event.ID answered it without refusing it
@@ -285,7 +285,7 @@ func (c Conversation) applyOther(e Event) Conversation {
 	case OwnerRejected:
 		c = c.cancel(Ours, e.At).touch(e.At).end(Failed)
 		c.Rejected = true
-	case OwnerLet:
+	case OwnerAdmitted:
 		if !slices.Contains(c.Admitted, e.Intent) {
 			c.Admitted = append(slices.Clone(c.Admitted), e.Intent)
 		}

@@ -56,6 +56,7 @@ func (b *Book) Insist(ctx context.Context, key store.ConvKey, change func(*Unit)
 	return b.repeat(ctx, key, maxInsistAttempts, change)
 }
 
+// repeat is [Book.Do] with the given number of attempts.
 func (b *Book) repeat(ctx context.Context, key store.ConvKey, attempts int, change func(*Unit) error) (err error) {
 	for range attempts {
 		if err = b.Try(ctx, key, time.Now(), change); !IsConflict(err) {
@@ -91,8 +92,8 @@ func IsConflict(err error) bool {
 	return !refused && errors.Is(err, store.ErrConflict)
 }
 
-// New reports whether the conversation had not begun when it was loaded.
-func (u *Unit) New() bool { return u.row.Rev == store.Absent }
+// IsNew reports whether the conversation had not begun when it was loaded.
+func (u *Unit) IsNew() bool { return u.row.Rev == store.Absent }
 
 // Conversation returns the state after all recorded events.
 func (u *Unit) Conversation() Conversation { return u.conv }
@@ -149,8 +150,8 @@ func (u *Unit) Append(e store.Entry) {
 // Add adds changes of records to the unit.
 func (u *Unit) Add(changes ...store.Change) { u.changes = append(u.changes, changes...) }
 
-// Changes reports whether the unit already changes the record with this namespace and key.
-func (u *Unit) Changes(ns, key string) bool {
+// HasChange reports whether the unit already changes the record with this namespace and key.
+func (u *Unit) HasChange(ns, key string) bool {
 	return slices.ContainsFunc(u.changes, func(c store.Change) bool { return c.Record.NS == ns && c.Record.Key == key })
 }
 
@@ -164,15 +165,15 @@ func (u *Unit) Then(f func()) { u.onCommit = append(u.onCommit, f) }
 // Otherwise makes f run if this attempt is not committed.
 func (u *Unit) Otherwise(f func()) { u.onAbort = append(u.onAbort, f) }
 
-// Full reports whether the transcript has its maximum size. The caller then refuses further messages, except a close
+// IsFull reports whether the transcript has its maximum size. The caller then refuses further messages, except a close
 // and the answer to a message accepted before.
-func (u *Unit) Full() bool { return u.conv.Bytes >= cmp.Or(u.book.MaxBytes, DefaultMaxBytes) }
+func (u *Unit) IsFull() bool { return u.conv.Bytes >= cmp.Or(u.book.MaxBytes, DefaultMaxBytes) }
 
 // commit applies the unit as one step. If another unit accepted the same message meanwhile, the error is a conflict,
 // and the next attempt finds the record of the message.
 func (u *Unit) commit(ctx context.Context) error {
 	if u.deleted {
-		if u.New() {
+		if u.IsNew() {
 			return fmt.Errorf("delete conversation: %w", store.ErrNotFound)
 		}
 		return u.book.Steps.Forget(ctx, u.row.Key, u.row.Rev, u.changes, u.Now)
@@ -181,7 +182,7 @@ func (u *Unit) commit(ctx context.Context) error {
 		return nil
 	}
 	step := store.Step{Replay: u.Replay, Answer: u.Answer, Records: u.changes, Now: u.Now}
-	if u.conv.State != "" { // otherwise it has not begun, or the owner deleted it
+	if u.conv.State != "" { // otherwise the conversation has not begun, or the owner deleted it
 		u.fill(&step)
 	}
 	applied, err := u.book.Steps.Apply(ctx, step)

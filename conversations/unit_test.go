@@ -147,7 +147,7 @@ func TestContributors(t *testing.T) {
 		}
 		return u.Record(ctx, conversations.Event{Kind: conversations.ClosedByPeer, At: u.Now, Payload: closing("failed")})
 	})
-	if !errors.Is(err, store.ErrQuota) || !load(t, b, key("am_b"), time.Now()).New() {
+	if !errors.Is(err, store.ErrQuota) || !load(t, b, key("am_b"), time.Now()).IsNew() {
 		t.Errorf("a unit whose contributor failed = %v", err)
 	}
 }
@@ -180,7 +180,7 @@ func TestAcceptedMeanwhile(t *testing.T) {
 			u.Replay = replay(digest)
 			return u.Record(ctx, opening())
 		})
-		if err != nil || tries != 2 || !load(t, b, k, time.Now()).New() {
+		if err != nil || tries != 2 || !load(t, b, k, time.Now()).IsNew() {
 			t.Errorf("digest %d: %v after %d tries, want 2", digest, err, tries)
 		}
 	}

@@ -224,7 +224,7 @@ func (a *acceptance) checkSender(ctx context.Context) (err error) {
 		return err
 	}
 	conv := a.unit.Conversation()
-	if !a.unit.New() && conv.Address != a.in.Address {
+	if !a.unit.IsNew() && conv.Address != a.in.Address {
 		// The peer's pseudonym is an ordinary agent id. Another agent may register it, but must not get into these
 		// conversations.
 		return wire.ErrNotAllowed
@@ -269,7 +269,7 @@ func (a *acceptance) checkSize() error {
 	switch {
 	case a.in.Payload.GetStr("action") == wire.ActionClose:
 		return nil
-	case a.unit.Full():
+	case a.unit.IsFull():
 		return wire.ErrRateLimited.After(a.n.book.IdleFor()).Because(errConversationFull)
 	case a.stranger && a.n.overfull.Load():
 		return wire.ErrRateLimited.After(sweepEvery).Because(errKeptFull)
@@ -300,7 +300,7 @@ func (a *acceptance) checkIntent() (err error) {
 // acceptClose ends the conversation, withdraws its questions to the owner, and answers with a close of the same status.
 // The status "completed" needs this echo as our consent (AM-39).
 func (a *acceptance) acceptClose(ctx context.Context) (bridge.Outcome, error) {
-	if a.unit.New() {
+	if a.unit.IsNew() {
 		return bridge.Outcome{}, wire.ErrConversationClosed
 	}
 	if err := a.recordMessage(ctx, conversations.ClosedByPeer); err != nil {

@@ -178,7 +178,7 @@ func (v *heldDecision) release(ctx context.Context) error {
 		v.unit.Add(v.n.rules.Change(v.ask.Subject, acl.Approved, v.d.Now))
 	}
 	if v.d.Choice == acl.ApproveConversation {
-		if err := v.unit.Record(ctx, conversations.Event{Kind: conversations.OwnerLet, At: v.d.Now, Intent: v.item.Intent}); err != nil {
+		if err := v.unit.Record(ctx, conversations.Event{Kind: conversations.OwnerAdmitted, At: v.d.Now, Intent: v.item.Intent}); err != nil {
 			return err
 		}
 	}
@@ -243,7 +243,7 @@ func (v *heldDecision) refuse(ctx context.Context) error {
 		}
 		return nil
 	}
-	others := func(ask acl.Ask) bool { return ask.ID != v.ask.ID && !v.unit.Changes(acl.AskNamespace, ask.ID) }
+	others := func(ask acl.Ask) bool { return ask.ID != v.ask.ID && !v.unit.HasChange(acl.AskNamespace, ask.ID) }
 	if _, err := v.n.withdrawAsks(ctx, v.unit, others); err != nil {
 		return err
 	}

@@ -37,7 +37,7 @@ func cancelledEventUID(intent wire.Intent, payload wire.Value, before conversati
 	default:
 		return ""
 	}
-	if !before.IsAbout(payload) {
+	if !before.TakesBackAgreement(payload) {
 		return "" // it declines a proposal, or closes a conversation that has not failed
 	}
 	return calendar.UID(before.Key.Peer, before.Key.ID)

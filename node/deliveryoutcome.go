@@ -68,7 +68,7 @@ func (n *Node) endWithSuccess(ctx context.Context, e OutboxEntry, d bridge.Deliv
 		e.Status, e.Hint = http.StatusAccepted, "it is kept for the peer; the reply comes later"
 	}
 	return n.endEntry(ctx, e, func(ctx context.Context, o *deliveryOutcome) error {
-		if o.unit.New() { // the owner deleted the conversation meanwhile
+		if o.unit.IsNew() { // the owner deleted the conversation meanwhile
 			return nil
 		}
 		if err := o.recordArrival(ctx, d); err != nil || d.Reply == nil {
@@ -182,7 +182,7 @@ func (n *Node) endWithFailure(ctx context.Context, e OutboxEntry) time.Time {
 // failConversation ends the conversation of an entry that cannot be delivered. Later messages in it fail as well,
 // except a close, by which the peer may still learn of the end.
 func (o *deliveryOutcome) failConversation(ctx context.Context) error {
-	if !o.unit.New() {
+	if !o.unit.IsNew() {
 		if err := o.unit.Record(ctx, conversations.Event{Kind: conversations.DeliveryFailed, At: o.unit.Now}); err != nil {
 			return err
 		}

@@ -62,7 +62,7 @@ func TestHeldTerms(t *testing.T) {
 				mustSend(t, sarah.Node, out, 10*time.Second)
 			}
 			waitFor(t, "the accept counts", func() bool { return showConversation(t, sarah, "conv_one").Agreement != nil })
-			if v := showConversation(t, sarah, "conv_one"); v.Agreement.Price != price || v.Agreement.Accepted != conversations.Ours {
+			if v := showConversation(t, sarah, "conv_one"); v.Agreement.Price != price || v.Agreement.AcceptedBy != conversations.Ours {
 				t.Errorf("agreed %+v, want %s", v.Agreement, price)
 			}
 		})
@@ -115,7 +115,7 @@ func TestHeldAcceptCountsAtItsRelease(t *testing.T) {
 		t.Errorf("while the accept waits: %+v", v.Proposal)
 	}
 	decide(t, sarah, theAsk(t, sarah), acl.Approve)
-	if v := showConversation(t, sarah, "conv_one"); v.Agreement == nil || v.Agreement.Price != "$500" || v.Agreement.Accepted != conversations.Theirs {
+	if v := showConversation(t, sarah, "conv_one"); v.Agreement == nil || v.Agreement.Price != "$500" || v.Agreement.AcceptedBy != conversations.Theirs {
 		t.Errorf("after the release: %+v", v.Agreement)
 	}
 }

@@ -57,7 +57,7 @@ func (s *hookOutcome) decide(ctx context.Context) (bridge.Outcome, error) {
 		s.item.Failure = nil
 	}
 	switch {
-	case s.unit.New():
+	case s.unit.IsNew():
 		s.item.State, s.item.Note = ItemFailed, noteDeleted
 		return s.provisional(ctx), nil
 	case s.item.Kind == kindReply && s.err == nil && !s.answer.Async && s.answer.Payload == nil:

@@ -197,7 +197,7 @@ func (n *Node) settleExpiredItem(ctx context.Context, item Item, now time.Time) 
 func (n *Node) endHold(ctx context.Context, item Item, ask acl.Ask, now time.Time) error {
 	return n.book.Try(ctx, item.key(), now, func(u *conversations.Unit) error {
 		u.Add(item.change())
-		if u.New() {
+		if u.IsNew() {
 			return nil
 		}
 		return u.Record(ctx, conversations.Event{Kind: conversations.HoldEnded, At: now, Until: ask.Expires})

@@ -32,7 +32,7 @@ func (a *acceptance) charge() error {
 	if a.isMetered() {
 		wait, a.charged = a.in.Meter.Charge(a.in.Draw, a.now)
 	} else {
-		a.drawn = acl.Charge{Sender: a.in.Principal, Conv: a.key, New: a.unit.New(), Known: !a.stranger, Sources: a.in.Sources}
+		a.drawn = acl.Charge{Sender: a.in.Principal, Conv: a.key, New: a.unit.IsNew(), Known: !a.stranger, Sources: a.in.Sources}
 		wait, a.charged = a.n.meter.Charge(a.drawn, a.now)
 	}
 	if !a.charged {
@@ -58,7 +58,7 @@ func linkOf(address string) string {
 
 // checkOpenLimit refuses a message that would exceed the limit of open conversations over its link.
 func (a *acceptance) checkOpenLimit(ctx context.Context) error {
-	if !a.isMetered() || !a.unit.New() || a.in.Meter.MaxOpen() == 0 {
+	if !a.isMetered() || !a.unit.IsNew() || a.in.Meter.MaxOpen() == 0 {
 		return nil
 	}
 	n, err := a.countOpen(ctx)
@@ -74,7 +74,7 @@ func (a *acceptance) checkOpenLimit(ctx context.Context) error {
 // openedRecord returns the record of a conversation that this message opens over a metered link. The record may outlive
 // the conversation; then countOpen removes it.
 func (a *acceptance) openedRecord() []store.Change {
-	if !a.isMetered() || !a.unit.New() || a.in.Meter.MaxOpen() == 0 {
+	if !a.isMetered() || !a.unit.IsNew() || a.in.Meter.MaxOpen() == 0 {
 		return nil
 	}
 	return []store.Change{{IfRev: store.Any, Record: store.Record{

@@ -88,7 +88,7 @@ func (n *Node) openOutgoingAsk(ctx context.Context, u *conversations.Unit, out O
 		return acl.Ask{}, err
 	}
 	u.Add(changes...)
-	if !u.New() {
+	if !u.IsNew() {
 		if !u.IsOpen() {
 			return acl.Ask{}, wire.ErrConversationClosed
 		}

@@ -216,7 +216,7 @@ func (r *run) settle(ctx context.Context, answer hook.Answer, hookErr error) {
 func (n *Node) recordPending(ctx context.Context, key store.ConvKey, itemID string, provisional signedMessage) error {
 	return n.book.Insist(ctx, key, func(u *conversations.Unit) error {
 		item, err := n.Item(ctx, itemID)
-		if errors.Is(err, store.ErrNotFound) || u.New() { // deleted meanwhile
+		if errors.Is(err, store.ErrNotFound) || u.IsNew() { // deleted meanwhile
 			return nil
 		}
 		if err != nil || item.Pending {

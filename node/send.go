@@ -236,10 +236,10 @@ func (p *posting) fill(ctx context.Context) (err error) {
 		}
 		p.out.fetchable = p.item.Pending && p.item.canRepeat()
 	}
-	if !u.New() {
+	if !u.IsNew() {
 		p.out.Address = u.Conversation().Address // another network may have an agent with the same id
 	}
-	if u.Full() && !p.out.isClose() {
+	if u.IsFull() && !p.out.isClose() {
 		return ErrConversationFull
 	}
 	if err := u.EndHold(ctx, p.out.askExpires); err != nil {
@@ -273,9 +273,9 @@ func (p *posting) release(ctx context.Context) error {
 	case p.out.Once && !item.State.IsUnanswered():
 		return ErrAnswered
 	case p.out.isClose():
-		_, err := p.n.withdrawAsks(ctx, u, func(ask acl.Ask) bool { return !u.Changes(acl.AskNamespace, ask.ID) })
+		_, err := p.n.withdrawAsks(ctx, u, func(ask acl.Ask) bool { return !u.HasChange(acl.AskNamespace, ask.ID) })
 		return err
-	case item.State != ItemHeld || u.Changes(acl.AskNamespace, item.Ask):
+	case item.State != ItemHeld || u.HasChange(acl.AskNamespace, item.Ask):
 		return nil
 	}
 	ended := conversations.Event{Kind: conversations.HoldEnded, At: u.Now}
@@ -383,7 +383,7 @@ func (n *Node) bindAccept(ctx context.Context, out *Outgoing, now time.Time) err
 		return nil
 	}
 	u, err := n.book.Load(ctx, out.key(), now)
-	if err != nil || u.New() {
+	if err != nil || u.IsNew() {
 		return err
 	}
 	conv := u.Conversation()

@@ -141,7 +141,7 @@ func (l *link) loadAwaiting(ctx context.Context) error {
 	}
 	asked := map[string]bool{}
 	for a, err := range store.All(func(after string) ([]acl.Ask, string, error) {
-		return l.cfg.Mesh.Asks().List(ctx, acl.AskFilter{State: acl.AskPending, Each: true}, after, 100, time.Now())
+		return l.cfg.Mesh.Asks().List(ctx, acl.AskFilter{State: acl.AskPending, IncludeBehind: true}, after, 100, time.Now())
 	}) {
 		if err != nil {
 			return err
