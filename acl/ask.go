@@ -174,10 +174,6 @@ func NewAskID(now time.Time) string {
 	return fmt.Sprintf("ask_%012x%s", now.UnixMilli(), strings.ToLower(rand.Text()[:10]))
 }
 
-func (s storedAsk) takenSlot() takenSlot {
-	return takenSlot{Ask: s.ID, Sources: s.Sources, Proven: s.Proven}
-}
-
 // storedAsk is an ask with its slot.
 type storedAsk struct {
 	Ask
@@ -186,6 +182,11 @@ type storedAsk struct {
 	Proven  bool          `json:"proven,omitempty"`
 
 	rev store.Rev
+}
+
+// takenSlot returns what is stored for the slot that the ask takes.
+func (s storedAsk) takenSlot() takenSlot {
+	return takenSlot{Ask: s.ID, Sources: s.Sources, Proven: s.Proven}
 }
 
 // record returns the ask in its stored form, with the index terms by which lists find it.

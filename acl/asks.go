@@ -79,6 +79,7 @@ func (q *Asks) OnOpen(f func(Ask) []store.Change) { q.onOpen = f }
 // unit. Call Log during set-up.
 func (q *Asks) Log(a *Audit) { q.audit = a }
 
+// appendEntry appends the change that writes e into the audit log, if there is one.
 func (q *Asks) appendEntry(changes []store.Change, e AuditEntry) []store.Change {
 	if q.audit == nil {
 		return changes
@@ -132,7 +133,7 @@ func (q *Asks) get(ctx context.Context, id string, now time.Time) (storedAsk, er
 type AskFilter struct {
 	State         AskState
 	Subject       string
-	IncludeBehind bool // also list asks that are behind others
+	IncludeBehind bool // also list asks that are queued behind others
 }
 
 // List returns at most limit asks in the order of their ids. after is the next of the previous page, or ""; next is

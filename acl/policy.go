@@ -23,8 +23,8 @@ type Standing string
 const (
 	Unknown  Standing = ""
 	Allowed  Standing = "allowed"  // on the allowlist of the configuration, or allowed by a rule of the owner
-	Approved Standing = "approved" // approved by the owner when it first wrote
-	Rejected Standing = "rejected" // rejected by the owner when it first wrote; stays until the owner changes it (AM-35)
+	Approved Standing = "approved" // approved by the owner when the principal first wrote
+	Rejected Standing = "rejected" // rejected by the owner when the principal first wrote; stays until the owner changes it (AM-35)
 	Blocked  Standing = "blocked"
 )
 

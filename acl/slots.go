@@ -27,21 +27,22 @@ type takenSlot struct {
 	rev store.Rev
 }
 
-func (p takenSlot) record(key, term string, expires time.Time) store.Record {
-	return store.Record{NS: nsOpen, Key: key, Terms: []string{term}, Body: wire.MustMarshal(p), Expires: expires}
+// record returns the slot in its stored form. term is its [Slot.Term].
+func (t takenSlot) record(key, term string, expires time.Time) store.Record {
+	return store.Record{NS: nsOpen, Key: key, Terms: []string{term}, Body: wire.MustMarshal(t), Expires: expires}
 }
 
 // decodeSlot decodes a slot. An older version stored only the id of the ask.
 func decodeSlot(rec store.Record) (takenSlot, error) {
-	p := takenSlot{key: rec.Key, rev: rec.Rev}
+	taken := takenSlot{key: rec.Key, rev: rec.Rev}
 	if len(rec.Body) == 0 || rec.Body[0] != '{' {
-		p.Ask = string(rec.Body)
-		return p, nil
+		taken.Ask = string(rec.Body)
+		return taken, nil
 	}
-	if err := json.Unmarshal(rec.Body, &p); err != nil {
+	if err := json.Unmarshal(rec.Body, &taken); err != nil {
 		return takenSlot{}, fmt.Errorf("decode slot: %w", err)
 	}
-	return p, nil
+	return taken, nil
 }
 
 // fullSlots holds the slots of a term when all of them were taken. It never changes.
@@ -52,12 +53,12 @@ type fullSlots struct {
 }
 
 func newFullSlots(term string, slots []takenSlot, now time.Time) *fullSlots {
-	c := &fullSlots{at: now, term: term}
+	full := &fullSlots{at: now, term: term}
 	slices.SortFunc(slots, func(a, b takenSlot) int { return cmp.Compare(a.Ask, b.Ask) }) // the newest gives way first
-	for _, p := range slots {
-		c.Add(rate.Entry[*takenSlot]{Key: &p, Sources: p.Sources, GivesWayLast: p.Proven})
+	for _, taken := range slots {
+		full.Add(rate.Entry[*takenSlot]{Key: &taken, Sources: taken.Sources, GivesWayLast: taken.Proven})
 	}
-	return c
+	return full
 }
 
 // Committed makes MakeRoom count again after a commit that frees a slot. Pass it to [store.Observed.OnCommit].
@@ -71,8 +72,8 @@ func (q *Asks) Committed(changes []store.Change) {
 // caller adds them to the unit that opens the ask. If a slot is free, MakeRoom returns no changes. If no ask must give
 // way, it fails with store.ErrQuota.
 func (q *Asks) MakeRoom(ctx context.Context, slot Slot, now time.Time) ([]store.Change, error) {
-	if c := q.full.Load(); c != nil && c.term == slot.Term && now.Sub(c.at).Abs() < fullFor {
-		if _, ok := c.FindDisplaceable(slot.Sources); !ok {
+	if full := q.full.Load(); full != nil && full.term == slot.Term && now.Sub(full.at).Abs() < fullFor {
+		if _, ok := full.FindDisplaceable(slot.Sources); !ok {
 			return nil, store.ErrQuota
 		}
 	}
@@ -89,20 +90,20 @@ func (q *Asks) MakeRoom(ctx context.Context, slot Slot, now time.Time) ([]store.
 			return nil, err
 		}
 	}
-	c := newFullSlots(slot.Term, slots, now)
-	displaced, ok := c.FindDisplaceable(slot.Sources)
+	full := newFullSlots(slot.Term, slots, now)
+	displaced, ok := full.FindDisplaceable(slot.Sources)
 	if !ok {
-		q.full.Store(c)
+		q.full.Store(full)
 		return nil, store.ErrQuota
 	}
 	return q.displace(ctx, displaced, now)
 }
 
-// displace returns the changes by which the ask with the slot p, and the asks behind it, expire now. The changes fail
-// with store.ErrConflict if another ask got the slot meanwhile.
-func (q *Asks) displace(ctx context.Context, p *takenSlot, now time.Time) ([]store.Change, error) {
-	changes := []store.Change{{Record: store.Record{NS: nsOpen, Key: p.key}, IfRev: p.rev, Delete: true}}
-	first, tail, err := q.group(ctx, p.Ask, now)
+// displace returns the changes by which the ask in the slot, and the asks behind it, expire now. The changes fail with
+// store.ErrConflict if another ask got the slot meanwhile.
+func (q *Asks) displace(ctx context.Context, slot *takenSlot, now time.Time) ([]store.Change, error) {
+	changes := []store.Change{{Record: store.Record{NS: nsOpen, Key: slot.key}, IfRev: slot.rev, Delete: true}}
+	first, tail, err := q.group(ctx, slot.Ask, now)
 	switch {
 	case errors.Is(err, store.ErrNotFound): // the ask was removed, but not its slot
 		return changes, nil

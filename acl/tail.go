@@ -103,7 +103,7 @@ func (q *Asks) Join(ctx context.Context, ask Ask, slot Slot) (Ask, []store.Chang
 	for _, t := range tail {
 		bytes += t.size()
 	}
-	if len(tail)+2 > maxTogether || bytes > maxTogetherBytes {
+	if len(tail)+2 > maxTogether || bytes > maxTogetherBytes { // 2: the first ask and the new one
 		return Ask{}, nil, store.ErrQuota
 	}
 	ask.Behind, ask.Seq = first.ID, 1

@@ -56,8 +56,8 @@ const (
 // Config configures a directory. Store and BaseURL are required.
 type Config struct {
 	Store store.Store
-	// FeedPosition returns the newest position of the feed. The directory calls it before each response from memory. It
-	// is nil if this process alone writes to the store.
+	// FeedPosition returns the newest position of the change feed. The directory calls it before each response from
+	// memory. nil means that this process alone writes to the store.
 	FeedPosition func(context.Context) (uint64, error)
 	// Session holds the leases of the process. If it is nil, the directory has a session of its own.
 	Session *store.Session
@@ -116,7 +116,7 @@ const (
 
 	cachedKeys  = 1024
 	cachedViews = 8192
-	maxClients  = 1 << 16 // addresses that the throttles remember
+	maxClients  = 1 << 16 // addresses whose reports are counted
 
 	recordNS = "directory" // of single records: the cursor key, the history of the last days, and the positions of a mirror
 )

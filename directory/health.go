@@ -51,6 +51,7 @@ func (r *Registry) Health(ctx context.Context) (any, error) {
 	}{"ok", n}, nil
 }
 
+// getFront answers with the search page, or with JSON for a client that is not a browser.
 func (r *Registry) getFront(c echo.Context) error {
 	n, err := r.countAgents(c.Request().Context(), wire.Now())
 	if err != nil {

@@ -258,6 +258,7 @@ func (r *Registry) encodePage(found page, gen uint64, now time.Time) (*encodedPa
 	return &encodedPage{Document: cached.New(append(out, "}}"...)), gen: gen, readAt: now, staleAt: staleAt}, nil
 }
 
+// getDocument returns the handler for a document about one agent.
 func getDocument[T any](get func(context.Context, wire.AgentID) (T, error)) echo.HandlerFunc {
 	return func(c echo.Context) error {
 		doc, err := get(c.Request().Context(), pathID(c))

@@ -79,7 +79,7 @@ func (r *Registry) followOnce(ctx context.Context, source *client.Directory, wai
 	page, err := source.Changes(ctx, since, wait)
 	if failed, ok := errors.AsType[*client.DirectoryError](err); ok && failed.Status == 400 && failed.Code == wire.InvalidMessage && since != "" {
 		// Another directory answers there now, or the source was restored from a backup. So the old feed now counts as
-		// another source: the next call drops its cards, and reads the whole new feed.
+		// another source, named former: the next call drops all cards, and reads the whole new feed.
 		r.cfg.Logger.WarnContext(ctx, "the source does not know our position in its feed: reading the whole feed again", "source", source.Base)
 		former := store.Record{NS: recordNS, Key: key + " before"}
 		return false, r.recs.Apply(ctx, []store.Change{{Record: rec, IfRev: store.Any, Delete: true}, {Record: former, IfRev: store.Any}}, now)
@@ -169,7 +169,8 @@ func (r *Registry) dropCard(ctx context.Context, c wire.Change) error {
 	return err
 }
 
-// newMirrorRow checks a card of the source, and returns the row that stores it here.
+// newMirrorRow checks a card of the source, and returns the row that stores it here. held is its current row, or the
+// zero value.
 func (r *Registry) newMirrorRow(ctx context.Context, source *client.Directory, rec wire.CardRecord, held store.Card, now time.Time) (store.Card, error) {
 	c, err := r.rules.CheckCard(rec.Card.JSON(), "", false, now)
 	if err != nil {
@@ -179,7 +180,7 @@ func (r *Registry) newMirrorRow(ctx context.Context, source *client.Directory, r
 		return store.Card{}, err
 	}
 	if !now.Before(rec.ExpiresAt) {
-		return store.Card{}, errors.New("it has expired")
+		return store.Card{}, errors.New("the card has expired")
 	}
 	m, err := r.newMirrorMeta(source, rec, c, held, now)
 	if err != nil {

@@ -12,9 +12,9 @@ import (
 	"github.com/agentmesh/agentmesh/store"
 )
 
-// HandOver lets an owner who lost the credential of a card take the card back early (AM-83). The next registration of
-// the id that proves the card's key takes the card over, with any credential. For an unknown id HandOver returns
-// [wire.ErrNoAgent].
+// HandOver lets an owner who lost the credential of a card take the card back before its id becomes free (AM-83). The
+// next registration of the id that proves the card's key takes the card over, with any credential. For an unknown id
+// HandOver returns [wire.ErrNoAgent].
 func (r *Registry) HandOver(ctx context.Context, id wire.AgentID, reason, by string) error {
 	if err := moderation.CheckReason(reason); err != nil {
 		return err

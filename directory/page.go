@@ -81,9 +81,9 @@ type searchPage struct {
 	Mirror                bool
 	Count                 int
 	Form                  searchForm
-	Wrong                 string
+	Wrong                 string // why the search was refused; "" if it was not
 	Agents                []shownAgent
-	Next, First, Curl     string
+	Next, First, Curl     string // URLs of the next and the first page, and the command for the same search
 	Capabilities, Intents []NameCount
 }
 

@@ -153,6 +153,7 @@ type page struct {
 	cursor string
 }
 
+// page returns the page of a search that q selects.
 func (r *Registry) page(ctx context.Context, q Query, now time.Time) (page, error) {
 	p, err := q.plan()
 	if err != nil {

@@ -30,11 +30,11 @@ type ExportPage struct {
 	After uint64       `json:"after,omitempty"`
 }
 
-const exportPage = 100
+const exportPageSize = 100
 
 // Export returns a page of live cards in the order of registration. after is the After of the previous page, or 0.
 func (r *Registry) Export(ctx context.Context, after uint64) (ExportPage, error) {
-	found, err := r.cards.List(ctx, store.CardQuery{Limit: exportPage, After: store.Position{Seq: after}, Now: wire.Now()})
+	found, err := r.cards.List(ctx, store.CardQuery{Limit: exportPageSize, After: store.Position{Seq: after}, Now: wire.Now()})
 	if err != nil {
 		return ExportPage{}, fmt.Errorf("export cards: %w", err)
 	}

@@ -112,13 +112,13 @@ func (r *Registry) listNames(ctx context.Context, family string, q Query, prefix
 	return list, after, nil
 }
 
-// Capabilities lists the capabilities of live cards that start with prefix.
+// Capabilities lists the capabilities that live cards have and that start with prefix.
 func (r *Registry) Capabilities(ctx context.Context, prefix, cursor string, limit int) (CapabilityPage, error) {
 	list, next, err := r.listNames(ctx, capFamily, Query{Limit: limit, Cursor: cursor}, prefix)
 	return CapabilityPage{list, next}, err
 }
 
-// Intents lists the intents of live cards that start with prefix.
+// Intents lists the intents that live cards have and that start with prefix.
 func (r *Registry) Intents(ctx context.Context, prefix, cursor string, limit int) (IntentPage, error) {
 	list, next, err := r.listNames(ctx, intentFamily, Query{Limit: limit, Cursor: cursor}, prefix)
 	return IntentPage{list, next}, err

@@ -24,9 +24,9 @@ func NewRegistrations(perHour int, everybody *Pool) *Registrations {
 	return &Registrations{NewAllowance(PerHour(perHour), perHour, maxRegistrants), everybody}
 }
 
-// Take charges a registration to the address, or returns how long it must wait. everybody reports whether it waits
-// because of the limit for all addresses.
-func (r *Registrations) Take(addr netip.Addr, now time.Time) (wait time.Duration, everybody bool) {
+// Take charges a registration to the address, or returns how long the address must wait. byEverybody reports whether
+// the limit for all addresses together caused the wait.
+func (r *Registrations) Take(addr netip.Addr, now time.Time) (wait time.Duration, byEverybody bool) {
 	if r == nil {
 		return 0, false
 	}

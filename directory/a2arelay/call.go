@@ -94,7 +94,7 @@ func (s *Service) rowFor(ctx context.Context, agent wire.AgentID, m message.Mess
 		t.Messages = make(map[string]string)
 	}
 	t.Messages[m.ID] = digest
-	t.Waits, t.Reason = true, ""
+	t.Unanswered, t.Reason = true, ""
 	t.State, t.Task = stateWorking, newTask(t.ID, t.Context, stateWorking, textWaits, now)
 	return t, false, nil
 }
@@ -144,7 +144,7 @@ func (s *Service) cancel(ctx context.Context, t *taskRow, from caller) (*taskRow
 		if t.Remote != "" || isTerminal(t.State) {
 			return false
 		}
-		t.Owed, t.State, t.Task = true, stateCanceled, newTask(t.ID, t.Context, stateCanceled, message.TextCanceled, time.Now())
+		t.CancelPending, t.State, t.Task = true, stateCanceled, newTask(t.ID, t.Context, stateCanceled, message.TextCanceled, time.Now())
 		return true
 	})
 	if err != nil || t.Remote == "" || isTerminal(t.State) {
@@ -200,13 +200,13 @@ func (s *Service) postTask(c echo.Context) error {
 	}{Status: "stored"}
 	_, err = s.update(ctx, id, func(t *taskRow) bool {
 		switch {
-		case t.Owed && (isError || isTerminal(status.GetStr("state"))):
-			t.Owed = false
+		case t.CancelPending && (isError || isTerminal(status.GetStr("state"))):
+			t.CancelPending = false
 			return true
-		case isError && (isTerminal(t.State) || t.Remote != "" && !t.Waits): // the answer to a cancellation, or too late
+		case isError && (isTerminal(t.State) || t.Remote != "" && !t.Unanswered): // the answer to a cancellation, or too late
 			return false
 		case isError:
-			t.Waits, t.State, t.Reason = false, stateRejected, message.ReadError(http.StatusBadRequest, failure).Reason
+			t.Unanswered, t.State, t.Reason = false, stateRejected, message.ReadError(http.StatusBadRequest, failure).Reason
 			if t.Remote != "" {
 				t.State = stateInput // the agent's task goes on without the message
 			}
@@ -221,7 +221,7 @@ func (s *Service) postTask(c echo.Context) error {
 		case t.Remote != "" && status.GetStr("timestamp") < t.Stamp: // a notification that was delayed
 			return false
 		}
-		t.Remote, t.Waits, t.Reason = v.GetStr("id"), false, ""
+		t.Remote, t.Unanswered, t.Reason = v.GetStr("id"), false, ""
 		if t.takeReport(v); len(v.JSON()) > maxResult {
 			t.State, t.Task = stateFailed, newTask(t.ID, t.Context, stateFailed, textLarge, time.Now())
 		}

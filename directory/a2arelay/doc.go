@@ -63,8 +63,8 @@ const (
 	HeaderAnswerToken = "X-A2A-Notification-Token"
 
 	maxCard   = 64 << 10
-	maxResult = wire.MaxMessage // bytes of a task as the agent reports it
-	cardLife  = 45 * 24 * time.Hour
+	maxResult = wire.MaxMessage     // bytes of a task as the agent reports it
+	cardLife  = 45 * 24 * time.Hour // of an A2A card, from its last upload
 
 	blockFor   = 25 * time.Second // longest wait of a blocking call (A2A-D1)
 	streamFor  = 10 * time.Minute // longest stream; then the client subscribes again
@@ -120,8 +120,8 @@ type Call struct {
 	AnswerToken string     `json:"answer_token"` // for the header of the answer
 }
 
-// needsCaller reports whether a task in this state has ended or waits for its caller.
-func needsCaller(state string) bool { return isTerminal(state) || state == stateInput }
+// isAgentDone reports whether the agent has nothing to do in this state: the task has ended or waits for its caller.
+func isAgentDone(state string) bool { return isTerminal(state) || state == stateInput }
 
 // The states that the relay itself knows.
 const (

@@ -105,7 +105,7 @@ func (s *Service) putCard(c echo.Context) error {
 		return wire.ErrSyntax.Because(err)
 	}
 	if first, ok := message.FindInterface(card); !ok || first.URL != s.url(id) {
-		return wire.ErrCard.At("its first interface must be the agent's URL at this relay")
+		return wire.ErrCard.At("the first interface of the A2A card must be the agent's URL at this relay")
 	}
 	now := time.Now()
 	err = s.cfg.Records.Apply(ctx, []store.Change{{IfRev: store.Any, Record: store.Record{NS: nsCards, Key: string(id), Body: body, Expires: now.Add(cardLife)}}}, now)
@@ -199,14 +199,14 @@ func refuse(c echo.Context, call message.Call, e *message.Error) error {
 	return c.Blob(status, call.MediaType(status), body)
 }
 
-// handle makes a call that has a single answer.
+// handle carries out a call that has a single answer.
 func (s *Service) handle(c echo.Context, call message.Call, from caller) (wire.Value, error) {
 	ctx, agent := c.Request().Context(), pathAgent(c)
 	switch call.Method {
 	case message.SendMessage:
 		t, err := s.send(ctx, agent, call, from, message.ExtensionsIn(c.Request().Header))
 		if err == nil && call.Blocks() {
-			t, err = s.await(ctx, t, from, func(t *taskRow) bool { return needsCaller(t.State) || t.isOverdue(time.Now()) })
+			t, err = s.await(ctx, t, from, func(t *taskRow) bool { return isAgentDone(t.State) || t.isOverdue(time.Now()) })
 		}
 		if err != nil {
 			return wire.Value{}, err
@@ -300,7 +300,7 @@ func (s *Service) stream(c echo.Context, call message.Call, from caller) error {
 	}
 	shown, ended, end, beat := t, t.hasEnded(now), time.NewTimer(streamFor), now
 	defer end.Stop()
-	for !ended && (call.Method == message.SubscribeToTask || !needsCaller(shown.State)) {
+	for !ended && (call.Method == message.SubscribeToTask || !isAgentDone(shown.State)) {
 		select {
 		case <-ctx.Done():
 			return nil

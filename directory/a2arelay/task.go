@@ -25,19 +25,19 @@ const (
 // taskRow is a task at the relay. Its id is an HMAC of its agent, its caller and the id of its first message. So nobody
 // can guess the id, and a repeated message finds its task (A2A-D4).
 type taskRow struct {
-	ID      string       `json:"id"`
-	Agent   wire.AgentID `json:"agent"`
-	Token   string       `json:"token,omitempty"` // of the caller
-	Source  wire.AgentID `json:"source"`          // as in caller
-	Context string       `json:"context"`
-	Remote  string       `json:"remote,omitempty"` // the id of the task at the agent; "" until the agent took the message
-	Created time.Time    `json:"created_at"`
-	State   string       `json:"state"`
-	Stamp   string       `json:"stamp,omitempty"`  // time of the state according to the agent
-	Owed    bool         `json:"owed,omitempty"`   // the caller has canceled the task; the agent has not reported an end
-	Waits   bool         `json:"waits,omitempty"`  // the agent has not answered the last message of the caller
-	Reason  string       `json:"reason,omitempty"` // of the error with which the agent refused that message
-	Size    int          `json:"size,omitempty"`   // of the body in bytes
+	ID            string       `json:"id"`
+	Agent         wire.AgentID `json:"agent"`
+	Token         string       `json:"token,omitempty"` // of the caller
+	Source        wire.AgentID `json:"source"`          // as in caller
+	Context       string       `json:"context"`
+	Remote        string       `json:"remote,omitempty"` // the id of the task at the agent; "" until the agent took the message
+	Created       time.Time    `json:"created_at"`
+	State         string       `json:"state"`
+	Stamp         string       `json:"stamp,omitempty"`  // time of the state according to the agent
+	CancelPending bool         `json:"owed,omitempty"`   // the caller canceled, and the agent has not reported the end
+	Unanswered    bool         `json:"waits,omitempty"`  // the agent has not answered the last message of the caller
+	Reason        string       `json:"reason,omitempty"` // of the error with which the agent refused that message
+	Size          int          `json:"size,omitempty"`   // of the body in bytes
 
 	Messages map[string]string `json:"messages,omitempty"` // digests of the caller's messages, by message id
 	Networks []wire.AgentID    `json:"networks,omitempty"` // as in caller
@@ -123,6 +123,7 @@ func (s *Service) load(ctx context.Context, id string) (*taskRow, error) {
 	return t, err
 }
 
+// loadCounts counts the stored tasks, unless they are counted already.
 func (s *Service) loadCounts(ctx context.Context, now time.Time) error {
 	return s.counts.Load(now, func(add func(string, mailbox.Mail)) error {
 		for rec, err := range store.AllRecords(ctx, s.cfg.Records, NSTasks, "", now) {
@@ -184,7 +185,7 @@ func (s *Service) admit(ctx context.Context, t *taskRow, size int) error {
 		if err != nil {
 			return err
 		}
-		if old, err := decodeTask(rec); err == nil && isTerminal(old.State) && !old.Owed && old.ID != t.ID {
+		if old, err := decodeTask(rec); err == nil && isTerminal(old.State) && !old.CancelPending && old.ID != t.ID {
 			old.Inline = nil
 			ended = append(ended, old)
 		}
@@ -256,7 +257,7 @@ func (s *Service) update(ctx context.Context, id string, change func(t *taskRow)
 // isOverdue reports whether the agent still owes an answer in the last hour before the task expires. The caller then
 // sees the task as failed.
 func (t *taskRow) isOverdue(now time.Time) bool {
-	return (t.Remote == "" || t.Waits) && !isTerminal(t.State) && now.Sub(t.Created) > mailbox.Life-time.Hour
+	return (t.Remote == "" || t.Unanswered) && !isTerminal(t.State) && now.Sub(t.Created) > mailbox.Life-time.Hour
 }
 
 func (t *taskRow) hasEnded(now time.Time) bool { return isTerminal(t.State) || t.isOverdue(now) }

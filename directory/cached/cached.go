@@ -46,9 +46,9 @@ func RespondBody(c echo.Context, data []byte) error {
 
 // Document is JSON with its entity tag. Start with [New].
 type Document struct {
-	data []byte
-	tag  string
-	zip  func() []byte // gzip of data, computed once
+	data    []byte
+	tag     string
+	gzipped func() []byte // gzip of data, computed once
 }
 
 // New returns the document with this content.
@@ -66,17 +66,17 @@ func (d Document) Respond(c echo.Context, control string) error {
 	h["Cache-Control"] = []string{control}
 	h.Add("Vary", "Accept-Encoding")
 	data, tag := d.data, d.tag
-	zip := len(data) >= minCompressed && acceptsGzip(c.Request())
-	if zip {
+	useGzip := len(data) >= minCompressed && acceptsGzip(c.Request())
+	if useGzip {
 		tag = gzipTag
 	}
 	h["Etag"] = []string{tag}
 	if IsCurrent(c.Request(), time.Time{}, d.tag, gzipTag) {
 		return c.NoContent(http.StatusNotModified)
 	}
-	if zip {
+	if useGzip {
 		h.Set("Content-Encoding", "gzip")
-		data = d.zip()
+		data = d.gzipped()
 	}
 	h["Content-Length"] = []string{strconv.Itoa(len(data))}
 	return RespondBody(c, data)

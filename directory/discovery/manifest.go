@@ -38,7 +38,8 @@ func (s *Service) getManifest(c echo.Context) error {
 	return nil
 }
 
-// kindOf returns the KIND in the identifier of an entry that the process adds to the manifest.
+// kindOf returns the KIND part of the identifier (urn:air:HOST:KIND:NAME) of an entry with this type. Only entries that
+// the process adds to the manifest need it.
 func kindOf(entryType string) string {
 	if entryType == TypeMCP {
 		return "mcp"
@@ -46,12 +47,13 @@ func kindOf(entryType string) string {
 	return agentKind
 }
 
+// registryEntry returns the entry of this directory.
 func (s *Service) registryEntry() Entry {
 	return Entry{
 		Identifier: s.identifier("registry", "agents"), DisplayName: s.cfg.Name, Type: TypeRegistry, URL: s.origin + Base,
-		Description: "A directory of personal agents that can be written to. It proves keys and endpoints, and knows which agents answer.",
+		Description: "A directory of personal agents that accept messages. It verifies their keys and endpoints, and knows which of them answer.",
 		RepresentativeQueries: []string{
-			"find the personal agent of somebody", "find an agent by its capability", "which agents answer right now",
+			"find someone's personal agent", "find an agent by its capability", "which agents answer right now",
 		},
 		TrustManifest: &TrustManifest{Identity: s.origin, IdentityType: "https"},
 	}

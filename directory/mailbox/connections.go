@@ -13,7 +13,7 @@ import (
 // (AM-67).
 const (
 	ReplyWithin      = 25 * time.Second // after arrival; more than a handler's 20 s, less than a client's 30 s
-	takeWithin       = 3 * time.Second  // for a poll to fetch the message; if none does, it is stored
+	takeWithin       = 3 * time.Second  // for a poll to fetch the message; if none does, the message is stored
 	ConnectedFor     = 3 * time.Second  // an agent counts as connected for this long after a poll that waited
 	maxTransit       = 64               // messages to the agents of one owner that pass through at once
 	TransitShare     = 8                // of these, from one sender; all unknown senders together count as one
@@ -173,8 +173,8 @@ func (c *Connections) PassThrough(ctx context.Context, owner [32]byte, t *Transi
 	fetched := (<-chan struct{})(t.fetched)
 	for {
 		select {
-		case a := <-t.answer:
-			return a, true
+		case reply := <-t.answer:
+			return reply, true
 		case <-fetched:
 			fetched, takeTimeout = nil, nil // a closed channel would be ready again at once
 			continue

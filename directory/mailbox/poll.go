@@ -108,7 +108,7 @@ func (p *poll) collect(ctx context.Context) ([]Item, error) {
 			err = json.Unmarshal(rec.Body, &m)
 		}
 		if err != nil {
-			return partOf(items, fmt.Errorf("list mail: %w", err))
+			return itemsOrError(items, fmt.Errorf("list mail: %w", err))
 		}
 		if p.Conversation != "" && m.Conv != p.Conversation || m.Call && !p.Calls {
 			continue
@@ -121,11 +121,11 @@ func (p *poll) collect(ctx context.Context) ([]Item, error) {
 			continue // acknowledged in the meantime
 		}
 		if err != nil {
-			return partOf(items, fmt.Errorf("read mail: %w", err))
+			return itemsOrError(items, fmt.Errorf("read mail: %w", err))
 		}
 		id, err := r.relayID(ctx, p.owner, rec.Key)
 		if err != nil {
-			return partOf(items, err)
+			return itemsOrError(items, err)
 		}
 		items = append(items, Item{RelayID: id, Message: text.Body, Created: wire.FormatTime(m.Created), Call: m.Call})
 		size += len(text.Body)
@@ -133,9 +133,9 @@ func (p *poll) collect(ctx context.Context) ([]Item, error) {
 	return items, nil
 }
 
-// partOf returns the items that were collected before an error, because their senders may be waiting. Without items, it
+// itemsOrError returns the items that were collected before an error, because their senders may be waiting. Without items, it
 // returns the error.
-func partOf(items []Item, err error) ([]Item, error) {
+func itemsOrError(items []Item, err error) ([]Item, error) {
 	if len(items) > 0 {
 		return items, nil
 	}
@@ -183,7 +183,7 @@ func (r *Relay) recordConnection(ctx context.Context, boxes []store.Card, now ti
 }
 
 // mailPageJSON encodes mail with each message byte for byte as it arrived (AM-64). The standard library would change
-// them.
+// the bytes.
 func mailPageJSON(items []Item) []byte {
 	out := []byte(`{"messages":[`)
 	for i, item := range items {

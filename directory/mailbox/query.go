@@ -19,12 +19,12 @@ const (
 
 // Query selects mail of a credential.
 type Query struct {
-	Box          wire.AgentID        // "" for all of its agents
+	Box          wire.AgentID        // "" for all agents of the credential
 	Conversation wire.ConversationID // "" for all
 	After        string              // relay id: only later messages
 	Limit        int                 // 0 is 50; above 100 is 100
 	Wait         time.Duration       // how long to wait for mail; above MaxWait is MaxWait
-	Calls        bool                // A2A calls too
+	Calls        bool                // return A2A calls too
 }
 
 // ParseQuery reads the parameters of a poll. It returns [wire.ErrQuery] if limit or wait is not valid.

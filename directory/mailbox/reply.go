@@ -7,7 +7,8 @@ import (
 	"github.com/agentmesh/agentmesh/node/wire"
 )
 
-// CheckReply validates an agent's reply to a message that passed through, and returns the sender's response status.
+// CheckReply validates an agent's reply to a message that passed through, and returns the status of the response
+// to the sender.
 func CheckReply(to wire.Message, raw []byte) (status int, err error) {
 	tree, err := wire.ParseObject(raw)
 	if err != nil {
@@ -29,7 +30,8 @@ func CheckReply(to wire.Message, raw []byte) (status int, err error) {
 	return http.StatusOK, nil
 }
 
-// StatusOf returns the HTTP status of an error body with this code. If the code has several rows, it is the usual one.
+// StatusOf returns the HTTP status of an error body with this code. If [wire.Table] has several rows for the code,
+// StatusOf returns the usual status.
 func StatusOf(code wire.Code) int {
 	switch code {
 	case wire.AgentUnavailable:

@@ -78,7 +78,7 @@ type Bans struct {
 	audit   Audit
 
 	mu   sync.Mutex
-	read time.Time
+	read time.Time       // when the bans were read from the store; zero makes the next check read them
 	keys map[string]bool // of ids, keys and hosts
 	nets []netip.Prefix
 }
@@ -174,7 +174,7 @@ func (b *Bans) Check(ctx context.Context, id wire.AgentID, key *signing.PublicKe
 	return nil
 }
 
-// Add stores a ban.
+// Add stores a ban. by is the interface that the order came from, for the audit log.
 func (b *Bans) Add(ctx context.Context, ban Ban, by string) error {
 	if err := CheckReason(ban.Reason); err != nil {
 		return err

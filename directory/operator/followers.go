@@ -16,7 +16,8 @@ const (
 	maxAgent     = 200 // characters of a User-Agent
 )
 
-// Followers are the readers of the change feed since the start. The zero value is ready, and safe for concurrent use.
+// Followers are the readers of the change feed since the process started. The zero value is ready, and safe for
+// concurrent use.
 type Followers struct {
 	mu      sync.Mutex
 	readers map[netip.Prefix]Follower

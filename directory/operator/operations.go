@@ -119,7 +119,7 @@ func (o operations) unban(ctx context.Context, _ wire.AgentID, order Order, by s
 	return OrderResult{Ban: &ban}, explainMissing(err, "there is no such ban", "list the bans with: agentmesh cards bans")
 }
 
-// explainMissing replaces [wire.ErrRoute] by a 404 that tells the operator more than strangers may learn.
+// explainMissing replaces [wire.ErrRoute] with a 404 that tells the operator more than strangers may learn.
 func explainMissing(err error, message, hint string) error {
 	if errors.Is(err, wire.ErrRoute) {
 		return owner.Fault(http.StatusNotFound, message, hint)
@@ -215,7 +215,7 @@ func (o operations) issueToken(c echo.Context) error {
 	if req.Days == 0 {
 		req.Days = defaultTokenDays
 	}
-	if req.Days < 1 || req.Days > inviteMax {
+	if req.Days < 1 || req.Days > maxInviteDays {
 		return wire.ErrQuery.At("days must be 1 to 365")
 	}
 	expires := wire.Now().AddDate(0, 0, req.Days)

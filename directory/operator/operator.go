@@ -41,11 +41,11 @@ type pages struct {
 }
 
 const (
-	byPage    = "page"   // the name of the page in the audit log
-	maxForm   = 64 << 10 // a ban may contain a whole public key
-	listSize  = 25       // entries of a list
-	maxCount  = httpapi.MaxCount
-	inviteMax = 365 // days
+	byPage        = "page"   // the name of the page in the audit log
+	maxForm       = 64 << 10 // a ban may contain a whole public key
+	listSize      = 25       // entries of a list
+	maxCount      = httpapi.MaxCount
+	maxInviteDays = 365
 )
 
 // Mount adds the pages.
@@ -111,7 +111,8 @@ type bar struct {
 	High                           int // height: the searches in percent of the busiest day's
 }
 
-// X returns the position of the i-th bar, and Y the position of its upper end.
+// X returns the position of the i-th bar in the chart, which is 300 wide and 100 high, and Y the position of the bar's
+// upper end.
 func (b bar) X(i int) int { return i * 300 / history.Days }
 func (b bar) Y() int      { return 100 - b.High }
 
@@ -263,7 +264,7 @@ func (p *pages) changeInvite(c echo.Context, form url.Values) error {
 		return finish(c, p.dir.Admission().RevokeToken(c.Request().Context(), form.Get("code"), byPage), "directory/invites", "revoked")
 	}
 	days, err := strconv.Atoi(form.Get("days"))
-	if err != nil || days < 1 || days > inviteMax {
+	if err != nil || days < 1 || days > maxInviteDays {
 		return wire.ErrQuery.At("days must be 1 to 365")
 	}
 	uses, err := strconv.Atoi(form.Get("uses"))

@@ -22,12 +22,12 @@ type Target struct{ ID, Host string }
 // Queue decides when each endpoint is probed. It allows one probe of a host per minute, however many cards name the
 // host, so that nobody can make the directory attack it (AM-63). Queue is safe for concurrent use.
 type Queue struct {
-	mu     sync.Mutex
-	line   []Target
-	queued map[Target]bool
-	byHost map[string]int
-	paused map[string]time.Time // when a host may be probed again
-	swept  time.Time            // when expired pauses were last removed
+	mu      sync.Mutex
+	targets []Target // oldest first
+	queued  map[Target]bool
+	byHost  map[string]int       // number of queued cards
+	paused  map[string]time.Time // when a host may be probed again
+	swept   time.Time            // when expired pauses were last removed
 
 	added chan struct{} // has one value after a card was added
 }
@@ -44,10 +44,10 @@ func (q *Queue) Added() <-chan struct{} { return q.added }
 func (q *Queue) Add(t Target) {
 	q.mu.Lock()
 	defer q.mu.Unlock()
-	if q.queued[t] || len(q.line) >= maxQueue || q.byHost[t.Host] >= MaxOfHost {
+	if q.queued[t] || len(q.targets) >= maxQueue || q.byHost[t.Host] >= MaxOfHost {
 		return
 	}
-	q.line = append(q.line, t)
+	q.targets = append(q.targets, t)
 	q.queued[t] = true
 	q.byHost[t.Host]++
 	waiting.Wake(q.added)
@@ -58,8 +58,8 @@ func (q *Queue) Add(t Target) {
 func (q *Queue) Next(now time.Time, n int) (ready []Target, again time.Time) {
 	q.mu.Lock()
 	defer q.mu.Unlock()
-	kept := q.line[:0]
-	for _, t := range q.line {
+	kept := q.targets[:0]
+	for _, t := range q.targets {
 		until := q.paused[t.Host]
 		if !now.Before(until) && !q.hasPauseRoom(now, t.Host) {
 			until = now.Add(HostPause / 10)
@@ -81,8 +81,8 @@ func (q *Queue) Next(now time.Time, n int) (ready []Target, again time.Time) {
 		}
 		ready = append(ready, t)
 	}
-	clear(q.line[len(kept):])
-	q.line = kept
+	clear(q.targets[len(kept):])
+	q.targets = kept
 	return ready, again
 }
 
@@ -107,5 +107,5 @@ func (q *Queue) hasPauseRoom(now time.Time, host string) bool {
 func (q *Queue) Len() int {
 	q.mu.Lock()
 	defer q.mu.Unlock()
-	return len(q.line)
+	return len(q.targets)
 }

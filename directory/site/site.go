@@ -1,5 +1,5 @@
 // Package site has the public pages of a directory that are not about cards: the operator's terms and logo, the newest
-// changes, the report form's answer, errors for browsers, and what the pages of cards share.
+// changes, the answer to the report form, errors for browsers, and what the pages of cards share.
 package site
 
 import (
@@ -61,7 +61,7 @@ func ReadLogo(path string) ([]byte, error) {
 // Shown is what every page shows, as the member Site of its data.
 type Shown struct {
 	Operator
-	Version, Base, Protocol string
+	Version, Base, Protocol string // of the program; URL of the API; version of the protocol
 	Days                    int    // how long a registration lasts
 	LogoPath                string // "" for the icon of agentmesh
 	TermsURL                string // "" for none

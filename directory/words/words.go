@@ -91,7 +91,7 @@ func bigrams(run string) []string {
 }
 
 // Index returns at most limit distinct words by which a search finds the text. Two kinds of them go beyond AM-52: the
-// parts of a word with a sign inside ("sarah" in "sarah's"), and each character of a run. These come last, so that
+// parts of a word with punctuation inside ("sarah" in "sarah's"), and each character of a run. These come last, so that
 // limit cuts them first.
 func Index(text string, limit int) []string {
 	tokens := tokenize(text)
