@@ -20,14 +20,14 @@ const minCheckGap = 30 * time.Second
 
 // Alarm holds the time at which the next undecided question expires.
 type Alarm struct {
-	changed chan struct{} // has room for one signal that the alarm is now set to an earlier time
+	wake chan struct{} // has room for one signal that the alarm is now set to an earlier time
 
 	mu sync.Mutex
 	at time.Time // the zero time: no question expires
 }
 
 // NewAlarm returns an alarm that is not set.
-func NewAlarm() *Alarm { return &Alarm{changed: make(chan struct{}, 1)} }
+func NewAlarm() *Alarm { return &Alarm{wake: make(chan struct{}, 1)} }
 
 // Advance sets the alarm to the time t, unless it is already set to an earlier time.
 func (a *Alarm) Advance(t time.Time) {
@@ -37,7 +37,7 @@ func (a *Alarm) Advance(t time.Time) {
 		return
 	}
 	a.at = t
-	waiting.Wake(a.changed)
+	waiting.Wake(a.wake)
 }
 
 func (a *Alarm) next() time.Time {
@@ -71,7 +71,7 @@ func (a *Alarm) Watch(ctx context.Context, check func(ctx context.Context, now t
 		select {
 		case <-ctx.Done():
 			return
-		case <-a.changed:
+		case <-a.wake:
 			if at := a.next(); !at.IsZero() {
 				timer.Reset(a.wait(at, checked))
 			}

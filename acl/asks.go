@@ -143,8 +143,8 @@ func (q *Asks) List(ctx context.Context, f AskFilter, after string, limit int, n
 	switch {
 	case f.Subject != "":
 		term = "subject:" + f.Subject
-	case f.IncludeBehind:
-	case f.State == AskExpired:
+	case f.IncludeBehind: // asks behind others have the term termBehind in place of their state
+	case f.State == AskExpired: // stored as pending
 		term = "state:" + string(AskPending)
 	case f.State != "":
 		term = "state:" + string(f.State)
@@ -192,7 +192,7 @@ func (q *Asks) WithdrawAbout(ctx context.Context, about string, match func(Ask) 
 
 func (q *Asks) withdraw(ctx context.Context, term string, match func(Ask) bool, now time.Time) ([]store.Change, error) {
 	var withdrawn []storedAsk
-	err := q.each(ctx, term, now, func(s storedAsk) {
+	err := q.forEach(ctx, term, now, func(s storedAsk) {
 		if s.at(now).State == AskPending && match(s.Ask) {
 			withdrawn = append(withdrawn, s)
 		}
@@ -212,7 +212,7 @@ func (q *Asks) withdraw(ctx context.Context, term string, match func(Ask) bool, 
 func (q *Asks) Forget(ctx context.Context, conv store.ConvKey, now time.Time) ([]store.Change, error) {
 	var deletions []store.Change
 	var pending []storedAsk
-	err := q.each(ctx, convTerm(conv), now, func(s storedAsk) {
+	err := q.forEach(ctx, convTerm(conv), now, func(s storedAsk) {
 		deletions = append(deletions, store.Change{Record: store.Record{NS: AskNamespace, Key: s.ID}, IfRev: s.rev, Delete: true})
 		if s.at(now).State == AskPending {
 			pending = append(pending, s)
@@ -225,8 +225,8 @@ func (q *Asks) Forget(ctx context.Context, conv store.ConvKey, now time.Time) ([
 	return append(changes, deletions...), err
 }
 
-// each calls do for every ask with this index term.
-func (q *Asks) each(ctx context.Context, term string, now time.Time, do func(storedAsk)) error {
+// forEach calls do for every ask with this index term.
+func (q *Asks) forEach(ctx context.Context, term string, now time.Time, do func(storedAsk)) error {
 	for s, err := range store.DecodeAll(ctx, q.records, AskNamespace, term, now, decodeAsk) {
 		if err != nil {
 			return fmt.Errorf("list asks with %s: %w", term, err)

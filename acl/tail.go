@@ -132,7 +132,7 @@ func (q *Asks) Tail(ctx context.Context, ask Ask, now time.Time) ([]Ask, error) 
 
 // tail returns the asks in this state that are behind the ask with this id, in order.
 func (q *Asks) tail(ctx context.Context, id string, state AskState, now time.Time) (tail []storedAsk, err error) {
-	err = q.each(ctx, behindTerm(id), now, func(s storedAsk) {
+	err = q.forEach(ctx, behindTerm(id), now, func(s storedAsk) {
 		if s.at(now).State == state {
 			tail = append(tail, s)
 		}

@@ -70,7 +70,7 @@ func (b *Book) List(ctx context.Context, f Filter, before uint64, limit int, now
 	switch {
 	case f.Peer != "":
 		term = peerTerm(f.Peer)
-	case f.State == Expired:
+	case f.State == Expired: // stored as open
 		term = stateTerm(Open)
 	case f.State != "":
 		term = stateTerm(f.State)

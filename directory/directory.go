@@ -133,8 +133,8 @@ type Registry struct {
 	cursors    *cursor.Key
 	count      cachedCount
 	nameCounts nameCountCache
-	changes    *waiting.Notifier
-	templates  templates // set by Mount
+	changes    *waiting.Notifier // wakes the readers of the change feed
+	templates  templates         // set by Mount
 	prober     *probe.Prober
 	rules      submission.Rules
 	relay      *mailbox.Relay
@@ -143,7 +143,7 @@ type Registry struct {
 	reporting  sync.Mutex      // serializes reports, so that concurrent reports at this process cannot exceed the bounds
 	reporters  *rate.Allowance // reports by address; nil for no limit
 	gate       *admission.Gate
-	days       *history.History
+	days       *history.History // what happened on each of the last days
 }
 
 // New returns a directory that keeps its data in cfg.Store.

@@ -28,8 +28,8 @@ const (
 // feedFilters ties the cursors to the feed: no other list accepts them.
 var feedFilters = cursor.HashFilters([]string{"changes"}, nil, nil, "")
 
-// Changes returns at most limit changes of cards, 1 to 100, after the position since ("" for all). If nothing has
-// changed yet, it waits for a change, but not longer than wait or 30 seconds.
+// Changes returns at most limit changes of cards (1 to 100) after the position in since, or from the beginning if since
+// is "". If nothing has changed yet, it waits for a change, but not longer than wait or 30 seconds.
 func (r *Registry) Changes(ctx context.Context, since string, limit int, wait time.Duration) (wire.ChangePage, error) {
 	if limit < 1 || limit > maxLimit {
 		return wire.ChangePage{}, wire.ErrQuery.At("limit must be 1 to 100")
@@ -71,7 +71,7 @@ func (r *Registry) Changes(ctx context.Context, since string, limit int, wait ti
 // for at most wait. If the feed has not reached the position, as after a restore from a backup, it returns
 // [wire.ErrCursor]: a reader that waited for this position would miss the changes before it.
 func (r *Registry) awaitChanges(ctx context.Context, after uint64, limit int, wait time.Duration) ([]store.CardChange, error) {
-	changed, leave, ok := r.changes.Listen()
+	wake, leave, ok := r.changes.Listen()
 	if !ok {
 		wait = 0
 	} else {
@@ -98,8 +98,8 @@ func (r *Registry) awaitChanges(ctx context.Context, after uint64, limit int, wa
 		case <-end.C:
 			return nil, nil
 		case <-poll.C:
-		case <-changed:
-			changed = nil // this channel stays closed; from now on only the ticker and the timer wake us
+		case <-wake:
+			wake = nil // this channel stays closed; from now on only the ticker and the timer wake us
 		}
 		if lines, err = r.cards.Changes(ctx, after, limit+1); err != nil || len(lines) > 0 {
 			return lines, err

@@ -62,7 +62,7 @@ func canTakeOver(held store.Card, s Submission, c submission.Candidate) bool {
 }
 
 // Remove removes the card with this id for the operator. The id stays reserved for its owner, who may register again
-// unless a ban applies. by names the operator's interface in the audit log. For an unknown id Remove returns
+// unless a ban applies. by is the operator's interface, for the audit log. For an unknown id Remove returns
 // [wire.ErrNoAgent].
 func (r *Registry) Remove(ctx context.Context, id wire.AgentID, reason, by string) error {
 	if err := moderation.CheckReason(reason); err != nil {

@@ -53,7 +53,7 @@ func (r *Registry) Register(ctx context.Context, s Submission) (wire.Registered,
 type registration struct {
 	r      *Registry
 	s      Submission
-	c      submission.Candidate
+	c      submission.Candidate // the valid card
 	owner  [32]byte
 	charge *admission.Charge
 	now    time.Time
@@ -79,7 +79,7 @@ func (g *registration) try(ctx context.Context) (wire.Registered, error) {
 		return wire.Registered{}, err
 	}
 	held, err := r.cards.Held(ctx, string(g.c.Card.ID), g.now)
-	taken := err == nil
+	taken := err == nil // the id belongs to a card, or is reserved
 	if err != nil && !errors.Is(err, store.ErrNotFound) {
 		return wire.Registered{}, err
 	}

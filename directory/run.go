@@ -22,7 +22,7 @@ const Lease = "directory"
 func (r *Registry) Run(ctx context.Context) {
 	// Store the key now: a list needs it for its second page, even if the disk is full by then.
 	if _, err := r.cursors.Get(ctx); err != nil && ctx.Err() == nil {
-		r.cfg.Logger.Error("cannot store the key for cursors: lists with a second page fail until the store works", "err", err)
+		r.cfg.Logger.Error("cannot store the key for cursors: lists of more than one page fail until the store works", "err", err)
 	}
 	var running sync.WaitGroup
 	defer running.Wait()

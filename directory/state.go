@@ -19,7 +19,7 @@ type State struct {
 	Site                     site.Operator
 	Mode                     Mode
 	Mirror                   bool
-	Cards, Connected, Probes int // Probes are endpoints that wait to be probed
+	Cards, Connected, Probes int // Connected are owners whose agents poll their mailboxes; Probes are endpoints to probe
 	MailMessages, MailBytes  int64
 	MailFull                 bool
 	Days                     []history.Day

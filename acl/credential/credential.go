@@ -49,7 +49,7 @@ func New(prefix string) string {
 	return prefix + hex.EncodeToString(b[:])
 }
 
-// Mode is the rule about registration with a service.
+// Mode decides who may register with a service.
 type Mode string
 
 // The modes of registration. A service offers some of them.

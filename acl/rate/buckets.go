@@ -207,7 +207,7 @@ func (b *BucketsBy[K]) timeToFull(k *bucket[K], now time.Time) time.Duration {
 	return min(max(0, k.fullAt.Sub(now)), b.maxDebt)
 }
 
-// set stores that the bucket of key needs debt to become full. If b has no room for another bucket, set replaces the
+// set stores that the bucket of key will be full after debt. If b has no room for another bucket, set replaces the
 // one that is closest to full.
 func (b *BucketsBy[K]) set(key K, debt time.Duration, now time.Time) {
 	if k := b.keys[key]; k != nil {

@@ -79,8 +79,8 @@ func sourcesOrWidest(sources []Source) []Source {
 	return sources
 }
 
-// load returns the largest load of the sources, if each of them held extra more entries. The load of a source is its
-// number of entries times maxWidth, divided by its own width, so that a wide network may hold more.
+// load returns the largest load of the sources after extra entries are added to each. The load of a source is its number
+// of entries times maxWidth, divided by its own width, so that a wide network may hold more.
 func (t *FairTable[K]) load(sources []Source, extra int) (load int) {
 	for _, s := range sourcesOrWidest(sources) {
 		load = max(load, (t.held[s.Key]+extra)*maxWidth/max(1, s.Width))

@@ -115,8 +115,8 @@ func (s *Service) putCard(c echo.Context) error {
 	return c.NoContent(http.StatusNoContent)
 }
 
-// serve answers a call. read reads the call from the body of the request.
-func (s *Service) serve(c echo.Context, binding message.Binding, read func([]byte) (message.Call, *message.Error)) error {
+// serve answers a call, which parse reads from the body of the request.
+func (s *Service) serve(c echo.Context, binding message.Binding, parse func([]byte) (message.Call, *message.Error)) error {
 	httpapi.Private(c)
 	call := message.Call{Binding: binding}
 	err := s.cfg.Addresses.Check(c)
@@ -136,7 +136,7 @@ func (s *Service) serve(c echo.Context, binding message.Binding, read func([]byt
 	if err != nil {
 		return refuse(c, call, message.FromMesh(err))
 	}
-	call, e := read(body)
+	call, e := parse(body)
 	if e != nil {
 		return refuse(c, call, e)
 	}
@@ -257,7 +257,7 @@ func (s *Service) await(ctx context.Context, t *taskRow, from caller, done func(
 			return t, err
 		}
 		select {
-		case <-w.changed:
+		case <-w.wake:
 		case <-time.After(checkEvery):
 		case <-end:
 			return t, nil
@@ -306,7 +306,7 @@ func (s *Service) stream(c echo.Context, call message.Call, from caller) error {
 			return nil
 		case <-end.C:
 			return nil
-		case <-w.changed:
+		case <-w.wake:
 		case <-time.After(checkEvery):
 		}
 		if t, err = s.load(ctx, t.ID); err != nil {

@@ -15,9 +15,9 @@ const (
 )
 
 type waiter struct {
-	task    string
-	from    caller
-	changed chan struct{} // holds a value if the task has changed
+	task string
+	from caller
+	wake chan struct{} // holds a value after the task has changed
 }
 
 // hub wakes the waiters of a task that changed. The zero value is ready to use.
@@ -73,6 +73,6 @@ func (h *hub) publish(task string) {
 	h.mu.Lock()
 	defer h.mu.Unlock()
 	for _, w := range h.waiters[task] {
-		waiting.Wake(w.changed)
+		waiting.Wake(w.wake)
 	}
 }

@@ -66,7 +66,7 @@ type Gate struct {
 	cfg      Config
 	invites  credential.Invites
 	hourly   *rate.Registrations     // by address; nil for no limit
-	together *credential.SharedLimit // the hourly limit of all processes together; nil if this process alone writes
+	shared   *credential.SharedLimit // the hourly limit of all processes together; nil if this process alone writes
 	failures *rate.Penalties         // wrong credentials by address; nil for no limit
 }
 
@@ -80,12 +80,12 @@ func New(cfg Config) *Gate {
 	g := &Gate{cfg: cfg, hourly: rate.NewRegistrations(q.PerHour, nil)}
 	g.invites = credential.Invites{Records: cfg.Store.Records(), NS: inviteNS, Name: credential.Hash.Name, Max: maxInvites}
 	if cfg.Shared {
-		g.together = credential.NewSharedLimit(cfg.Store.Records(), registeredNS, cfg.Quotas.PerHour)
+		g.shared = credential.NewSharedLimit(cfg.Store.Records(), registeredNS, cfg.Quotas.PerHour)
 	}
 	if !cfg.Local { // AM-82
 		g.failures = rate.NewPenalties(MaxFailures, 0, maxClients)
 	}
-	cfg.Metrics.LimiterFunc("registrations-of-address", func() uint64 { return g.hourly.Refusals() + g.together.Refusals() })
+	cfg.Metrics.LimiterFunc("registrations-of-address", func() uint64 { return g.hourly.Refusals() + g.shared.Refusals() })
 	cfg.Metrics.LimiterFunc("credential-failures-of-address", g.failures.Refusals)
 	return g
 }
@@ -200,7 +200,7 @@ func (c *Charge) Take(ctx context.Context) ([]store.Change, error) {
 	var changes []store.Change
 	var err error
 	if wait <= 0 {
-		changes, wait, err = c.gate.together.Take(ctx, c.client, c.at)
+		changes, wait, err = c.gate.shared.Take(ctx, c.client, c.at)
 	}
 	if wait > 0 {
 		err = wire.ErrQuota.After(wait)

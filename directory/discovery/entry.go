@@ -87,7 +87,7 @@ func (s *Service) agentEntry(card wire.Value, proven wire.Verification) Entry {
 	if at := A2ACard(card); at != "" {
 		e.Type, e.URL = TypeA2A, at
 	}
-	for i, at := range []*time.Time{proven.Key, proven.Endpoint, proven.Alive} {
+	for i, at := range []*time.Time{proven.Key, proven.Endpoint, proven.Alive} { // in the order of attestations
 		if at != nil {
 			e.Metadata[attestations[i].stamp] = wire.FormatTime(*at)
 			e.TrustManifest.Attestations = append(e.TrustManifest.Attestations, Attestation{attestations[i].kind, record, "application/json"})

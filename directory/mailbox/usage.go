@@ -263,8 +263,8 @@ func (u *Counts) Total(now time.Time) (all Usage, full bool) {
 	return u.all, mailboxLimit(u.all) == Usage{}
 }
 
-// Load builds the counts from the stored mail, unless an earlier call succeeded. each calls add for each message.
-func (u *Counts) Load(now time.Time, each func(add func(key string, m Mail)) error) error {
+// Load builds the counts from the stored mail, unless an earlier call succeeded. list calls add for each message.
+func (u *Counts) Load(now time.Time, list func(add func(key string, m Mail)) error) error {
 	u.mu.Lock()
 	defer u.mu.Unlock()
 	if u.loaded {
@@ -272,7 +272,7 @@ func (u *Counts) Load(now time.Time, each func(add func(key string, m Mail)) err
 	}
 	u.mails, u.boxes, u.shares = make(map[string]counted), make(map[agent]Usage), make(map[senderInBox]Usage)
 	u.all, u.swept = Usage{}, now
-	if err := each(func(key string, m Mail) { u.add(key, newCounted(m)) }); err != nil {
+	if err := list(func(key string, m Mail) { u.add(key, newCounted(m)) }); err != nil {
 		return err
 	}
 	u.loaded = true

@@ -182,7 +182,7 @@ func form(do func(echo.Context, url.Values) error) echo.HandlerFunc {
 	}
 }
 
-// finish answers a form: with an error, or with the page at path and the message did.
+// finish answers a form with err, or with a redirect to the page at path, which shows doneMessages[did].
 func finish(c echo.Context, err error, path, did string) error {
 	if err != nil {
 		return err

@@ -83,15 +83,15 @@ func (p *Prober) Run(ctx context.Context) {
 		case <-p.queue.Added():
 		case <-due.C:
 		}
-		ready, again := p.queue.Next(time.Now(), maxProbes)
+		ready, nextAt := p.queue.Next(time.Now(), maxProbes)
 		for _, t := range ready {
 			select {
 			case work <- t:
 			case <-ctx.Done():
 			}
 		}
-		if due.Stop(); !again.IsZero() { // if it is zero, the next card wakes the loop
-			due.Reset(time.Until(again))
+		if due.Stop(); !nextAt.IsZero() { // if the queue is empty, the next card wakes the loop
+			due.Reset(time.Until(nextAt))
 		}
 		waiting.Pause(ctx, queuePause) // also after new cards, to handle many of them together
 	}

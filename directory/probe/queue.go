@@ -53,9 +53,9 @@ func (q *Queue) Add(t Target) {
 	waiting.Wake(q.added)
 }
 
-// Next removes at most n cards whose hosts may be probed at now, and starts the pauses of those hosts. again is when
+// Next removes at most n cards whose hosts may be probed at now, and starts the pauses of those hosts. nextAt is when
 // the next card may be probed: zero if the queue is empty.
-func (q *Queue) Next(now time.Time, n int) (ready []Target, again time.Time) {
+func (q *Queue) Next(now time.Time, n int) (ready []Target, nextAt time.Time) {
 	q.mu.Lock()
 	defer q.mu.Unlock()
 	kept := q.targets[:0]
@@ -66,10 +66,10 @@ func (q *Queue) Next(now time.Time, n int) (ready []Target, again time.Time) {
 		}
 		if len(ready) == n || now.Before(until) {
 			kept = append(kept, t)
-			if again.IsZero() || until.Before(again) {
-				again = until
-				if again.Before(now) {
-					again = now
+			if nextAt.IsZero() || until.Before(nextAt) {
+				nextAt = until
+				if nextAt.Before(now) {
+					nextAt = now
 				}
 			}
 			continue
@@ -83,7 +83,7 @@ func (q *Queue) Next(now time.Time, n int) (ready []Target, again time.Time) {
 	}
 	clear(q.targets[len(kept):])
 	q.targets = kept
-	return ready, again
+	return ready, nextAt
 }
 
 // hasPauseRoom reports whether the pause of host can be remembered. To make room, it removes expired pauses.

@@ -59,7 +59,7 @@ type base struct{ url, path string }
 
 // bases returns the forms of a directory's base that a proof may name: baseURL and, in the local profile, the other
 // loopback names with the port of baseURL or of the request (AM-62).
-func bases(baseURL string, local bool, host string) []base {
+func bases(baseURL string, local bool, requestHost string) []base {
 	u, err := url.Parse(baseURL)
 	if err != nil {
 		return nil
@@ -75,9 +75,9 @@ func bases(baseURL string, local bool, host string) []base {
 		}
 	}
 	ports := []string{u.Port()}
-	if httpapi.LoopbackHost(host) {
-		add(host)
-		if _, port, err := net.SplitHostPort(host); err == nil {
+	if httpapi.LoopbackHost(requestHost) {
+		add(requestHost)
+		if _, port, err := net.SplitHostPort(requestHost); err == nil {
 			ports = append(ports, port)
 		}
 	}
