@@ -78,21 +78,21 @@ func newSubmission(c echo.Context) Submission {
 
 func (r *Registry) postAgent(c echo.Context) error {
 	httpapi.Private(c)
-	done, err := r.Register(c.Request().Context(), newSubmission(c))
+	result, err := r.Register(c.Request().Context(), newSubmission(c))
 	if err != nil {
 		return err
 	}
-	c.Response().Header()["Location"] = []string{r.cfg.BaseURL + "/agents/" + string(done.AgentID)}
-	return httpapi.JSON(c, http.StatusCreated, done)
+	c.Response().Header()["Location"] = []string{r.cfg.BaseURL + "/agents/" + string(result.AgentID)}
+	return httpapi.JSON(c, http.StatusCreated, result)
 }
 
 func (r *Registry) putAgent(c echo.Context) error {
 	httpapi.Private(c)
-	done, err := r.Renew(c.Request().Context(), pathID(c), newSubmission(c))
+	result, err := r.Renew(c.Request().Context(), pathID(c), newSubmission(c))
 	if err != nil {
 		return err
 	}
-	return httpapi.JSON(c, http.StatusOK, done)
+	return httpapi.JSON(c, http.StatusOK, result)
 }
 
 func (r *Registry) deleteAgent(c echo.Context) error {
@@ -137,6 +137,7 @@ func maxAge(expires, now time.Time) []string {
 	return []string{"public, max-age=" + strconv.FormatInt(int64(left/time.Second), 10)}
 }
 
+// listAgents answers a search, with a cached page if no card was written since.
 func (r *Registry) listAgents(c echo.Context) error {
 	raw := c.Request().URL.RawQuery
 	now, gen := wire.Now(), r.views.generation()

@@ -42,11 +42,11 @@ func (r *Registry) Register(ctx context.Context, s Submission) (wire.Registered,
 	}
 	owner := credential.HashOf(s.Bearer)
 	reg := registration{r: r, s: s, c: c, owner: owner, charge: r.gate.NewCharge(s.Client, owner, now), now: now}
-	done, err := reg.run(ctx)
+	result, err := reg.run(ctx)
 	if err != nil {
 		reg.charge.Refund()
 	}
-	return done, err
+	return result, err
 }
 
 // registration is one POST request whose card is valid.
@@ -62,9 +62,9 @@ type registration struct {
 // run calls try until no other writer interferes.
 func (g *registration) run(ctx context.Context) (wire.Registered, error) {
 	for range attempts {
-		done, err := g.try(ctx)
+		result, err := g.try(ctx)
 		if !errors.Is(err, store.ErrConflict) && !errors.Is(err, store.ErrReserved) {
-			return done, err
+			return result, err
 		}
 	}
 	return wire.Registered{}, wire.ErrUnavailable.Because(errors.New("lost every race for the id"))
@@ -110,11 +110,11 @@ func (g *registration) try(ctx context.Context) (wire.Registered, error) {
 	row := newRow(g.c, g.owner, m, r.cfg.Lifetime, g.now)
 	put := store.PutCard{Card: row, IfRev: store.Absent, Records: append(charge, invite...), Now: g.now}
 	r.gate.AddQuotas(&put)
-	done, err := r.put(ctx, put, g.c, m, "registered")
+	result, err := r.put(ctx, put, g.c, m, "registered")
 	if taken && (errors.Is(err, store.ErrConflict) || errors.Is(err, store.ErrReserved)) {
 		return wire.Registered{}, wire.ErrIDTaken
 	}
-	return done, err
+	return result, err
 }
 
 // replace renews or changes a card for its owner, or lists a withdrawn or expired card again.
@@ -242,9 +242,9 @@ func (r *Registry) Renew(ctx context.Context, id wire.AgentID, s Submission) (wi
 		if err != nil {
 			return wire.Registered{}, err
 		}
-		done, err := r.replace(ctx, held, s, to, c, now)
+		result, err := r.replace(ctx, held, s, to, c, now)
 		if !errors.Is(err, store.ErrConflict) {
-			return done, err
+			return result, err
 		}
 		if held, err = r.getForOwner(ctx, id, s.Bearer, s.Client, true, now); err != nil {
 			return wire.Registered{}, err

@@ -66,42 +66,42 @@ func (r *Registry) Import(ctx context.Context, cards []CardExport, reason, by st
 		return ImportResult{}, err
 	}
 	now := wire.Now()
-	done, err := r.importCards(ctx, cards, now)
+	result, err := r.importCards(ctx, cards, now)
 	// The imported cards stay even after an error, or if the caller has left. So always write the audit line.
-	if lines := r.cfg.Audit.Changes(now, "", "imported", fmt.Sprintf("%d cards: %s", done.Added, reason), by); len(lines) > 0 {
+	if lines := r.cfg.Audit.Changes(now, "", "imported", fmt.Sprintf("%d cards: %s", result.Added, reason), by); len(lines) > 0 {
 		if auditErr := r.recs.Apply(context.WithoutCancel(ctx), lines, now); auditErr != nil {
 			err = errors.Join(err, fmt.Errorf("store audit line: %w", auditErr))
 		}
 	}
-	return done, err
+	return result, err
 }
 
-func (r *Registry) importCards(ctx context.Context, cards []CardExport, now time.Time) (done ImportResult, err error) {
+func (r *Registry) importCards(ctx context.Context, cards []CardExport, now time.Time) (result ImportResult, err error) {
 	for _, e := range cards {
 		put, err := r.importCard(ctx, e, now)
 		if err != nil {
 			if _, ok := errors.AsType[*wire.Error](err); !ok { // the store failed; the card may be valid
-				return done, fmt.Errorf("check %s: %w", e.Card.GetStr("agent_id"), err)
+				return result, fmt.Errorf("check %s: %w", e.Card.GetStr("agent_id"), err)
 			}
-			done.Refused++
+			result.Refused++
 			continue
 		}
 		if !put.Card.Live(now) {
-			done.Skipped++
+			result.Skipped++
 			continue
 		}
 		_, err = r.cards.Put(ctx, put)
 		r.afterWrite(put.Card.ID)
 		switch {
 		case errors.Is(err, store.ErrConflict), errors.Is(err, store.ErrReserved):
-			done.Skipped++
+			result.Skipped++
 		case err != nil:
-			return done, fmt.Errorf("import %s: %w", put.Card.ID, err)
+			return result, fmt.Errorf("import %s: %w", put.Card.ID, err)
 		default:
-			done.Added++
+			result.Added++
 		}
 	}
-	return done, nil
+	return result, nil
 }
 
 // importCard checks a card of an export, and returns the write that adds it. The card may have expired.

@@ -152,6 +152,7 @@ func (r *Registry) view(c store.Card, gen uint64, now time.Time) (*cardView, err
 	return v, nil
 }
 
+// newView builds the view of a card, without the body.
 func newView(c store.Card, now time.Time) (*cardView, error) {
 	m, err := listing.ParseMeta(c)
 	if err != nil {

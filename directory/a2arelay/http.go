@@ -42,6 +42,7 @@ func (s *Service) serveREST(c echo.Context) error {
 	})
 }
 
+// getDocument answers with the JSON document that load returns for the agent.
 func (s *Service) getDocument(c echo.Context, load func(context.Context, wire.AgentID) ([]byte, error)) error {
 	if err := s.cfg.Addresses.Check(c); err != nil {
 		return err

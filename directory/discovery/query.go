@@ -88,6 +88,7 @@ func hasOnly(v wire.Value, keys ...string) bool {
 	return !slices.ContainsFunc(v.Members(), func(m wire.Member) bool { return !slices.Contains(keys, m.Key) })
 }
 
+// parseFilter reads the filter of a search. The value of each key is a string or a list of strings.
 func parseFilter(v wire.Value) (map[string][]string, error) {
 	filter := map[string][]string{}
 	for _, m := range v.Members() {

@@ -28,8 +28,8 @@ import (
 type Config struct {
 	BaseURL string // of the directory, "https://directory.example.com/v1"
 	Store   store.Store
-	Shared  bool // other processes write to the store
-	Secret  *cursor.Key
+	Shared  bool        // other processes write to the store
+	Secret  *cursor.Key // authenticates relay ids
 	Keys    *signing.KeyCache
 	Gate    *admission.Gate
 	Bans    *moderation.Bans

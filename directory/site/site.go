@@ -71,9 +71,10 @@ type Shown struct {
 type Config struct {
 	Shown   Shown
 	Pages   *httpapi.PublicPages
-	Guard   func(echo.HandlerFunc) echo.HandlerFunc // the limits per address
-	Changes func(ctx context.Context) ([]wire.Change, error)
-	Report  func(ctx context.Context, id wire.AgentID, kind, text string, from netip.Addr) error
+	Guard   func(echo.HandlerFunc) echo.HandlerFunc          // the limits per address
+	Changes func(ctx context.Context) ([]wire.Change, error) // returns the newest changes
+	// Report stores a report of a card.
+	Report func(ctx context.Context, id wire.AgentID, kind, text string, from netip.Addr) error
 }
 
 type site struct {
