@@ -75,9 +75,9 @@ func (q *Asks) OnDecision(f func(Ask)) { q.onDecision = f }
 // set-up.
 func (q *Asks) OnOpen(f func(Ask) []store.Change) { q.onOpen = f }
 
-// Log sets the audit log. The queue writes an entry for each ask that is opened, decided or withdrawn, in the same
-// unit. Call Log during set-up.
-func (q *Asks) Log(a *Audit) { q.audit = a }
+// LogTo sets the audit log. The queue writes an entry for each ask that is opened, decided or withdrawn, in the same
+// unit. Call LogTo during set-up.
+func (q *Asks) LogTo(a *Audit) { q.audit = a }
 
 // appendEntry appends the change that writes e into the audit log, if there is one.
 func (q *Asks) appendEntry(changes []store.Change, e AuditEntry) []store.Change {

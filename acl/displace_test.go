@@ -70,7 +70,7 @@ func (q *queue) pending(now time.Time) int {
 func TestNewcomerTakesASlot(t *testing.T) {
 	q := newQueue(t)
 	audit := acl.NewAudit(q.store.Records(), acl.AuditConfig{})
-	q.Log(audit)
+	q.LogTo(audit)
 	newest := q.flood("192.0.2.1")
 	now := start.Add(time.Hour)
 	if _, err := q.holdAt("am_evil999", slotFrom("am_evil999", "192.0.2.1", "7"), now); !errors.Is(err, store.ErrQuota) {

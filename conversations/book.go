@@ -85,7 +85,7 @@ func (b *Book) List(ctx context.Context, f Filter, before uint64, limit int, now
 		if err != nil {
 			return Page{}, err
 		}
-		c.State = c.At(now, b.IdleFor())
+		c.State = c.StateAt(now, b.IdleFor())
 		if f.State == "" || c.State == f.State {
 			page.Conversations = append(page.Conversations, c)
 		}

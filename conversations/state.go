@@ -16,7 +16,7 @@ const (
 	Open      State = "open"
 	Completed State = "completed"
 	Failed    State = "failed"
-	Expired   State = "expired" // never stored: computed by [Conversation.At]
+	Expired   State = "expired" // never stored: computed by [Conversation.StateAt]
 )
 
 // Conversation is the state of one conversation. If only Key is set, the conversation has not begun.
@@ -25,7 +25,7 @@ type Conversation struct {
 	Entries   uint64        `json:"-"`                 // number of entries in the transcript when loaded
 	Principal string        `json:"principal"`         // of the peer
 	Address   string        `json:"address,omitempty"` // of a foreign peer
-	State     State         `json:"state"`             // as stored; call At for the current state
+	State     State         `json:"state"`             // as stored; call StateAt for the current state
 	Bytes     int64         `json:"bytes,omitempty"`   // size of the messages in the transcript
 	Mine      bool          `json:"mine,omitempty"`    // our side sent the first message
 	Intent    wire.Intent   `json:"intent"`            // of the first message
@@ -127,9 +127,9 @@ type Event struct {
 	Withheld bool
 }
 
-// At returns the state at now. An open conversation expires after a silence of the duration idle, not counting the time
-// in which a message waits for an owner (AM-38, AM-40).
-func (c Conversation) At(now time.Time, idle time.Duration) State {
+// StateAt returns the state at now. An open conversation expires after a silence of the duration idle, not counting the
+// time in which a message waits for an owner (AM-38, AM-40).
+func (c Conversation) StateAt(now time.Time, idle time.Duration) State {
 	if c.State == Open && !now.Before(c.expiry(idle)) {
 		return Expired
 	}
@@ -184,7 +184,7 @@ func (c Conversation) Next(e Event, idle time.Duration) (Conversation, error) {
 	if c.State == "" {
 		return c.begin(e)
 	}
-	isOpen := c.At(e.At, idle) == Open
+	isOpen := c.StateAt(e.At, idle) == Open
 	if isOpen {
 		c = c.settle(e.At)
 	}

@@ -96,11 +96,11 @@ func TestExpiry(t *testing.T) {
 		"sent":     after(t, received(start), sent(last)),
 		"replied":  after(t, received(start), conversations.Event{Kind: conversations.Replied, At: last}),
 	} {
-		if got := c.At(last.Add(idle-time.Second), idle); got != conversations.Open {
+		if got := c.StateAt(last.Add(idle-time.Second), idle); got != conversations.Open {
 			t.Errorf("%s: 24 h less a second after it = %s, want open", name, got)
 		}
 		for _, late := range []time.Duration{0, time.Second, 1000 * time.Hour} {
-			if got := c.At(last.Add(idle+late), idle); got != conversations.Expired {
+			if got := c.StateAt(last.Add(idle+late), idle); got != conversations.Expired {
 				t.Errorf("%s: 24 h and %v after it = %s, want expired", name, late, got)
 			}
 		}
@@ -122,17 +122,17 @@ func TestDeadline(t *testing.T) {
 	later.Deadline = start.Add(40 * time.Minute)
 	hold := conversations.Event{Kind: conversations.HoldOpened, At: start.Add(31 * time.Minute), Until: start.Add(48 * time.Hour)}
 	c := after(t, opening, later, hold)
-	if got := c.At(start.Add(time.Hour-time.Second), idle); got != conversations.Open {
+	if got := c.StateAt(start.Add(time.Hour-time.Second), idle); got != conversations.Open {
 		t.Errorf("a second before the deadline it is %s", got)
 	}
-	if got := c.At(start.Add(time.Hour), idle); got != conversations.Expired {
+	if got := c.StateAt(start.Add(time.Hour), idle); got != conversations.Expired {
 		t.Errorf("at the deadline it is %s", got)
 	}
 	if _, err := c.Next(sent(start.Add(time.Hour)), idle); !errors.Is(err, wire.ErrConversationClosed) {
 		t.Errorf("a message of ours after the deadline: %v", err)
 	}
 	opening.Deadline = start.Add(1000 * time.Hour)
-	if got := after(t, opening).At(start.Add(idle), idle); got != conversations.Expired {
+	if got := after(t, opening).StateAt(start.Add(idle), idle); got != conversations.Expired {
 		t.Errorf("with a distant deadline, silence does not end the conversation: %s", got)
 	}
 }
@@ -149,7 +149,7 @@ func TestHoldSuspendsTheClock(t *testing.T) {
 
 	check := func(name string, c conversations.Conversation, at time.Time, want conversations.State) {
 		t.Helper()
-		if got := c.At(at, idle); got != want {
+		if got := c.StateAt(at, idle); got != want {
 			t.Errorf("%s: %v after the start = %s, want %s", name, at.Sub(start), got, want)
 		}
 	}
@@ -190,7 +190,7 @@ func TestSeveralHolds(t *testing.T) {
 	if err != nil {
 		t.Fatal(err)
 	}
-	if got := c.At(decided.Add(idle), idle); got != conversations.Expired {
+	if got := c.StateAt(decided.Add(idle), idle); got != conversations.Expired {
 		t.Errorf("24 h after the last hold ended = %s, want expired", got)
 	}
 	// The first hold expired by itself and must not be counted forever.
@@ -302,14 +302,14 @@ func TestTerminalIsFinal(t *testing.T) {
 				Payload: closing(statuses.Draw(t, "status")),
 				Until:   now.Add(time.Duration(rapid.IntRange(0, 7*24).Draw(t, "until")) * time.Hour),
 			}
-			before, held := c.At(now, idle), slices.Clone(c.Held)
+			before, held := c.StateAt(now, idle), slices.Clone(c.Held)
 			next, err := c.Next(e, idle)
 			if !slices.EqualFunc(held, c.Held, time.Time.Equal) {
 				t.Fatalf("Next changed the conversation it was called on")
 			}
 			switch before {
 			case conversations.Completed, conversations.Failed, conversations.Expired:
-				if got := next.At(now, idle); got != before {
+				if got := next.StateAt(now, idle); got != before {
 					t.Fatalf("event %d led from %s to %s", e.Kind, before, got)
 				}
 			case conversations.Open:
@@ -338,7 +338,7 @@ func TestIdleOfItsOwn(t *testing.T) {
 		t.Fatalf("a message after two days: %v", err)
 	}
 	for after, want := range map[time.Duration]conversations.State{longer: conversations.Open, longer + 48*time.Hour: conversations.Expired} {
-		if got := c.At(at.Add(after), idle); got != want {
+		if got := c.StateAt(at.Add(after), idle); got != want {
 			t.Errorf("after %v it is %s, want %s", after, got, want)
 		}
 	}

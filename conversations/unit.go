@@ -99,7 +99,7 @@ func (u *Unit) IsNew() bool { return u.row.Rev == store.Absent }
 func (u *Unit) Conversation() Conversation { return u.conv }
 
 // IsOpen reports whether the conversation has begun and not ended.
-func (u *Unit) IsOpen() bool { return u.conv.At(u.Now, u.book.IdleFor()) == Open }
+func (u *Unit) IsOpen() bool { return u.conv.StateAt(u.Now, u.book.IdleFor()) == Open }
 
 // EndHold records that the hold that was to last until this time has ended. If the conversation has no such hold,
 // EndHold does nothing.

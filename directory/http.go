@@ -154,7 +154,7 @@ func (r *Registry) listAgents(c echo.Context) error {
 		return err
 	}
 	r.days.Add(history.Searched, now)
-	found, err := r.page(c.Request().Context(), q, now)
+	found, err := r.search(c.Request().Context(), q, now)
 	if err != nil {
 		return err
 	}

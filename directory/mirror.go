@@ -30,9 +30,9 @@ const (
 
 var errMirror = wire.ErrClosed.At("this is a read-only mirror; register at the directory that it mirrors")
 
-// Follow keeps this directory a mirror of source until ctx ends. It reads the feed of source and takes over the cards
-// that pass this directory's own checks. A mirrored key counts as proven only if its key proof verifies here. This
-// directory probes endpoints itself. The registry must be [Config.ReadOnly].
+// Follow keeps this directory a mirror of source until ctx ends. It reads the feed of source and copies the cards that
+// pass this directory's own checks. A mirrored key counts as proven only if its key proof verifies here. This directory
+// probes endpoints itself. The registry must be [Config.ReadOnly].
 //
 // Follow stores its position in the feed after each page, so a restart continues there. A mirror lists cards in the
 // order in which it got them.
@@ -59,8 +59,8 @@ func (r *Registry) Follow(ctx context.Context, source *client.Directory) {
 	}
 }
 
-// followOnce takes over one page of the feed. If nothing has changed yet, the source waits for at most wait. moved
-// reports whether changes were taken over.
+// followOnce applies one page of the feed. If nothing has changed yet, the source waits for at most wait. moved reports
+// whether the page had changes.
 func (r *Registry) followOnce(ctx context.Context, source *client.Directory, wait time.Duration) (moved bool, err error) {
 	now := wire.Now()
 	key := mirrorRecord + source.StoredName()
@@ -89,7 +89,7 @@ func (r *Registry) followOnce(ctx context.Context, source *client.Directory, wai
 	}
 	for _, c := range page.Changes {
 		if err := r.mirrorChange(ctx, source, c); err != nil {
-			return false, fmt.Errorf("take over %s: %w", c.AgentID, err)
+			return false, fmt.Errorf("mirror %s: %w", c.AgentID, err)
 		}
 	}
 	if page.Next == since {
@@ -125,7 +125,7 @@ func (r *Registry) dropOtherSources(ctx context.Context, key string, now time.Ti
 	return nil
 }
 
-// mirrorChange takes over one change. A card that fails our checks is left out without an error.
+// mirrorChange applies one change of the source. It drops a card that fails our checks, without an error.
 func (r *Registry) mirrorChange(ctx context.Context, source *client.Directory, c wire.Change) error {
 	if c.Record == nil {
 		return r.dropCard(ctx, c)

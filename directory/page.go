@@ -105,7 +105,7 @@ func (r *Registry) showSearch(c echo.Context, count int) error {
 	if err == nil {
 		q.Limit, q.Cursor = pageAgents, params.Get("cursor")
 		r.days.Add(history.Searched, now)
-		found, err = r.page(ctx, q, now)
+		found, err = r.search(ctx, q, now)
 	}
 	if refused, ok := errors.AsType[*wire.Error](err); ok && refused.Status == http.StatusBadRequest {
 		p.Wrong, status = refused.Message, http.StatusBadRequest

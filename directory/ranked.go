@@ -124,7 +124,7 @@ func findRanked(ctx context.Context, r *Registry, s discovery.Search) (discovery
 		return discovery.Found{}, err
 	}
 	r.days.Add(history.Searched, now)
-	found, err := r.run(ctx, p, s.Cursor, now)
+	found, err := r.runPlan(ctx, p, s.Cursor, now)
 	if err != nil {
 		return discovery.Found{}, err
 	}

@@ -153,17 +153,17 @@ type page struct {
 	cursor string
 }
 
-// page returns the page of a search that q selects.
-func (r *Registry) page(ctx context.Context, q Query, now time.Time) (page, error) {
+// search returns the page of results that q selects.
+func (r *Registry) search(ctx context.Context, q Query, now time.Time) (page, error) {
 	p, err := q.plan()
 	if err != nil {
 		return page{}, err
 	}
-	return r.run(ctx, p, q.Cursor, now)
+	return r.runPlan(ctx, p, q.Cursor, now)
 }
 
-// run returns the page of a query after the position in pageCursor. If pageCursor is "", it returns the first page.
-func (r *Registry) run(ctx context.Context, p plan, pageCursor string, now time.Time) (result page, err error) {
+// runPlan returns the page of a query after the position in pageCursor. If pageCursor is "", it returns the first page.
+func (r *Registry) runPlan(ctx context.Context, p plan, pageCursor string, now time.Time) (result page, err error) {
 	if pageCursor != "" {
 		at, err := r.cursors.Open(ctx, pageCursor, p.filters)
 		if err != nil {

@@ -92,7 +92,7 @@ type OperatorCardPage struct {
 // ListCards returns one page of cards for the operator.
 func ListCards(ctx context.Context, r *Registry, q Query) (OperatorCardPage, error) {
 	now := wire.Now()
-	found, err := r.page(ctx, q, now)
+	found, err := r.search(ctx, q, now)
 	if err != nil {
 		return OperatorCardPage{}, err
 	}

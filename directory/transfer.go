@@ -60,7 +60,7 @@ type ImportResult struct {
 }
 
 // Import adds cards from [Registry.Export] of another directory, with their owners and key proofs. It skips cards whose
-// id is registered here. It does not take over endpoint proofs: this directory probes endpoints itself.
+// id is registered here. It does not copy endpoint proofs: this directory probes endpoints itself.
 func (r *Registry) Import(ctx context.Context, cards []CardExport, reason, by string) (ImportResult, error) {
 	if err := moderation.CheckReason(reason); err != nil {
 		return ImportResult{}, err

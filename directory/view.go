@@ -117,7 +117,7 @@ func (r *Registry) loadView(ctx context.Context, id wire.AgentID, now time.Time)
 	if err != nil {
 		return nil, nil, err
 	}
-	cached, ok := r.views.byID.Peek(string(id)) // Peek keeps the place in the LRU; add moves it up every maxKeptAge
+	cached, ok := r.views.byID.Peek(string(id)) // Peek does not move the view up in the LRU; add does, every maxKeptAge
 	if ok && cached.canServe(now, position) {
 		return cached, cached.body, nil
 	}

@@ -195,7 +195,7 @@ func New(ctx context.Context, cfg Config) (*Node, error) {
 	}
 	n.notices.OnStatusChange(func() { n.events.Publish(Event{Topic: TopicStatus}) })
 	n.audit.OnSeal(func() { n.events.Publish(Event{Topic: TopicAudit}) })
-	n.asks.Log(n.audit)
+	n.asks.LogTo(n.audit)
 	n.asks.Handle(owner.AskMessage, messageResolver{n})
 	n.asks.Handle(owner.AskOutgoing, resolver[outgoingAsk]{n})
 	n.asks.Handle(owner.AskTask, resolver[taskAnswer]{n})

@@ -16,7 +16,7 @@ import (
 
 func (o OwnerAPI) viewConversation(ctx context.Context, conv conversations.Conversation, now time.Time) (v owner.Conversation, err error) {
 	v = owner.Conversation{
-		ID: conv.Key.ID, Peer: conv.Key.Peer, State: conv.At(now, o.n.book.IdleFor()), Rejected: conv.Rejected, Mine: conv.Mine, Sealed: conv.Sealed,
+		ID: conv.Key.ID, Peer: conv.Key.Peer, State: conv.StateAt(now, o.n.book.IdleFor()), Rejected: conv.Rejected, Mine: conv.Mine, Sealed: conv.Sealed,
 		Intent: conv.Intent, Opened: conv.Opened, Last: conv.Last, Holds: conv.Holds(now), Unreleased: len(conv.Unreleased), Entries: conv.Entries,
 		Bytes: conv.Bytes, Address: conv.Address,
 	}

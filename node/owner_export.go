@@ -27,7 +27,7 @@ func (o OwnerAPI) OpenExport(ctx context.Context, id, peer string, opened bool) 
 	}
 	self := o.n.registrar.Identity()
 	head := conversations.ExportHead{
-		Self: self.Card.ID, Peer: key.Peer, Conversation: wire.ConversationID(key.ID), State: conv.At(now, o.n.book.IdleFor()),
+		Self: self.Card.ID, Peer: key.Peer, Conversation: wire.ConversationID(key.ID), State: conv.StateAt(now, o.n.book.IdleFor()),
 		Opened: conv.Opened.UTC(), Exported: now.UTC(), Entries: row.Entries, Chain: hexOf(row.Chain),
 		Keys: o.exportKeys(ctx, self, wire.AgentID(key.Peer), now),
 	}

@@ -339,7 +339,7 @@ func (b *Bridge) endOf(ctx context.Context, key store.ConvKey) (end logEntry, is
 		return logEntry{}, false, err
 	case conv.Rejected:
 		return logEntry{State: a2a.TaskStateRejected, Text: message.TextRejected}, false, nil
-	case conv.At(time.Now(), cmp.Or(b.cfg.Idle, conversations.DefaultIdle)) == conversations.Expired:
+	case conv.StateAt(time.Now(), cmp.Or(b.cfg.Idle, conversations.DefaultIdle)) == conversations.Expired:
 		return logEntry{State: a2a.TaskStateFailed, Text: message.TextExpired}, false, nil
 	case conv.State == conversations.Open:
 		return logEntry{}, true, nil
