@@ -52,8 +52,8 @@ func (a *Alarm) clear() {
 	a.at = time.Time{}
 }
 
-// OnCommit advances the alarm for the questions that committed changes open.
-func (a *Alarm) OnCommit(changes []store.Change) {
+// AfterCommit advances the alarm for the questions that committed changes open.
+func (a *Alarm) AfterCommit(changes []store.Change) {
 	for _, c := range changes {
 		if end, ok := readOpened(c); ok {
 			a.Advance(end)

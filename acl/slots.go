@@ -61,8 +61,8 @@ func newFullSlots(term string, slots []takenSlot, now time.Time) *fullSlots {
 	return full
 }
 
-// Committed makes MakeRoom count again after a commit that frees a slot. Pass it to [store.Observed.OnCommit].
-func (q *Asks) Committed(changes []store.Change) {
+// AfterCommit makes MakeRoom count again after a commit that frees a slot. Pass it to [store.Observed.OnCommit].
+func (q *Asks) AfterCommit(changes []store.Change) {
 	if slices.ContainsFunc(changes, func(c store.Change) bool { return c.Delete && c.Record.NS == nsOpen }) {
 		q.full.Store(nil)
 	}

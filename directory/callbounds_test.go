@@ -33,7 +33,7 @@ func TestCallBounds(t *testing.T) { // THREATS row 31, AM-42, AM-68
 			}
 		}
 	}
-	if accepted[0] != mailbox.MaxMail/mailbox.Share {
+	if accepted[0] != mailbox.MaxMail/mailbox.SenderDivisor {
 		t.Errorf("one source has %d calls waiting", accepted[0])
 	}
 	if got := accepted[8]; got < 1 || got > mailbox.MaxMail/100 {
@@ -102,7 +102,7 @@ func TestCallRefusedCheaply(t *testing.T) { // THREATS row 26
 	w := newCallWorld(t)
 	listed := &listedStore{Store: w.store}
 	w = newWorldOver(t, listed, func(c *Config) { c.Addresses = httpapi.New(httpapi.Config{RequestsPerMinute: -1}).Addresses() })
-	for i := range mailbox.MaxMail / mailbox.Share { // all that one source may have
+	for i := range mailbox.MaxMail / mailbox.SenderDivisor { // all that one source may have
 		w.call("t", "SendMessage", sendParams(fmt.Sprint("m", i), "hi", ""))
 	}
 	list, _ := w.calls()
@@ -116,7 +116,7 @@ func TestCallRefusedCheaply(t *testing.T) { // THREATS row 26
 			t.Fatalf("a call over the share = %s", rec.Body)
 		}
 	}
-	if got := listed.bytes.Load(); got > refused*mailbox.MaxMail/mailbox.Share<<10 {
+	if got := listed.bytes.Load(); got > refused*mailbox.MaxMail/mailbox.SenderDivisor<<10 {
 		t.Errorf("%d refused calls list %d bytes", refused, got)
 	}
 }

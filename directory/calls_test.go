@@ -332,7 +332,7 @@ func TestCallCancel(t *testing.T) {
 func TestCallCancelFull(t *testing.T) {
 	w := newCallWorld(t)
 	var tasks []string
-	for i := range mailbox.MaxMail / mailbox.Share {
+	for i := range mailbox.MaxMail / mailbox.SenderDivisor {
 		task, _, _ := w.call("t", "SendMessage", sendParams(fmt.Sprint("m", i), "hi", ""))
 		tasks = append(tasks, `{"id":"`+task.GetStr("id")+`"}`)
 	}
@@ -368,7 +368,7 @@ func TestCallCancelKept(t *testing.T) {
 		return task, list[0]
 	}
 	fill := func() {
-		for range mailbox.MaxMail / mailbox.Share {
+		for range mailbox.MaxMail / mailbox.SenderDivisor {
 			_, call := send()
 			want(t, w.report(call, remoteTask("TASK_STATE_COMPLETED", "01")), 200, "")
 		}
@@ -496,7 +496,7 @@ func TestCallResults(t *testing.T) {
 	}
 	want(t, w.do("POST", "/v1/relay/"+ids[0]+"/ack", "", withBearer(alice)...), 200, "")
 	first := ""
-	for i := range 2 * mailbox.MaxMail / mailbox.Share { // twice what one source may have
+	for i := range 2 * mailbox.MaxMail / mailbox.SenderDivisor { // twice what one source may have
 		task, failure, _ := w.call("t", "SendMessage", sendParams(fmt.Sprint("m", i), "hi", ""))
 		if !failure.IsNull() {
 			t.Fatalf("task %d: %s", i, failure.JSON())
@@ -519,9 +519,9 @@ func TestCallResultsOfOthers(t *testing.T) {
 	task, _, _ := w.call("victim", "SendMessage", sendParams("m", "hi", ""), "Remote", "203.0.113.1:1")
 	list, _ := w.calls()
 	want(t, w.report(list[0], remoteTask("TASK_STATE_COMPLETED", "01")), 200, "")
-	for i := range mailbox.MaxMail/mailbox.Share + 1 {
+	for i := range mailbox.MaxMail/mailbox.SenderDivisor + 1 {
 		_, failure, rec := w.call("flood", "SendMessage", sendParams(fmt.Sprint("m", i), "hi", ""), "Remote", "203.0.113.66:1")
-		if full := i == mailbox.MaxMail/mailbox.Share; failure.IsNull() == full {
+		if full := i == mailbox.MaxMail/mailbox.SenderDivisor; failure.IsNull() == full {
 			t.Errorf("message %d = %d %s", i, rec.Code, rec.Body)
 		}
 	}

@@ -71,12 +71,12 @@ func TestMailboxBounds(t *testing.T) {
 		bySender[m.From]++
 	}
 	for from, n := range bySender {
-		if n > mailbox.MaxMail/mailbox.Share {
+		if n > mailbox.MaxMail/mailbox.SenderDivisor {
 			t.Errorf("%q has %d", from, n)
 		}
 	}
-	if bySender[""] != mailbox.MaxMail/mailbox.Share {
-		t.Errorf("strangers have %d, want %d", bySender[""], mailbox.MaxMail/mailbox.Share)
+	if bySender[""] != mailbox.MaxMail/mailbox.SenderDivisor {
+		t.Errorf("strangers have %d, want %d", bySender[""], mailbox.MaxMail/mailbox.SenderDivisor)
 	}
 	want(t, w.do("POST", "/v1/mailbox/am_alice", testMessage("x", "am_bob", "am_alice")), 503, "AGENT_UNAVAILABLE")
 	if got := w.do("POST", "/v1/mailbox/am_alice2", testMessage("y", "am_bob", "am_alice2")); got.Code != http.StatusAccepted {
@@ -113,7 +113,7 @@ func TestLargeMail(t *testing.T) { // AM-68
 			n++
 		}
 	}
-	if want := 2 * (mailbox.MaxMailBytes / mailbox.Share / wire.MaxMessage); n != want {
+	if want := 2 * (mailbox.MaxMailBytes / mailbox.SenderDivisor / wire.MaxMessage); n != want {
 		t.Errorf("two senders left %d large messages, want %d", n, want)
 	}
 	if got, want := len(w.mail(alice, "limit=100")), maxPageBytes/wire.MaxMessage; got != want {

@@ -199,8 +199,8 @@ func TestPassThroughSharesOfProcesses(t *testing.T) { // THREATS 26, AM-67
 				want(t, ws[2].do("POST", "/v1/relay/"+item.RelayID+"/reply", reply, withBearer(alice)...), 200, "")
 			}
 		}
-		if passing[false] != mailbox.TransitShare || passing[true] != 1 {
-			t.Errorf("passing: %d of strangers, %d of Bob; want %d and 1", passing[false], passing[true], mailbox.TransitShare)
+		if passing[false] != mailbox.MaxTransitOfSender || passing[true] != 1 {
+			t.Errorf("passing: %d of strangers, %d of Bob; want %d and 1", passing[false], passing[true], mailbox.MaxTransitOfSender)
 		}
 		senders.Wait()
 	})

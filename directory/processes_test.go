@@ -117,7 +117,7 @@ func TestMailBoundsOfProcesses(t *testing.T) {
 	ws := startProcesses(t)
 	ws[0].register(alice, mailboxCard("am_alice"))
 	box, kept := ws[0].card("am_alice"), 0
-	const share = mailbox.MaxMail / mailbox.Share
+	const share = mailbox.MaxMail / mailbox.SenderDivisor
 	count := func(w *world) int {
 		return w.countMail().N
 	}

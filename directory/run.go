@@ -44,21 +44,21 @@ func followProcesses(ctx context.Context, r *Registry) {
 				r.prober.AddIfDue(held, now)
 			}
 		case moderation.BansNS:
-			r.bans.Forget()
+			r.bans.Invalidate()
 		case mailbox.MailNS, mailbox.OffersNS:
-			if err := r.relay.TakeChange(ctx, hint.NS, hint.Key); err != nil {
+			if err := r.relay.ApplyChange(ctx, hint.NS, hint.Key); err != nil {
 				r.cfg.Logger.WarnContext(ctx, "cannot read mail of another process", "err", err)
 			}
 		case a2arelay.NSTasks:
-			if err := r.calls.TakeChange(ctx, hint.Key); err != nil {
+			if err := r.calls.ApplyChange(ctx, hint.Key); err != nil {
 				r.cfg.Logger.WarnContext(ctx, "cannot read a task of another process", "err", err)
 			}
 		default: // some hints about changes were lost
-			r.bans.Forget()
+			r.bans.Invalidate()
 			r.views.clear()
 			r.changes.Notify()
-			r.calls.ForgetCounts()
-			r.relay.Forget()
+			r.calls.InvalidateCounts()
+			r.relay.Invalidate()
 		}
 	}
 }

@@ -92,10 +92,10 @@ func (d duties) observe() {
 		n.bridges.reportCommit(changes)
 		d.readState(changes)
 	}, nsInbox, nsState, nsAliases, "rules", "recipients")
-	n.store.OnCommit(n.expiryAlarm.OnCommit, acl.AskNamespace)
+	n.store.OnCommit(n.expiryAlarm.AfterCommit, acl.AskNamespace)
 	n.store.OnCommit(n.notices.OnCommit, notify.Namespace)
 	n.store.OnCommit(n.outbox.onCommit, nsOutbox)
-	n.store.OnCommit(n.asks.Committed)
+	n.store.OnCommit(n.asks.AfterCommit)
 	if n.cfg.Agreed != nil {
 		n.store.OnCommit(n.cfg.Agreed.OnCommit, calendar.Namespace)
 	}

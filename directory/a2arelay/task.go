@@ -138,15 +138,15 @@ func (s *Service) loadCounts(ctx context.Context, now time.Time) error {
 	})
 }
 
-// TakeChange counts a task that another process of the directory has changed, and wakes its waiters.
-func (s *Service) TakeChange(ctx context.Context, id string) error {
+// ApplyChange counts a task that another process of the directory has changed, and wakes its waiters.
+func (s *Service) ApplyChange(ctx context.Context, id string) error {
 	err := s.recount(ctx, id)
 	s.hub.publish(id)
 	return err
 }
 
-// ForgetCounts makes the service read its counts again, because another process may have changed any task.
-func (s *Service) ForgetCounts() { s.counts.Forget() }
+// InvalidateCounts makes the service read its counts again, because another process may have changed any task.
+func (s *Service) InvalidateCounts() { s.counts.Invalidate() }
 
 // recount counts a task as it is stored now.
 func (s *Service) recount(ctx context.Context, id string) error {
@@ -160,7 +160,7 @@ func (s *Service) recount(ctx context.Context, id string) error {
 		t, err = decodeTask(rec)
 	}
 	if err != nil {
-		s.counts.Forget() // the next task reads them again
+		s.counts.Invalidate() // the next task reads them again
 		return err
 	}
 	s.counts.Learn(id, t.mail(len(rec.Body)+t.Size))

@@ -12,13 +12,13 @@ import (
 // Limits of messages that pass through: they are handed to a connected agent instead of being stored in its mailbox
 // (AM-67).
 const (
-	ReplyWithin      = 25 * time.Second // after arrival; more than a handler's 20 s, less than a client's 30 s
-	takeWithin       = 3 * time.Second  // for a poll to fetch the message; if none does, the message is stored
-	ConnectedFor     = 3 * time.Second  // an agent counts as connected for this long after a poll that waited
-	maxTransit       = 64               // messages to the agents of one owner that pass through at once
-	TransitShare     = 8                // of these, from one sender; all unknown senders together count as one
-	maxConnections   = 1 << 16          // credentials that are tracked as connected
-	MaxStrangerPolls = 512              // waiting polls whose credential has no mailbox; anybody can make up a credential
+	ReplyWithin        = 25 * time.Second // after arrival; more than a handler's 20 s, less than a client's 30 s
+	takeWithin         = 3 * time.Second  // for a poll to fetch the message; if none does, the message is stored
+	ConnectedFor       = 3 * time.Second  // an agent counts as connected for this long after a poll that waited
+	maxTransit         = 64               // messages to the agents of one owner that pass through at once
+	MaxTransitOfSender = 8                // of these, from one sender; all unknown senders together count as one
+	maxConnections     = 1 << 16          // credentials that are tracked as connected
+	MaxStrangerPolls   = 512              // waiting polls whose credential has no mailbox; anybody can make up a credential
 )
 
 // Connections holds the credentials whose agents are polling for mail, with the messages that pass through to them. It
@@ -219,7 +219,7 @@ func (conn *connection) hasRoom(sender wire.AgentID) bool {
 			n++
 		}
 	}
-	return n < TransitShare
+	return n < MaxTransitOfSender
 }
 
 // Take returns at most limit queued messages to a poll, and marks them as fetched. box and conv restrict the messages;

@@ -178,8 +178,8 @@ func (r *Relay) findDuplicate(ctx context.Context, digest string, now time.Time)
 	return string(rec.Body), nil
 }
 
-// TakeChange updates this process after another one has changed a record in the namespace [MailNS] or [OffersNS].
-func (r *Relay) TakeChange(ctx context.Context, ns, key string) error {
+// ApplyChange updates this process after another one has changed a record in the namespace [MailNS] or [OffersNS].
+func (r *Relay) ApplyChange(ctx context.Context, ns, key string) error {
 	if ns == OffersNS {
 		r.offers.Wake(key)
 		return nil
@@ -215,10 +215,10 @@ func (r *Relay) TakeChange(ctx context.Context, ns, key string) error {
 	return nil
 }
 
-// Forget makes the relay read again what other processes stored. Call it when hints about their changes may have been
+// Invalidate makes the relay read again what other processes stored. Call it when hints about their changes may have been
 // lost.
-func (r *Relay) Forget() {
-	r.counts.Forget()
+func (r *Relay) Invalidate() {
+	r.counts.Invalidate()
 	r.connections.NotifyAll()
 	r.offers.WakeAll()
 }

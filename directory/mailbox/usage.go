@@ -18,9 +18,9 @@ const Life = 7 * 24 * time.Hour
 
 // Bounds of mailboxes (AM-68).
 const (
-	MaxMail      = 500      // messages in a mailbox
-	MaxMailBytes = 50 << 20 // bytes of the messages in a mailbox
-	Share        = 10       // one sender may use a tenth of a mailbox; all unknown senders together use another tenth
+	MaxMail       = 500      // messages in a mailbox
+	MaxMailBytes  = 50 << 20 // bytes of the messages in a mailbox
+	SenderDivisor = 10       // one sender may use a tenth of a mailbox; all unknown senders together use another tenth
 
 	// MaxAllMail and MaxAllMailBytes bound all mailboxes together. Above half of either, a mailbox may hold only a
 	// tenth of its own limit, so that a few large mailboxes cannot use up everything.
@@ -144,8 +144,8 @@ func (u *Counts) Learn(key string, m Mail) {
 	}
 }
 
-// Forget makes the next Load build the counts again.
-func (u *Counts) Forget() {
+// Invalidate makes the next Load build the counts again.
+func (u *Counts) Invalidate() {
 	u.mu.Lock()
 	defer u.mu.Unlock()
 	u.loaded = false
@@ -172,7 +172,7 @@ func (u *Counts) admit(key string, m counted, now time.Time) error {
 	switch {
 	case limit == Usage{}:
 		return wire.ErrUnavailable.At("the mailboxes of this directory are full").After(time.Hour)
-	case u.shares[senderInBox{m.box, m.from}].with(m).exceeds(Usage{limit.N / Share, limit.Size / Share}):
+	case u.shares[senderInBox{m.box, m.from}].with(m).exceeds(Usage{limit.N / SenderDivisor, limit.Size / SenderDivisor}):
 		return wire.ErrRateLimited.At("too much mail of this sender waits already").After(time.Hour)
 	case m.call && !u.hasRoomForCall(m, limit):
 		return wire.ErrRateLimited.At("too many A2A calls wait").After(time.Hour)

@@ -86,8 +86,8 @@ type Bans struct {
 // NewBans returns the bans in records.
 func NewBans(records store.Records, audit Audit) *Bans { return &Bans{records: records, audit: audit} }
 
-// Forget makes the next check read the store.
-func (b *Bans) Forget() {
+// Invalidate makes the next check read the store.
+func (b *Bans) Invalidate() {
 	b.mu.Lock()
 	defer b.mu.Unlock()
 	b.read = time.Time{}
@@ -184,7 +184,7 @@ func (b *Bans) Add(ctx context.Context, ban Ban, by string) error {
 		Record: store.Record{NS: BansNS, Key: ban.key(), Body: wire.MustMarshal(ban)}, IfRev: store.Any, Max: maxBans,
 	})
 	err := b.records.Apply(ctx, changes, ban.At)
-	b.Forget()
+	b.Invalidate()
 	if errors.Is(err, store.ErrQuota) {
 		return wire.ErrQuota
 	}
@@ -206,7 +206,7 @@ func (b *Bans) Lift(ctx context.Context, ban Ban, reason, by string) error {
 			store.Change{Record: store.Record{NS: BansNS, Key: ban.key()}, IfRev: rec.Rev, Delete: true})
 		err = b.records.Apply(ctx, changes, now)
 	}
-	b.Forget()
+	b.Invalidate()
 	if errors.Is(err, store.ErrNotFound) || errors.Is(err, store.ErrConflict) {
 		return wire.ErrRoute
 	}
