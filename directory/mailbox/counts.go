@@ -127,59 +127,59 @@ func mailboxLimit(total Usage) Usage {
 
 // NewKey returns a key that sorts after every key that was counted or returned before, even within the same
 // microsecond. A message must not overtake an earlier one of its conversation.
-func (u *Counts) NewKey(now time.Time) string {
-	u.mu.Lock()
-	defer u.mu.Unlock()
-	u.last = max(u.last+1, now.UnixMicro())
-	return fmt.Sprintf("%016x%s", u.last, strings.ToLower(rand.Text()[:keyRandom]))
+func (c *Counts) NewKey(now time.Time) string {
+	c.mu.Lock()
+	defer c.mu.Unlock()
+	c.last = max(c.last+1, now.UnixMicro())
+	return fmt.Sprintf("%016x%s", c.last, strings.ToLower(rand.Text()[:keyRandom]))
 }
 
 // Learn counts a message that another process stored.
-func (u *Counts) Learn(key string, m Mail) {
-	u.mu.Lock()
-	defer u.mu.Unlock()
-	if u.loaded {
-		u.drop(key)
-		u.add(key, newCounted(m))
+func (c *Counts) Learn(key string, m Mail) {
+	c.mu.Lock()
+	defer c.mu.Unlock()
+	if c.loaded {
+		c.drop(key)
+		c.add(key, newCounted(m))
 	}
 }
 
 // Invalidate makes the next Load build the counts again.
-func (u *Counts) Invalidate() {
-	u.mu.Lock()
-	defer u.mu.Unlock()
-	u.loaded = false
+func (c *Counts) Invalidate() {
+	c.mu.Lock()
+	defer c.mu.Unlock()
+	c.loaded = false
 }
 
 // Admit counts a message that is about to be stored. If the message would exceed a limit, the error names the limit. A
 // message that is counted already under key is replaced, or kept after an error.
-func (u *Counts) Admit(key string, m Mail, now time.Time) error {
-	u.mu.Lock()
-	defer u.mu.Unlock()
-	old, replaces := u.mails[key]
-	u.drop(key)
-	err := u.admit(key, newCounted(m), now)
+func (c *Counts) Admit(key string, m Mail, now time.Time) error {
+	c.mu.Lock()
+	defer c.mu.Unlock()
+	old, replaces := c.mails[key]
+	c.drop(key)
+	err := c.admit(key, newCounted(m), now)
 	if err != nil && replaces {
-		u.add(key, old)
+		c.add(key, old)
 	}
 	return err
 }
 
 // admit is Admit for a new key. The caller holds mu.
-func (u *Counts) admit(key string, m counted, now time.Time) error {
-	u.sweep(now)
-	limit := mailboxLimit(u.all)
+func (c *Counts) admit(key string, m counted, now time.Time) error {
+	c.sweep(now)
+	limit := mailboxLimit(c.all)
 	switch {
 	case limit == Usage{}:
 		return wire.ErrUnavailable.At("the mailboxes of this directory are full").After(time.Hour)
-	case u.shares[senderInBox{m.box, m.from}].with(m).exceeds(Usage{limit.N / SenderDivisor, limit.Size / SenderDivisor}):
+	case c.shares[senderInBox{m.box, m.from}].with(m).exceeds(Usage{limit.N / SenderDivisor, limit.Size / SenderDivisor}):
 		return wire.ErrRateLimited.At("too much mail of this sender waits already").After(time.Hour)
-	case m.call && !u.hasRoomForCall(m, limit):
+	case m.call && !c.hasRoomForCall(m, limit):
 		return wire.ErrRateLimited.At("too many A2A calls wait").After(time.Hour)
-	case u.boxes[m.box].with(m).exceeds(limit):
+	case c.boxes[m.box].with(m).exceeds(limit):
 		return wire.ErrUnavailable.At("the mailbox is full").After(time.Hour)
 	}
-	u.add(key, m)
+	c.add(key, m)
 	return nil
 }
 
@@ -189,8 +189,8 @@ var anyCaller = unique.Make(wire.AgentID("a2a:"))
 // hasRoomForCall reports whether a mailbox takes another call. Anybody can call, so calls may use half of a mailbox.
 // Once half of that is used, a source may have only a hundredth of the mailbox, but at least one call. A network around
 // the source may have twice as much as the next narrower one (AM-42). The caller holds mu.
-func (u *Counts) hasRoomForCall(m counted, limit Usage) bool {
-	all := u.shares[senderInBox{m.box, anyCaller}]
+func (c *Counts) hasRoomForCall(m counted, limit Usage) bool {
+	all := c.shares[senderInBox{m.box, anyCaller}]
 	if all.with(m).exceeds(Usage{limit.N / 2, limit.Size / 2}) {
 		return false
 	}
@@ -198,7 +198,7 @@ func (u *Counts) hasRoomForCall(m counted, limit Usage) bool {
 		return true
 	}
 	for i, source := range m.sources() {
-		if width := 1 << i; u.shares[source].with(m).exceeds(Usage{max(limit.N/100, 1) * width, limit.Size / 100 * width}) {
+		if width := 1 << i; c.shares[source].with(m).exceeds(Usage{max(limit.N/100, 1) * width, limit.Size / 100 * width}) {
 			return false
 		}
 	}
@@ -206,75 +206,75 @@ func (u *Counts) hasRoomForCall(m counted, limit Usage) bool {
 }
 
 // add counts a message. The caller holds mu.
-func (u *Counts) add(key string, m counted) {
+func (c *Counts) add(key string, m counted) {
 	if n, err := strconv.ParseInt(key[:min(len(key), keyDigits)], 16, 64); err == nil {
-		u.last = max(u.last, n)
+		c.last = max(c.last, n)
 	}
-	u.mails[key] = m
-	u.all, u.boxes[m.box] = u.all.with(m), u.boxes[m.box].with(m)
+	c.mails[key] = m
+	c.all, c.boxes[m.box] = c.all.with(m), c.boxes[m.box].with(m)
 	for _, part := range m.parts() {
-		u.shares[part] = u.shares[part].with(m)
+		c.shares[part] = c.shares[part].with(m)
 	}
 }
 
 // Remove removes a message that was deleted or not stored. It ignores an unknown key.
-func (u *Counts) Remove(key string) {
-	u.mu.Lock()
-	defer u.mu.Unlock()
-	u.drop(key)
+func (c *Counts) Remove(key string) {
+	c.mu.Lock()
+	defer c.mu.Unlock()
+	c.drop(key)
 }
 
 // drop is Remove. The caller holds mu.
-func (u *Counts) drop(key string) {
-	m, ok := u.mails[key]
+func (c *Counts) drop(key string) {
+	m, ok := c.mails[key]
 	if !ok {
 		return
 	}
-	delete(u.mails, key)
-	u.all = u.all.without(m)
-	if u.boxes[m.box] = u.boxes[m.box].without(m); u.boxes[m.box].N == 0 {
-		delete(u.boxes, m.box)
+	delete(c.mails, key)
+	c.all = c.all.without(m)
+	if c.boxes[m.box] = c.boxes[m.box].without(m); c.boxes[m.box].N == 0 {
+		delete(c.boxes, m.box)
 	}
 	for _, part := range m.parts() {
-		if u.shares[part] = u.shares[part].without(m); u.shares[part].N == 0 {
-			delete(u.shares, part)
+		if c.shares[part] = c.shares[part].without(m); c.shares[part].N == 0 {
+			delete(c.shares, part)
 		}
 	}
 }
 
 // sweep removes expired mail from the counts, at most once per sweepEvery. The caller holds mu.
-func (u *Counts) sweep(now time.Time) {
-	if now.Sub(u.swept).Abs() < sweepEvery {
+func (c *Counts) sweep(now time.Time) {
+	if now.Sub(c.swept).Abs() < sweepEvery {
 		return
 	}
-	u.swept = now
-	for key, m := range u.mails {
+	c.swept = now
+	for key, m := range c.mails {
 		if !now.Before(time.Unix(m.created, 0).Add(Life)) {
-			u.drop(key)
+			c.drop(key)
 		}
 	}
 }
 
 // Total returns the Usage of all mailboxes together. full means that even an empty mailbox takes no message.
-func (u *Counts) Total(now time.Time) (all Usage, full bool) {
-	u.mu.Lock()
-	defer u.mu.Unlock()
-	u.sweep(now)
-	return u.all, mailboxLimit(u.all) == Usage{}
+func (c *Counts) Total(now time.Time) (all Usage, full bool) {
+	c.mu.Lock()
+	defer c.mu.Unlock()
+	c.sweep(now)
+	return c.all, mailboxLimit(c.all) == Usage{}
 }
 
 // Load builds the counts from the stored mail, unless an earlier call succeeded. list calls add for each message.
-func (u *Counts) Load(now time.Time, list func(add func(key string, m Mail)) error) error {
-	u.mu.Lock()
-	defer u.mu.Unlock()
-	if u.loaded {
+func (c *Counts) Load(now time.Time, list func(add func(key string, m Mail)) error) error {
+	c.mu.Lock()
+	defer c.mu.Unlock()
+	if c.loaded {
 		return nil
 	}
-	u.mails, u.boxes, u.shares = make(map[string]counted), make(map[agent]Usage), make(map[senderInBox]Usage)
-	u.all, u.swept = Usage{}, now
-	if err := list(func(key string, m Mail) { u.add(key, newCounted(m)) }); err != nil {
+	c.mails, c.boxes, c.shares = make(map[string]counted), make(map[agent]Usage), make(map[senderInBox]Usage)
+	c.all, c.swept = Usage{}, now
+	if err := list(func(key string, m Mail) { c.add(key, newCounted(m)) }); err != nil {
 		return err
 	}
-	u.loaded = true
+	c.loaded = true
 	return nil
 }

@@ -55,26 +55,26 @@ type nameCountCache struct {
 }
 
 // get returns a page from the cache, or counts it. It counts one page at a time, so that waiting callers share a count.
-func (ts *nameCountCache) get(ctx context.Context, cards store.Cards, key countKey, now time.Time) ([]store.TermCount, error) {
-	ts.mu.Lock()
-	defer ts.mu.Unlock()
-	if kept, ok := ts.pages[key]; ok && now.Sub(kept.at).Abs() < nameCountAge {
+func (c *nameCountCache) get(ctx context.Context, cards store.Cards, key countKey, now time.Time) ([]store.TermCount, error) {
+	c.mu.Lock()
+	defer c.mu.Unlock()
+	if kept, ok := c.pages[key]; ok && now.Sub(kept.at).Abs() < nameCountAge {
 		return kept.counts, nil
 	}
 	counts, err := cards.Terms(ctx, key.prefix, key.after, maxLimit+1, now)
 	if err != nil {
 		return nil, err
 	}
-	if ts.pages == nil {
-		ts.pages = make(map[countKey]countedPage, maxCountedPages)
+	if c.pages == nil {
+		c.pages = make(map[countKey]countedPage, maxCountedPages)
 	}
-	for other := range ts.pages {
-		if len(ts.pages) < maxCountedPages {
+	for other := range c.pages {
+		if len(c.pages) < maxCountedPages {
 			break
 		}
-		delete(ts.pages, other) // a random page, so that no client can choose it
+		delete(c.pages, other) // a random page, so that no client can choose it
 	}
-	ts.pages[key] = countedPage{now, counts}
+	c.pages[key] = countedPage{now, counts}
 	return counts, nil
 }
 
