@@ -160,7 +160,7 @@ func (a *Audit) Run(ctx context.Context) {
 		case <-a.wake:
 			waiting.Pause(ctx, sealAfter)
 			if err := a.Seal(ctx); err != nil && ctx.Err() == nil {
-				a.cfg.Logger.Error("seal audit log", "err", err)
+				a.cfg.Logger.Error("cannot seal the audit log", "err", err)
 			}
 		}
 	}
@@ -169,7 +169,7 @@ func (a *Audit) Run(ctx context.Context) {
 func (a *Audit) flushAndSeal(ctx context.Context, now time.Time, last bool) {
 	err := a.flush(ctx, now, last)
 	if err := errors.Join(err, a.Seal(ctx)); err != nil && ctx.Err() == nil {
-		a.cfg.Logger.Error("store audit log", "err", err)
+		a.cfg.Logger.Error("cannot store the audit log", "err", err)
 	}
 }
 

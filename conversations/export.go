@@ -287,7 +287,7 @@ func (v *exportVerifier) checkSeal(tree wire.Value) error {
 	case v.entries > 0 && v.report.Chain != hex.EncodeToString(v.chain[:]):
 		return errors.New("the chain hash of the head does not match the last entry")
 	case tree.GetStr("agentmesh_export") != ExportFormat || tree.GetStr("self") != string(v.report.Self):
-		return errors.New("the seal does not name the exporting node")
+		return errors.New("the seal is not of this format, or does not name the exporting node")
 	case tree.GetStr("sha256") != hex.EncodeToString(v.sum.Sum(nil)):
 		return errors.New("a line before the seal was changed")
 	}

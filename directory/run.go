@@ -47,11 +47,11 @@ func followProcesses(ctx context.Context, r *Registry) {
 			r.bans.Invalidate()
 		case mailbox.MailNS, mailbox.OffersNS:
 			if err := r.relay.ApplyChange(ctx, hint.NS, hint.Key); err != nil {
-				r.cfg.Logger.WarnContext(ctx, "cannot read mail of another process", "err", err)
+				r.cfg.Logger.WarnContext(ctx, "cannot read mail that another process stored", "err", err)
 			}
 		case a2arelay.NSTasks:
 			if err := r.calls.ApplyChange(ctx, hint.Key); err != nil {
-				r.cfg.Logger.WarnContext(ctx, "cannot read a task of another process", "err", err)
+				r.cfg.Logger.WarnContext(ctx, "cannot read a task that another process stored", "err", err)
 			}
 		default: // some hints about changes were lost
 			r.bans.Invalidate()

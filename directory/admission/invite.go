@@ -99,7 +99,7 @@ func (g *Gate) Admit(ctx context.Context, a Applicant, now time.Time) ([]store.C
 	case err != nil:
 		return nil, err
 	case t.Uses > 1 && code == a.Bearer: // as a credential, it would let its users change each other's cards
-		return nil, wire.ErrClosed.At("send this code as " + wire.HeaderInvite + ", and a bearer token of your own")
+		return nil, wire.ErrClosed.At("send this code in the header " + wire.HeaderInvite + ", with a bearer token of your own")
 	}
 	return []store.Change{change}, nil
 }

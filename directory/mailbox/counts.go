@@ -173,9 +173,9 @@ func (c *Counts) admit(key string, m counted, now time.Time) error {
 	case limit == Usage{}:
 		return wire.ErrUnavailable.At("the mailboxes of this directory are full").After(time.Hour)
 	case c.shares[senderInBox{m.box, m.from}].with(m).exceeds(Usage{limit.N / SenderDivisor, limit.Size / SenderDivisor}):
-		return wire.ErrRateLimited.At("too much mail of this sender waits already").After(time.Hour)
+		return wire.ErrRateLimited.At("too much mail from this sender is already waiting").After(time.Hour)
 	case m.call && !c.hasRoomForCall(m, limit):
-		return wire.ErrRateLimited.At("too many A2A calls wait").After(time.Hour)
+		return wire.ErrRateLimited.At("too many A2A calls are already waiting").After(time.Hour)
 	case c.boxes[m.box].with(m).exceeds(limit):
 		return wire.ErrUnavailable.At("the mailbox is full").After(time.Hour)
 	}

@@ -26,8 +26,8 @@ const (
 
 	mailSeenLife = client.DefaultPast + client.DefaultFuture // as long as the same bytes are accepted (AM-20)
 
-	relayPrefix = "relay_"
-	relayMAC    = 10 // bytes
+	relayPrefix  = "relay_"
+	relayMACSize = 10 // bytes
 
 	mailKeyLen = keyDigits + keyRandom
 )
@@ -44,7 +44,7 @@ func (r *Relay) relayID(ctx context.Context, owner [32]byte, key string) (string
 	}
 	mac := hmac.New(sha256.New, secret)
 	cursor.HashFields(mac, "agentmesh-relay-v1", string(owner[:]), key)
-	return relayPrefix + key + strings.ToLower(relayBase32.EncodeToString(mac.Sum(nil)[:relayMAC])), nil
+	return relayPrefix + key + strings.ToLower(relayBase32.EncodeToString(mac.Sum(nil)[:relayMACSize])), nil
 }
 
 // openRelayID returns the key of the message with this relay id, or [wire.ErrRoute] if owner did not get the id here.

@@ -43,7 +43,7 @@ func ParseQuery(params url.Values) (Query, error) {
 	if text := params.Get("wait"); text != "" {
 		n, err := strconv.ParseUint(text, 10, 31)
 		if err != nil || time.Duration(n)*time.Second > MaxWait {
-			return q, wire.ErrQuery.At("wait must be 0 to 30")
+			return q, wire.ErrQuery.At("wait must be 0 to 30 seconds")
 		}
 		q.Wait = time.Duration(n) * time.Second
 	}

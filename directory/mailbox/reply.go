@@ -22,7 +22,7 @@ func CheckReply(to wire.Message, raw []byte) (status int, err error) {
 		return 0, wire.ErrSchema.WithField(field)
 	}
 	if m.From != to.To || m.To != to.From || m.Conversation != to.Conversation {
-		return 0, wire.ErrRecipient.At("the reply must be by the agent, to the sender, in the same conversation")
+		return 0, wire.ErrRecipient.At("the reply must be from the agent, to the sender, in the same conversation")
 	}
 	if m.Action() == "pending_approval" {
 		return http.StatusAccepted, nil
