@@ -265,12 +265,12 @@ func (q *Asks) Answer(ctx context.Context, id, hash string, choice Choice, text,
 			shown, remaining = len(tail), nil
 		}
 		d := Decision{Choice: choice, By: by, Changes: s.releaseSlot(remaining), Now: now}
-		ended := s.decide(choice, by, now)
-		ended.Hash, ended.Waiting, ended.Answer = hash, shown, text
+		decided := s.decide(choice, by, now)
+		decided.Hash, decided.Waiting, decided.Answer = hash, shown, text
 		if shown == 0 {
-			ended.OwnHash = ""
+			decided.OwnHash = ""
 		}
-		d.Changes = q.appendEntry(append(d.Changes, ended.change()), ended.auditEntry(AuditDecided, now))
+		d.Changes = q.appendEntry(append(d.Changes, decided.change()), decided.auditEntry(AuditDecided, now))
 		for _, t := range tail[:shown] {
 			t = t.decide(choice, by, now)
 			d.Changes = q.appendEntry(append(d.Changes, t.change()), t.auditEntry(AuditDecided, now))
@@ -278,8 +278,8 @@ func (q *Asks) Answer(ctx context.Context, id, hash string, choice Choice, text,
 		}
 		err = resolver.Resolve(ctx, s.Ask, d)
 		if err == nil {
-			q.onDecision(ended.Ask)
-			return ended.Ask, nil
+			q.onDecision(decided.Ask)
+			return decided.Ask, nil
 		}
 		if !errors.Is(err, store.ErrConflict) {
 			// Perhaps the resolver refused because another decision came first.

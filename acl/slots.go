@@ -34,18 +34,18 @@ func (t takenSlot) record(key, term string, expires time.Time) store.Record {
 
 // decodeSlot decodes a slot. An older version stored only the id of the ask.
 func decodeSlot(rec store.Record) (takenSlot, error) {
-	taken := takenSlot{key: rec.Key, rev: rec.Rev}
+	slot := takenSlot{key: rec.Key, rev: rec.Rev}
 	if len(rec.Body) == 0 || rec.Body[0] != '{' {
-		taken.Ask = string(rec.Body)
-		return taken, nil
+		slot.Ask = string(rec.Body)
+		return slot, nil
 	}
-	if err := json.Unmarshal(rec.Body, &taken); err != nil {
+	if err := json.Unmarshal(rec.Body, &slot); err != nil {
 		return takenSlot{}, fmt.Errorf("decode slot: %w", err)
 	}
-	return taken, nil
+	return slot, nil
 }
 
-// fullSlots holds the slots of a term when all of them were taken. It never changes.
+// fullSlots holds the slots of a term, all of which were taken at the time at. It is never changed.
 type fullSlots struct {
 	rate.FairTable[*takenSlot]
 	at   time.Time
@@ -55,8 +55,8 @@ type fullSlots struct {
 func newFullSlots(term string, slots []takenSlot, now time.Time) *fullSlots {
 	full := &fullSlots{at: now, term: term}
 	slices.SortFunc(slots, func(a, b takenSlot) int { return cmp.Compare(a.Ask, b.Ask) }) // the newest gives way first
-	for _, taken := range slots {
-		full.Add(rate.Entry[*takenSlot]{Key: &taken, Sources: taken.Sources, GivesWayLast: taken.Proven})
+	for _, slot := range slots {
+		full.Add(rate.Entry[*takenSlot]{Key: &slot, Sources: slot.Sources, GivesWayLast: slot.Proven})
 	}
 	return full
 }

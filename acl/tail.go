@@ -88,11 +88,11 @@ func (q *Asks) Join(ctx context.Context, ask Ask, slot Slot) (Ask, []store.Chang
 	if err != nil {
 		return Ask{}, nil, fmt.Errorf("read slot: %w", err)
 	}
-	taken, err := decodeSlot(rec)
+	holder, err := decodeSlot(rec)
 	if err != nil {
 		return Ask{}, nil, err
 	}
-	first, tail, err := q.group(ctx, taken.Ask, now)
+	first, tail, err := q.group(ctx, holder.Ask, now)
 	switch {
 	case errors.Is(err, store.ErrNotFound), err == nil && first.State != AskPending:
 		return Ask{}, nil, store.ErrConflict

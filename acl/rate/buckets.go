@@ -261,6 +261,7 @@ func (b *BucketsBy[K]) Restore(data []byte, now time.Time) error {
 	return nil
 }
 
+// fullHeap orders buckets by fullAt; see [container/heap].
 type fullHeap[K comparable] []*bucket[K]
 
 func (f fullHeap[K]) Len() int           { return len(f) }
