@@ -26,7 +26,7 @@ const (
 	nsAuditHead = "audit-head" // one record: where the chain begins and ends
 	keyHead     = "head"
 
-	sealBatch = 200
+	sealBatch = 200         // entries that are sealed in one commit
 	sealAfter = time.Second // time between the first waiting entry and its sealing, so that many entries share a commit
 	sealEvery = time.Minute // longest time between two sealings; picks up the entries of other processes
 )

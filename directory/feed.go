@@ -20,8 +20,8 @@ import (
 )
 
 const (
-	maxWait    = 30 * time.Second // for one request for changes
-	feedPoll   = 5 * time.Second  // between two reads of the store, because Sweep does not wake readers
+	maxWait    = 30 * time.Second // the longest wait of one request for changes
+	feedPoll   = 5 * time.Second  // between two reads of the store by a waiting reader, because nothing wakes readers when a card expires
 	maxWaiting = 512              // readers that wait at once; others get their response without a wait
 )
 

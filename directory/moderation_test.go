@@ -231,7 +231,7 @@ func TestReports(t *testing.T) {
 	}
 	for i := range 200 {
 		id, addr := number(maxReports - 100 + i)
-		_ = w.reg.Report(t.Context(), wire.AgentID(id), NewReport{Kind: "other"}, addr)
+		_ = w.reg.Report(t.Context(), wire.AgentID(id), ReportRequest{Kind: "other"}, addr)
 	}
 	n := 0
 	for after := ""; ; {

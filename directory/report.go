@@ -34,8 +34,8 @@ type Report struct {
 	At      time.Time    `json:"at"`
 }
 
-// NewReport is the body of POST /v1/agents/{id}/reports.
-type NewReport struct {
+// ReportRequest is the body of POST /v1/agents/{id}/reports.
+type ReportRequest struct {
 	Kind string `json:"kind"`
 	Text string `json:"text,omitempty"`
 }
@@ -56,7 +56,7 @@ const (
 // Report stores a report of a card and notifies the operator. It replaces an earlier report of the card from the same
 // address. If there are too many reports, it replaces a report of the network that sent most, or fails with
 // [wire.ErrQuota].
-func (r *Registry) Report(ctx context.Context, id wire.AgentID, report NewReport, client netip.Addr) error {
+func (r *Registry) Report(ctx context.Context, id wire.AgentID, report ReportRequest, client netip.Addr) error {
 	now := wire.Now()
 	if !slices.Contains(reportKinds, report.Kind) {
 		return wire.ErrQuery.At("kind must be spam, impersonation, malicious, broken or other")
@@ -184,7 +184,7 @@ func (r *Registry) DismissReport(ctx context.Context, id string) error {
 
 func (r *Registry) postReport(c echo.Context) error {
 	httpapi.Private(c)
-	var report NewReport
+	var report ReportRequest
 	if err := httpapi.Decode(c, maxReportBody, &report); err != nil {
 		return err
 	}

@@ -22,7 +22,7 @@ func TestReportsAreShared(t *testing.T) {
 			w := newWorldWithCards(t, 80)
 			w.reg.reporters = rate.NewAllowance(rate.PerHour(1000), 1000, 10_000) // otherwise the attacker would need days
 			report := func(card int, from netip.Addr) error {
-				return w.reg.Report(t.Context(), wire.AgentID(fmt.Sprintf("am_%03d", card)), NewReport{Kind: "spam", Text: from.String()}, from)
+				return w.reg.Report(t.Context(), wire.AgentID(fmt.Sprintf("am_%03d", card)), ReportRequest{Kind: "spam", Text: from.String()}, from)
 			}
 			from := func(address string) int {
 				n := 0

@@ -13,7 +13,7 @@ import (
 	"github.com/agentmesh/agentmesh/store"
 )
 
-// Lease names the lease that lets only one process at a time do such work as probes and mirroring.
+// Lease is the name of the lease of the process that probes and mirrors. Only one process at a time has it.
 const Lease = "directory"
 
 // Run does the directory's background work until ctx ends: it makes the key of the cursors, stores the history, follows

@@ -27,7 +27,7 @@ type tokenCreateCmd struct {
 }
 
 func (c *tokenCreateCmd) Run(ctx context.Context, a *app) error {
-	order := operator.NewToken{Label: c.Label, Days: c.Days, Uses: c.Uses, Expires: c.Expires}
+	order := operator.TokenRequest{Label: c.Label, Days: c.Days, Uses: c.Uses, Expires: c.Expires}
 	return ask(ctx, a, post[operator.IssuedToken]("tokens", order), func(t operator.IssuedToken) {
 		a.Print("%s", terminal.Clean(t.Code))
 		times := "once"

@@ -184,8 +184,8 @@ func (o operations) importCards(c echo.Context) error {
 	return respond(c, result, err)
 }
 
-// NewToken is the request for an invite code.
-type NewToken struct {
+// TokenRequest is the request for an invite code.
+type TokenRequest struct {
 	Label   string    `json:"label,omitempty"`
 	Days    int       `json:"days,omitempty"`      // lifetime, 1 to 365; 0 is 7
 	Expires time.Time `json:"expires_at,omitzero"` // overrides Days
@@ -195,7 +195,7 @@ type NewToken struct {
 // Token is an invite code as the operator sees it. The code itself is shown only when it is made.
 type Token = credential.Code
 
-// IssuedToken is the response to a NewToken. Only this response contains the code.
+// IssuedToken is the response to a [TokenRequest]. Only this response contains the code.
 type IssuedToken struct {
 	Token
 	Code string `json:"code"`
@@ -208,7 +208,7 @@ type TokenList struct {
 }
 
 func (o operations) issueToken(c echo.Context) error {
-	var req NewToken
+	var req TokenRequest
 	if err := httpapi.Decode(c, maxTokenBody, &req); err != nil {
 		return err
 	}

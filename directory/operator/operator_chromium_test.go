@@ -28,7 +28,7 @@ func TestInBrowser(t *testing.T) {
 	for i := range 30 {
 		w.register(fmt.Sprintf("am_%02d", i), "One of many", "")
 	}
-	if err := w.reg.Report(t.Context(), "am_evil", directory.NewReport{Kind: "spam", Text: "It sends advertising. " + hostile}, netip.MustParseAddr("192.0.2.7")); err != nil {
+	if err := w.reg.Report(t.Context(), "am_evil", directory.ReportRequest{Kind: "spam", Text: "It sends advertising. " + hostile}, netip.MustParseAddr("192.0.2.7")); err != nil {
 		t.Fatal(err)
 	}
 	for range 7 {

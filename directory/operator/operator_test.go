@@ -139,7 +139,7 @@ func TestOperatorActs(t *testing.T) {
 	if more == nil || strings.Count(w.get(strings.ReplaceAll(more[1], "&amp;", "&")), `<li>`) < 5 {
 		t.Errorf("the second page: %v", more)
 	}
-	if err := w.reg.Report(t.Context(), "am_01", directory.NewReport{Kind: "spam", Text: hostile}, netip.MustParseAddr("192.0.2.7")); err != nil {
+	if err := w.reg.Report(t.Context(), "am_01", directory.ReportRequest{Kind: "spam", Text: hostile}, netip.MustParseAddr("192.0.2.7")); err != nil {
 		t.Fatal(err)
 	}
 	reports := w.get("/owner/page/directory/reports")
@@ -184,7 +184,7 @@ func TestStrangersTextIsInert(t *testing.T) {
 	w := newWorld(t, httpapi.OwnerConfig{})
 	w.register("am_evil", hostile, hostile)
 	for _, from := range []netip.Addr{netip.MustParseAddr("192.0.2.7"), rate.Unknown} {
-		if err := w.reg.Report(t.Context(), "am_evil", directory.NewReport{Kind: "other", Text: hostile}, from); err != nil {
+		if err := w.reg.Report(t.Context(), "am_evil", directory.ReportRequest{Kind: "other", Text: hostile}, from); err != nil {
 			t.Fatal(err)
 		}
 	}
