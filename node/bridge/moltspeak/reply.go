@@ -54,7 +54,7 @@ func (b *Bridge) reply(c *request, a answer) Response {
 			}
 		}
 		if e != nil {
-			out.class = class
+			out = screening{class: class}
 			// The log has the types of the data. The peer learns only the error code.
 			b.cfg.Logger.WarnContext(c.ctx, "moltspeak: an answer was blocked", "peer", to.Name(), "types", e.Types, "cause", e.Unwrap())
 			if c.fresh && e.Code != message.CodeInternal && b.cfg.OnBlocked != nil {

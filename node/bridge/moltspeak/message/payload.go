@@ -243,7 +243,8 @@ func parseStream(r *reader) Payload {
 		Action: r.oneOf("action", "start", "chunk", "end", "error"), ID: r.name("stream_id"), Type: r.optText("type"),
 		ContentType: r.optText("content_type"), Checksum: r.optText("checksum"),
 	}
-	r.check(len(s.Type) <= MaxText && len(s.ContentType) <= MaxText, "type", "is too long")
+	r.check(len(s.Type) <= MaxText, "type", "is too long")
+	r.check(len(s.ContentType) <= MaxText, "content_type", "is too long")
 	switch s.Action {
 	case "chunk":
 		s.Seq = r.whole("seq")
@@ -276,7 +277,8 @@ func parseTool(r *reader) Payload {
 
 func parseConsent(r *reader) Payload {
 	c := Consent{Action: r.oneOf("action", "request", "grant", "revoke", "verify"), Human: r.optText("human"), Token: r.optText("consent_token")}
-	r.check(len(c.Human) <= MaxText && len(c.Token) <= 8<<10, "human", "is too long")
+	r.check(len(c.Human) <= MaxText, "human", "is too long")
+	r.check(len(c.Token) <= 8<<10, "consent_token", "is too long")
 	if c.Action == "revoke" || c.Action == "verify" {
 		if c.Token == "" {
 			r.fail(CodeMissingField, "consent_token", "is required")
