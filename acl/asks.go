@@ -67,8 +67,8 @@ func NewAsks(s store.Store) *Asks {
 // Handle sets the resolver of a kind. Call it during set-up, before the first decision.
 func (q *Asks) Handle(kind string, r Resolver) { q.resolvers[kind] = r }
 
-// OnDecision sets a function that is called with the decided ask after a decision is committed. It is not called for
-// the asks behind it. Call OnDecision during set-up.
+// OnDecision sets a function that is called with the decided ask after a decision is committed, but not with the asks
+// behind that one. Call OnDecision during set-up.
 func (q *Asks) OnDecision(f func(Ask)) { q.onDecision = f }
 
 // OnOpen sets a function whose changes join the unit that opens an ask, such as a notice to the owner. Call it during

@@ -111,7 +111,7 @@ func NewAudit(recs store.Records, cfg AuditConfig) *Audit {
 	}
 }
 
-// OnSeal sets a function that is called after entries are sealed. It must not block. Call OnSeal during set-up.
+// OnSeal sets a function that is called after entries are sealed. f must not block. Call OnSeal during set-up.
 func (a *Audit) OnSeal(f func()) { a.onSeal = f }
 
 // Change returns the change that stores an entry. The caller adds it to the unit of the decision. Sealing sets N, Prev
