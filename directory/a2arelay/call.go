@@ -194,7 +194,7 @@ func (s *Service) postTask(c echo.Context) error {
 	if !isError && !isReport(v.GetStr("id"), status.GetStr("state"), status.GetStr("timestamp")) {
 		return wire.ErrSchema.At("a task must have an id, a state and a short timestamp")
 	}
-	report := struct {
+	response := struct {
 		Status string `json:"status"`
 		Next   *Call  `json:"a2a,omitempty"`
 	}{Status: "stored"}
@@ -215,7 +215,7 @@ func (s *Service) postTask(c echo.Context) error {
 		case isTerminal(t.State):
 			if t.State == stateCanceled && !isTerminal(status.GetStr("state")) {
 				next := t.cancelCall(v.GetStr("id"))
-				next.AnswerToken, report.Next = token, &next
+				next.AnswerToken, response.Next = token, &next
 			}
 			return false
 		case t.Remote != "" && status.GetStr("timestamp") < t.Stamp: // a notification that was delayed
@@ -233,5 +233,5 @@ func (s *Service) postTask(c echo.Context) error {
 	if err != nil {
 		return err
 	}
-	return httpapi.JSON(c, http.StatusOK, report)
+	return httpapi.JSON(c, http.StatusOK, response)
 }

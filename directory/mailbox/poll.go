@@ -98,11 +98,11 @@ func (p *poll) collect(ctx context.Context) ([]Item, error) {
 	if p.Box != "" {
 		term = boxTerm(p.Box) // includes mail from before a change of the credential
 	}
-	mail := func(at string) ([]store.Record, string, error) {
-		page, err := r.records.List(ctx, MailNS, term, cmp.Or(at, p.after), MaxPage, now)
+	listMail := func(after string) ([]store.Record, string, error) {
+		page, err := r.records.List(ctx, MailNS, term, cmp.Or(after, p.after), MaxPage, now)
 		return page.Records, page.Next, err
 	}
-	for rec, err := range store.All(mail) {
+	for rec, err := range store.All(listMail) {
 		var m Mail
 		if err == nil {
 			err = json.Unmarshal(rec.Body, &m)
