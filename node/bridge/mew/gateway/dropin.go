@@ -169,7 +169,7 @@ func (d *DropIn) loadTokens() error {
 	for i := range d.Space.Participants {
 		p := &d.Space.Participants[i]
 		if !envelope.IsName(p.Name) {
-			return fmt.Errorf("participant %q: a name must be 1 to %d bytes of printable text without / \\ # and .., and must not be %s or begin with system:",
+			return fmt.Errorf("participant %q: a name must be 1 to %d bytes of printable text without / \\ # and .., and must neither be %s nor begin with \"system:\"",
 				envelope.ToPrintable(p.Name, envelope.MaxName), envelope.MaxName, envelope.FromStream)
 		}
 		fromEnv := d.env("MEW_TOKEN_" + strings.ReplaceAll(strings.ToUpper(p.Name), "-", "_"))

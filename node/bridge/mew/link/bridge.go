@@ -30,8 +30,10 @@ const (
 	// IntentForward is for a chat that a participant writes in a conversation of the mesh that the space sees. The node
 	// forwards the chat to the agent in that conversation (MEW-L6).
 	IntentForward wire.Intent = "com.github.rjcorwin.mew.forward"
-	Intents                   = "com.github.rjcorwin.mew.*" // a pattern for all of them
 )
+
+// Intents is a pattern for all intents of this package.
+const Intents = "com.github.rjcorwin.mew.*"
 
 // mesh stands for the mesh in a transit rule, in place of the name of a link.
 const mesh = "mesh"

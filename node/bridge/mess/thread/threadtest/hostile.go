@@ -17,12 +17,13 @@ func Keys(n int) string {
 
 // billionLaughs returns a list whose 9 levels expand to 10^9 strings.
 func billionLaughs() string {
-	text := "a: &a [lol]\n"
+	var text strings.Builder
+	text.WriteString("a: &a [lol]\n")
 	for i := range 9 {
 		name, below := string(rune('b'+i)), string(rune('a'+i))
-		text += fmt.Sprintf("%s: &%s [%s]\n", name, name, strings.TrimSuffix(strings.Repeat("*"+below+",", 10), ","))
+		fmt.Fprintf(&text, "%s: &%s [%s]\n", name, name, strings.TrimSuffix(strings.Repeat("*"+below+",", 10), ","))
 	}
-	return text
+	return text.String()
 }
 
 // Hostile returns documents by name. A reader must refuse each of them quickly, in little memory and, except "JSON
