@@ -47,8 +47,8 @@ func (f *AgeFile) Reader(r io.ReaderAt, size int64) (plain io.ReaderAt, length i
 	return age.DecryptReaderAt(r, size, age.NewInjectedFileKeyIdentity(f.recorder.fileKey))
 }
 
-// WrapWithLabels passes on the labels of the recipient. By these, age refuses a passphrase mixed with recipients, and
-// post-quantum recipients mixed with others.
+// WrapWithLabels records the key of the file, and then calls the recipient. It passes on the recipient's labels, by which
+// age refuses a passphrase mixed with recipients, and post-quantum recipients mixed with others.
 func (k *fileKeyRecorder) WrapWithLabels(key []byte) ([]*age.Stanza, []string, error) {
 	k.fileKey = bytes.Clone(key)
 	if r, ok := k.Recipient.(age.RecipientWithLabels); ok {

@@ -27,10 +27,10 @@ type Diagnosis struct {
 
 // Explain finds out why signature does not verify for message. message is the object as received, with or without its
 // signature; signature may be malformed. keys[0] is the key that must verify the signature; the other keys are those
-// that the signer may have used by mistake. With keys[0], Explain checks the encodings of the message that faulty
-// implementations sign, at most tries of them, until the signature verifies. With each of the other keys, it tries the
-// forms of AM-14. The caller must refuse the signature even if Explain finds the mistake.
-func Explain(message wire.Value, signature string, keys []*PublicKey, w Window, now time.Time, tries int) Diagnosis {
+// that the signer may have used by mistake. With keys[0], Explain checks up to maxTries encodings that faulty
+// implementations are known to sign, until the signature verifies. With each of the other keys, it tries the forms of
+// AM-14. The caller must refuse the signature even if Explain finds the mistake.
+func Explain(message wire.Value, signature string, keys []*PublicKey, w Window, now time.Time, maxTries int) Diagnosis {
 	bare := message.Without("signature")
 	d := Diagnosis{Expected: Canonical(bare, JCS)}
 	for _, other := range keys[1:] {
@@ -51,12 +51,13 @@ func Explain(message wire.Value, signature string, keys []*PublicKey, w Window, 
 		}
 		signature, d.Mistakes = repaired, []string{mistake}
 	}
-	redundant := findRedundantAnswers(message)
+	redundant := findRedundantVariants(message)
+	tried := 0
 	for _, h := range habitCombinations() {
 		if slices.ContainsFunc(redundant, h.has) {
 			continue
 		}
-		if tries--; tries < 0 {
+		if tried++; tried > maxTries {
 			break
 		}
 		data := h.encode(message)
@@ -94,7 +95,7 @@ func OtherKeys(card wire.Card, n int) []*PublicKey {
 	return keys
 }
 
-// Excerpts returns the parts of Expected and Signed around the first difference, or empty texts without a difference.
+// Excerpts returns the parts of Expected and Signed around the first difference, or empty strings if they do not differ.
 // The caller must remove control characters before showing them.
 func (d Diagnosis) Excerpts() (expected, signed string) {
 	const before, after = 24, 24 // bytes
@@ -127,7 +128,7 @@ func (d Diagnosis) String() string {
 	if at, ok := d.Difference(); ok {
 		text += fmt.Sprintf("; offset %d is %s and must be %s", at, byteAt(d.Signed, at), byteAt(d.Expected, at))
 	}
-	return text + fmt.Sprintf("; sign the %d bytes with the SHA-256 %x", len(d.Expected), sha256.Sum256(d.Expected))
+	return text + fmt.Sprintf("; sign the %d bytes whose SHA-256 is %x", len(d.Expected), sha256.Sum256(d.Expected))
 }
 
 func byteAt(data []byte, at int) string {
@@ -162,10 +163,11 @@ func (k *PublicKey) verifyEd25519ph(digest []byte, signature string) error {
 	return ed25519.VerifyWithOptions(k.canonical, digest, sig, &ed25519.Options{Hash: crypto.SHA512})
 }
 
-// habits are how a signer makes the bytes that it signs: for each question of habitTable, the index of an answer.
+// habits describes how a signer makes the bytes that it signs: for each row of habitTable, the index of the variant that
+// the signer uses.
 type habits [7]byte
 
-// The questions of habitTable.
+// The rows of habitTable.
 const (
 	orderHabit = iota // the order of keys
 	spaceHabit        // white space between tokens
@@ -176,16 +178,16 @@ const (
 	hashHabit
 )
 
-// habitTable has the known answers to each question, each with a weight and the text of the mistake. The first answer
-// is the right one. Another answer without a mistake belongs to a form of AM-14. Explain tries combinations in the
-// order of their total weights, the smallest first.
+// habitTable has the known variants of each habit, each with a weight and the text of the mistake. The first variant of
+// a row is the right one. Another variant whose text is empty is not wrong either: a form of AM-14 uses it. Explain tries
+// combinations in the order of their total weights, the smallest first.
 var habitTable = [...][]struct {
 	weight  int
 	mistake string
 }{
 	orderHabit: {{0, ""}, {1, "the keys are not sorted"}},
 	spaceHabit: {{0, ""}, {1, "there are spaces after commas and colons"}, {1, "the JSON is indented"}},
-	placeHabit: {{0, ""}, {1, `the member signature was signed with the value ""`}, {1, "the member signature was signed with the value null"}},
+	placeHabit: {{0, ""}, {1, `the message was signed with "signature":""`}, {1, `the message was signed with "signature":null`}},
 	partHabit:  {{0, ""}, {2, "only the payload was signed"}, {2, "a line break at the end was signed"}},
 	escapeHabit: {
 		{0, ""}, {0, ""}, {0, ""}, // JCS, ASCII, HTML
@@ -198,15 +200,16 @@ var habitTable = [...][]struct {
 	},
 }
 
+// maxWeight is the largest total weight of a combination that Explain tries.
 const maxWeight = 5
 
 // habitCombinations returns the combinations of habits, in the order in which Explain tries them.
 var habitCombinations = sync.OnceValue(func() []habits {
 	all := []habits{{}}
-	for question, answers := range habitTable {
+	for row, variants := range habitTable {
 		for _, h := range all {
-			for index := 1; index < len(answers); index++ {
-				if h[question] = byte(index); h.weight() <= maxWeight {
+			for index := 1; index < len(variants); index++ {
+				if h[row] = byte(index); h.weight() <= maxWeight {
 					all = append(all, h)
 				}
 			}
@@ -216,22 +219,22 @@ var habitCombinations = sync.OnceValue(func() []habits {
 	return all
 })
 
-// answer is the index of an answer to a question of habitTable.
-type answer struct{ question, index int }
+// variant is a place in habitTable.
+type variant struct{ row, index int }
 
-func (h habits) has(a answer) bool { return int(h[a.question]) == a.index }
+func (h habits) has(v variant) bool { return int(h[v.row]) == v.index }
 
-// findRedundantAnswers returns the answers that make, for this message, the same bytes as an earlier answer to their
-// question, so that Explain can leave them out.
-func findRedundantAnswers(message wire.Value) (redundant []answer) {
-	for question, answers := range habitTable[:hashHabit] {
-		seen := make(map[[sha256.Size]byte]bool, len(answers))
-		for index := range answers {
+// findRedundantVariants returns the variants that make, for this message, the same bytes as an earlier variant of their
+// row, so that Explain can leave them out.
+func findRedundantVariants(message wire.Value) (redundant []variant) {
+	for row, variants := range habitTable[:hashHabit] {
+		seen := make(map[[sha256.Size]byte]bool, len(variants))
+		for index := range variants {
 			var h habits
-			h[question] = byte(index)
+			h[row] = byte(index)
 			sum := sha256.Sum256(h.encode(message))
 			if seen[sum] {
-				redundant = append(redundant, answer{question, index})
+				redundant = append(redundant, variant{row, index})
 			}
 			seen[sum] = true
 		}
@@ -240,22 +243,23 @@ func findRedundantAnswers(message wire.Value) (redundant []answer) {
 }
 
 func (h habits) weight() (sum int) {
-	for question, index := range h {
-		sum += habitTable[question][index].weight
+	for row, index := range h {
+		sum += habitTable[row][index].weight
 	}
 	return sum
 }
 
 func (h habits) mistakes() (out []string) {
-	for question, index := range h {
-		if text := habitTable[question][index].mistake; text != "" {
+	for row, index := range h {
+		if text := habitTable[row][index].mistake; text != "" {
 			out = append(out, text)
 		}
 	}
 	return out
 }
 
-// encode returns the bytes that a signer with these habits signs, before it hashes them.
+// encode returns the bytes that a signer with these habits signs, before it hashes them. In encode and append, the
+// numbers are the indexes of the variants in habitTable.
 func (h habits) encode(message wire.Value) []byte {
 	switch h[placeHabit] {
 	case 0:

@@ -10,7 +10,7 @@ import (
 // appendPython appends a number token as the json module of Python writes the number after reading it (MS-13). Integers
 // of any size stay unchanged, except that −0 becomes 0. Any other number becomes the repr of the nearest double: the
 // shortest digits that round-trip, with at least one decimal; below 1e-4 and from 1e16 on with an exponent that has a
-// sign and at least two digits. A token that overflows, which the caller refuses, stays unchanged.
+// sign and at least two digits. A token that overflows stays unchanged; wire.Parse refuses it.
 func appendPython(dst []byte, token string) []byte {
 	if !strings.ContainsAny(token, ".eE") {
 		if token == "-0" {

@@ -30,7 +30,7 @@ type Sealed struct {
 	Age       []byte `json:"age"`       // an age file: a MAC of [macSize] bytes, then the document
 }
 
-// ReadSharedKey reads a file of age identities, one a line. It follows links. If other users can read or write the
+// ReadSharedKey reads a file of age identities, one per line. It follows links. If other users can read or write the
 // file, the error matches [ErrKeyFileMode].
 func ReadSharedKey(path string) (*SharedKey, error) {
 	path, err := filepath.EvalSymlinks(path)
