@@ -20,10 +20,10 @@ const (
 type WallClock struct {
 	log *slog.Logger
 
-	mu      sync.Mutex
-	last    time.Time     // the previous reading
-	ahead   time.Duration // how far the wall clock drifted from the monotonic clock, except for steps older than clockDoubt
-	suspect time.Time     // when the doubt began; zero: the clock is reliable
+	mu         sync.Mutex
+	last       time.Time     // the previous reading
+	ahead      time.Duration // how far the wall clock drifted from the monotonic clock, except for steps older than clockDoubt
+	doubtSince time.Time     // when the doubt began; zero: the clock is reliable
 }
 
 // NewWallClock returns a WallClock that trusts the current time. It logs steps to log, which may be nil.
@@ -43,23 +43,25 @@ func (c *WallClock) Reliable() bool {
 	return c.judge(time.Now())
 }
 
-// judge compares now, which must have a monotonic reading, with the previous reading.
+// judge compares now, which must have a monotonic reading, with the previous reading, and reports whether the wall clock
+// is reliable.
 func (c *WallClock) judge(now time.Time) bool {
 	c.mu.Lock()
 	defer c.mu.Unlock()
+	// Round(0) strips the monotonic reading, so the first difference is of the wall clock, the second of the monotonic one.
 	step := now.Round(0).Sub(c.last.Round(0)) - now.Sub(c.last)
 	c.last = now
 	c.ahead += step
 	switch {
 	case c.ahead.Abs() < clockTolerance:
-		c.suspect = time.Time{}
-	case c.suspect.IsZero() || step.Abs() >= clockTolerance:
+		c.doubtSince = time.Time{}
+	case c.doubtSince.IsZero() || step.Abs() >= clockTolerance:
 		c.log.Warn("the clock of this machine was set; nothing that expires is deleted for now", "by", c.ahead.Round(time.Second), "until_believed", clockDoubt)
-		c.suspect = now
-	case now.Sub(c.suspect) >= clockDoubt:
-		c.ahead, c.suspect = 0, time.Time{}
+		c.doubtSince = now
+	case now.Sub(c.doubtSince) >= clockDoubt:
+		c.ahead, c.doubtSince = 0, time.Time{}
 	}
-	return c.suspect.IsZero()
+	return c.doubtSince.IsZero()
 }
 
 // sweepLimit is the limit of one call of [Store.Sweep].

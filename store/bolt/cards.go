@@ -65,7 +65,7 @@ func (c cards) Put(ctx context.Context, put store.PutCard) (store.Card, error) {
 		if err := checkQuotas(t.Tx, put.Quotas, old.Seq, put.Now); err != nil {
 			return nil, err
 		}
-		if err := engine.CheckPut(old.Card, held, put, card.Owner); err != nil {
+		if err := engine.CheckPut(old.Card, held, put); err != nil {
 			return nil, err
 		}
 		records, err := engine.PlanRecords(t, put.Records, put.Now)

@@ -68,8 +68,8 @@ func exportCards(tx *bbolt.Tx, put func(engine.Row) error) error {
 	})
 }
 
-// exportChanges exports the feed without the tombstones of ids that were registered again. Only an index that was built
-// before needs those tombstones, and the new database has none.
+// exportChanges exports the feed without the tombstones of ids that were registered again. Only index snapshots
+// from before the export need those tombstones, and the new database has no snapshots.
 func exportChanges(tx *bbolt.Tx, put func(engine.Row) error) error {
 	tombstones := make(map[uint64]int64) // when Sweep removes a change, by the number of the change
 	if err := each(tx, bucketExpiries, func(k, _ []byte) error {

@@ -18,30 +18,30 @@ type liveCount struct {
 // liveCounts caches the counts that store.Change.Max needs, so that adding a record does not count a whole list. The
 // writer calls add and remove for every row that it writes or deletes, and reset after a failed transaction.
 type liveCounts struct {
-	known map[engine.CountOf]liveCount
+	known map[engine.RecordSet]liveCount
 }
 
 // maxLiveCounts bounds the number of cached counts, because strangers choose terms.
 const maxLiveCounts = 4096
 
-func newLiveCounts() *liveCounts { return &liveCounts{known: make(map[engine.CountOf]liveCount)} }
+func newLiveCounts() *liveCounts { return &liveCounts{known: make(map[engine.RecordSet]liveCount)} }
 
 func (l *liveCounts) reset() { clear(l.known) }
 
-// count returns the number of records under key that are live at now.
-func (l *liveCounts) count(tx *bbolt.Tx, key engine.CountOf, now int64) (int, error) {
-	if c, ok := l.known[key]; ok && c.from <= now && now < c.until {
+// count returns the number of records in set that are live at now.
+func (l *liveCounts) count(tx *bbolt.Tx, set engine.RecordSet, now int64) (int, error) {
+	if c, ok := l.known[set]; ok && c.from <= now && now < c.until {
 		return c.n, nil
 	}
 	c := liveCount{from: now, until: engine.Never}
 	records := bucketRecords.in(tx)
-	listed, prefix := records, key.Prefix()
-	if key.Term != "" {
+	listed, prefix := records, set.Prefix()
+	if set.Term != "" {
 		listed = bucketRecordTerms.in(tx)
 	}
 	for row, err := range listed.from(prefix, prefix) {
-		if err == nil && key.Term != "" {
-			row.value, err = records.get(engine.RecordKey(key.NS, string(row.key[len(prefix):])))
+		if err == nil && set.Term != "" {
+			row.value, err = records.get(engine.RecordKey(set.NS, string(row.key[len(prefix):])))
 		}
 		expires := int64(engine.Never) // a damaged record may be live, so it counts
 		if err == nil {
@@ -58,7 +58,7 @@ func (l *liveCounts) count(tx *bbolt.Tx, key engine.CountOf, now int64) (int, er
 		}
 		delete(l.known, other)
 	}
-	l.known[key] = c
+	l.known[set] = c
 	return c.n, nil
 }
 
@@ -71,19 +71,19 @@ func (c *liveCount) include(expires int64) {
 }
 
 func (l *liveCounts) add(rec store.Record) {
-	for key := range engine.CountsOf(rec) {
-		if c, ok := l.known[key]; ok {
+	for set := range engine.SetsOf(rec) {
+		if c, ok := l.known[set]; ok {
 			c.include(engine.Deadline(rec.Expires))
-			l.known[key] = c
+			l.known[set] = c
 		}
 	}
 }
 
 func (l *liveCounts) remove(rec store.Record) {
-	for key := range engine.CountsOf(rec) {
-		if c, ok := l.known[key]; ok && engine.Deadline(rec.Expires) > c.from {
+	for set := range engine.SetsOf(rec) {
+		if c, ok := l.known[set]; ok && engine.Deadline(rec.Expires) > c.from {
 			c.n--
-			l.known[key] = c
+			l.known[set] = c
 		}
 	}
 }

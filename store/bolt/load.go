@@ -10,10 +10,10 @@ import (
 	"time"
 
 	"github.com/RoaringBitmap/roaring/v2"
-	"github.com/agentmesh/agentmesh/store/cardindex"
 	"go.etcd.io/bbolt"
 	"golang.org/x/sync/errgroup"
 
+	"github.com/agentmesh/agentmesh/store/cardindex"
 	"github.com/agentmesh/agentmesh/store/engine"
 )
 

@@ -164,6 +164,7 @@ func (s *Store) closeFile() error {
 	return db.Close()
 }
 
+// checkMode returns an error if the file is not a regular file, or if users other than the owner can access it.
 func checkMode(path string) error {
 	info, err := os.Stat(path)
 	if errors.Is(err, fs.ErrNotExist) {
@@ -346,6 +347,7 @@ func (s *Store) checkWritable() error {
 	return s.checkDisk()
 }
 
+// checkDisk returns ErrUnavailable if the disk has less than Config.MinFree bytes free.
 func (s *Store) checkDisk() error {
 	if s.cfg.MinFree < 0 {
 		return nil

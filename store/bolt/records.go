@@ -49,8 +49,8 @@ func (t *txn) CheckLease(held *store.Lease) error { return t.leases.Check(held, 
 
 func (t *txn) Record(ns, key string) (store.Record, bool, error) { return recordAt(t.Tx, ns, key) }
 
-func (t *txn) CountRecords(key engine.CountOf, now int64) (int, error) {
-	return t.counts.count(t.Tx, key, now)
+func (t *txn) CountRecords(set engine.RecordSet, now int64) (int, error) {
+	return t.counts.count(t.Tx, set, now)
 }
 
 // writeRecords writes the records of a unit under one revision.

@@ -132,8 +132,7 @@ func withAnswer(tx *bbolt.Tx, rec engine.ReplayRow, now time.Time) (store.Replay
 }
 
 // putReplay stores the replay record of a step. old is the key of an earlier record of the message that no longer
-// counts, or nil. If no entry of the transcript names the record, putReplay adds a row to the conversation that names
-// it.
+// counts, or nil. If no entry of the transcript names the record, putReplay adds a row of kind convReplay that names it.
 func putReplay(tx *bbolt.Tx, step store.Step, old []byte, row engine.ReplayRow) {
 	replays, hash := bucketReplays.in(tx), engine.ReplayHash(row.Sender, row.MessageID)
 	if old != nil {

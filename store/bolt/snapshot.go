@@ -15,9 +15,9 @@ import (
 	"sync"
 	"sync/atomic"
 
-	"github.com/agentmesh/agentmesh/store/cardindex"
 	"go.etcd.io/bbolt"
 
+	"github.com/agentmesh/agentmesh/store/cardindex"
 	"github.com/agentmesh/agentmesh/store/engine"
 )
 

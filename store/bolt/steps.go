@@ -59,7 +59,7 @@ func (s steps) Apply(ctx context.Context, step store.Step) (store.Applied, error
 	return applied, nil
 }
 
-// hasReplayEntry reports whether the first entry of a step names its replay record.
+// hasReplayEntry reports whether the first entry that a step appends names the replay record of the step.
 func hasReplayEntry(step store.Step) bool {
 	return len(step.Append) > 0 && step.Replay != nil && step.Replay.Conv == step.Conv.Key
 }
@@ -99,12 +99,13 @@ func forgetAnswers(t *txn, seq uint64) error {
 		if err != nil {
 			return err
 		}
-		kind, hash := row.key[8], row.key[9:]
+		kind, rest := row.key[8], row.key[9:]
 		if kind == convRow {
 			break
 		}
+		hash := rest // for kind convReplay
 		if kind == convEntry {
-			e, err := engine.DecodeEntry(number(hash), row.value)
+			e, err := engine.DecodeEntry(number(rest), row.value)
 			if err != nil {
 				return err
 			}

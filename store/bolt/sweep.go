@@ -7,9 +7,9 @@ import (
 	"fmt"
 	"time"
 
-	"github.com/agentmesh/agentmesh/store/cardindex"
 	"go.etcd.io/bbolt"
 
+	"github.com/agentmesh/agentmesh/store/cardindex"
 	"github.com/agentmesh/agentmesh/store/engine"
 )
 
@@ -28,7 +28,8 @@ const damagedAgain = 24 * time.Hour
 // milliseconds.
 const sweepChunk = 128
 
-// expiryKey returns a key in bucketExpiries: time, kind and key of a row. Such keys sort by time, even before 1970.
+// expiryKey returns a key in bucketExpiries: time (8 bytes), kind (1 byte) and key of a row. Such keys sort by time, even
+// before 1970.
 func expiryKey(at int64, kind byte, key []byte) []byte {
 	b := make([]byte, 0, 9+len(key))
 	b = engine.AppendU64(b, uint64(at)^1<<63)
@@ -82,7 +83,7 @@ func hasDue(tx *bbolt.Tx, now time.Time) bool {
 	if k != nil && bytes.Compare(k[:8], expiryKey(engine.Nanos(now), 0, nil)[:8]) <= 0 {
 		return true
 	}
-	k = firstKey(bucketReplays.in(tx))
+	k = firstKey(bucketReplays.in(tx)) // begins with the part, in 4 bytes
 	return k != nil && bytes.Compare(k[:4], replayKey(replayPart(now), nil)) < 0
 }
 
@@ -117,7 +118,8 @@ func sweepExpiries(t *txn, now time.Time, limit int) (int, error) {
 			break // deleting a long transcript has used up the limit
 		}
 		n++
-		result, err := sweepRow(t, k[8], k[9:], now, max(limit-n, 16)) // with 16, every look makes progress
+		kind, key := k[8], k[9:]                                     // see expiryKey
+		result, err := sweepRow(t, kind, key, now, max(limit-n, 16)) // at least 16, so that every call makes progress
 		if errors.Is(err, ErrDamaged) {
 			t.damage.Note("left in place by a sweep", err)
 			result, err = sweepResult{due: engine.Nanos(now.Add(damagedAgain))}, nil
@@ -130,7 +132,7 @@ func sweepExpiries(t *txn, now time.Time, limit int) (int, error) {
 			continue // the rest of the row is swept later, so its entry stays
 		}
 		expiries.delete(k)
-		scheduleSweep(t.Tx, k[8], k[9:], engine.NoTime, result.due)
+		scheduleSweep(t.Tx, kind, key, engine.NoTime, result.due)
 	}
 	return n, nil
 }

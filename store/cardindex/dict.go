@@ -51,6 +51,7 @@ func (d *dict) add(term string, s Slot) {
 	d.blocks[blk].lists[pos].add(s)
 }
 
+// insert inserts a term with an empty list, at a position from seek. It splits a block that has become too large.
 func (d *dict) insert(blk, pos int, term string) {
 	if len(d.blocks) == 0 {
 		d.blocks = append(d.blocks, &block{})

@@ -60,7 +60,7 @@ func SortedSet(texts []string) []string {
 }
 
 // CheckPut checks the precondition of a put. held reports whether old, the last card with the id, still holds the id.
-func CheckPut(old store.Card, held bool, put store.PutCard, owner [32]byte) error {
+func CheckPut(old store.Card, held bool, put store.PutCard) error {
 	switch {
 	case put.IfRev == store.Any, put.IfRev == store.Absent && !held:
 		return nil
@@ -71,7 +71,7 @@ func CheckPut(old store.Card, held bool, put store.PutCard, owner [32]byte) erro
 		return nil
 	case old.Live(put.Now):
 		return store.ErrConflict
-	case old.Owner != owner:
+	case old.Owner != put.Card.Owner:
 		return store.ErrReserved
 	}
 	return nil
@@ -199,6 +199,7 @@ func compareTerm(a []byte, b string) int {
 
 // RecordExpiry reads the expiry of a record from the beginning of its row.
 func RecordExpiry(row []byte) (int64, error) {
+	// The row begins with the version (1 byte), rev (8) and expires (8).
 	if len(row) < 17 || row[0] != rowVersion {
 		return Never, fmt.Errorf("%w: record row is cut short", store.ErrDamaged)
 	}

@@ -15,8 +15,8 @@ type RecordTx interface {
 	CheckLease(held *store.Lease) error
 	// Record returns a record, even if it has expired. ok is false if it has no row.
 	Record(ns, key string) (rec store.Record, ok bool, err error)
-	// CountRecords returns the number of records under key that are live at now.
-	CountRecords(key CountOf, now int64) (int, error)
+	// CountRecords returns the number of records in set that are live at now.
+	CountRecords(set RecordSet, now int64) (int, error)
 }
 
 // RecordWrite is a change that has passed the checks, with the row that it replaces.
@@ -29,7 +29,7 @@ type RecordWrite struct {
 // PlanRecords checks the changes of a unit and returns what the unit must write under one revision.
 func PlanRecords(tx RecordTx, changes []store.Change, now time.Time) ([]RecordWrite, error) {
 	writes := make([]RecordWrite, 0, len(changes))
-	growth := make(map[CountOf]int) // how much the earlier changes of the unit add to each count
+	growth := make(map[RecordSet]int) // how many records the earlier changes of the unit add to each set
 	seen := make(map[[2]string]bool, len(changes))
 	for _, change := range changes {
 		if err := tx.CheckLease(change.Held); err != nil {
@@ -56,23 +56,23 @@ func PlanRecords(tx RecordTx, changes []store.Change, now time.Time) ([]RecordWr
 			return nil, fmt.Errorf("record of %s: %w", rec.NS, store.ErrConflict)
 		}
 		if change.Max > 0 && !change.Delete && !live {
-			key := MaxOf(change)
-			n, err := tx.CountRecords(key, Nanos(now))
+			set := LimitedSet(change)
+			n, err := tx.CountRecords(set, Nanos(now))
 			if err != nil {
 				return nil, err
 			}
-			if n+growth[key] >= change.Max {
+			if n+growth[set] >= change.Max {
 				return nil, fmt.Errorf("%w: %d records of %s", store.ErrQuota, change.Max, rec.NS)
 			}
 		}
 		if live {
-			for key := range CountsOf(old) {
-				growth[key]--
+			for set := range SetsOf(old) {
+				growth[set]--
 			}
 		}
 		if !change.Delete {
-			for key := range CountsOf(rec) {
-				growth[key]++
+			for set := range SetsOf(rec) {
+				growth[set]++
 			}
 		}
 		writes = append(writes, RecordWrite{change, old, exists})
@@ -80,29 +80,30 @@ func PlanRecords(tx RecordTx, changes []store.Change, now time.Time) ([]RecordWr
 	return writes, nil
 }
 
-// CountOf is the key of a count: of the records of a namespace that carry Term, or of all if Term is empty.
-type CountOf struct{ NS, Term string }
+// RecordSet is the set of the records of a namespace that carry Term, or of all its records if Term is empty.
+type RecordSet struct{ NS, Term string }
 
-// MaxOf returns the key of the count that the Max of a change bounds.
-func MaxOf(c store.Change) CountOf {
+// LimitedSet returns the set whose size the Max of a change limits.
+func LimitedSet(c store.Change) RecordSet {
 	if len(c.Record.Terms) > 0 {
-		return CountOf{c.Record.NS, c.Record.Terms[0]}
+		return RecordSet{c.Record.NS, c.Record.Terms[0]}
 	}
-	return CountOf{NS: c.Record.NS}
+	return RecordSet{NS: c.Record.NS}
 }
 
-// Prefix returns the key prefix of the counted rows: rows of the Term or, without a Term, of records.
-func (c CountOf) Prefix() []byte {
-	if c.Term != "" {
-		return TermKey(c.NS, c.Term, "")
+// Prefix returns the key prefix of the rows that list the records of the set: rows of the Term or, without a Term, the
+// records themselves.
+func (s RecordSet) Prefix() []byte {
+	if s.Term != "" {
+		return TermKey(s.NS, s.Term, "")
 	}
-	return RecordKey(c.NS, "")
+	return RecordKey(s.NS, "")
 }
 
-// CountsOf yields the keys of the counts that include a record.
-func CountsOf(rec store.Record) iter.Seq[CountOf] {
-	return func(yield func(CountOf) bool) {
-		if !yield(CountOf{NS: rec.NS}) {
+// SetsOf yields the sets that contain a record.
+func SetsOf(rec store.Record) iter.Seq[RecordSet] {
+	return func(yield func(RecordSet) bool) {
+		if !yield(RecordSet{NS: rec.NS}) {
 			return
 		}
 		for i, term := range rec.Terms {
@@ -110,7 +111,7 @@ func CountsOf(rec store.Record) iter.Seq[CountOf] {
 			for _, before := range rec.Terms[:i] {
 				repeated = repeated || before == term
 			}
-			if !repeated && !yield(CountOf{rec.NS, term}) {
+			if !repeated && !yield(RecordSet{rec.NS, term}) {
 				return
 			}
 		}

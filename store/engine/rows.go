@@ -71,15 +71,15 @@ func DecodeCardHead(dst [][]byte, seq uint64, row []byte) (CardHead, error) {
 		return CardHead{}, fmt.Errorf("%w: card %d has an unknown version", store.ErrDamaged, seq)
 	}
 	r := reader{b: row[1:]}
-	r.u64()
+	r.u64() // rev
 	h := CardHead{Expires: int64(r.u64())}
 	if h.Expires == NoTime {
 		h.Expires = Never
 	}
-	r.u64()
+	r.u64() // reserved until
 	h.Withdrawn = r.byte() == 1
-	r.take(8 + 32 + 8 + 8)
-	r.take(r.uint())
+	r.take(8 + 32 + 8 + 8) // change, owner, registered, updated
+	r.take(r.uint())       // id
 	h.Terms = r.spans(dst)
 	if r.err != nil {
 		return CardHead{}, fmt.Errorf("%w: card %d: %w", store.ErrDamaged, seq, r.err)
@@ -102,12 +102,12 @@ func decodeCardForList(seq uint64, row []byte) (store.Card, error) {
 	r := reader{b: row[1:]} // DecodeCardHead has checked the version
 	c := store.Card{Seq: seq, Rev: store.Rev(r.u64()), Expires: r.time(), ReservedUntil: r.time()}
 	c.Withdrawn = r.byte() == 1
-	r.u64()
+	r.u64() // change
 	c.Owner = r.hash()
 	c.Registered, c.Updated = r.time(), r.time()
 	c.ID = r.text()
-	r.take(r.uint())
-	r.take(r.uint())
+	r.take(r.uint())                  // terms
+	r.take(r.uint())                  // counts
 	r.b = append([]byte(nil), r.b...) // copy the rest, because body and meta outlive the transaction
 	c.Body = r.bytes()
 	c.Meta = r.bytes()
@@ -119,6 +119,7 @@ func decodeCardForList(seq uint64, row []byte) (store.Card, error) {
 
 // IsCardLive reports whether a card is live at now. It reads only the head of the row.
 func IsCardLive(row []byte, now time.Time) bool {
+	// The head is the version (1 byte), rev (8), expires (8), reserved until (8) and flags (1).
 	if len(row) < 26 || row[0] != rowVersion || row[25] == 1 {
 		return false
 	}

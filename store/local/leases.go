@@ -14,7 +14,7 @@ import (
 	"github.com/agentmesh/agentmesh/store"
 )
 
-const maxName = 64
+const maxName = 64 // bytes of the name of a lease
 
 // Leases holds the leases of all handles.
 type Leases struct {

@@ -74,7 +74,7 @@ func (c cardStore) Put(ctx context.Context, put store.PutCard) (store.Card, erro
 		if old != nil {
 			before = old.Card
 		}
-		if err := engine.CheckPut(before, held, put, card.Owner); err != nil {
+		if err := engine.CheckPut(before, held, put); err != nil {
 			return nil, err
 		}
 		records, err := engine.PlanRecords(t, put.Records, put.Now)

@@ -31,7 +31,9 @@ func mayRepeat(err error) bool {
 // isUnavailable reports whether err comes from the connection or the state of the server, and not from a statement.
 func isUnavailable(err error) bool {
 	state := sqlState(err)
-	for _, class := range []string{"08", "25", "53", "57", "58", "XX"} {
+	for _, class := range []string{ // connection, transaction state, resources, operator, operating system, internal error
+		"08", "25", "53", "57", "58", "XX",
+	} {
 		if strings.HasPrefix(state, class) {
 			return true
 		}

@@ -370,7 +370,7 @@ const loadBatch = 4 << 20
 func (l *loader) put(tb *table, key []byte, num, due int64, value []byte) {
 	// The copy of value is never nil, because the column must not be null.
 	l.buffers[tb] = append(l.buffers[tb], []any{append([]byte(nil), key...), num, due, append([]byte{}, value...)})
-	l.size += len(key) + len(value) + 16
+	l.size += len(key) + len(value) + 16 // num and due
 }
 
 func (l *loader) flush() error {

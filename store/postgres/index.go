@@ -28,13 +28,14 @@ type liveIndex struct {
 	err     error  // the error of that read
 }
 
+// feedPage is the number of changes that follow reads at a time.
 const feedPage = 1000
 
 // headSize is the number of bytes of each card's row that build reads first. For nearly every card, they contain all
 // terms.
 const headSize = 1 << 10
 
-const maxBuilders = 4
+const maxBuilders = 4 // queries of build that run at a time
 
 // build fills the index from the cards, which several queries read in parts. These queries have no time limit.
 func (x *liveIndex) build(ctx context.Context) error {
@@ -75,7 +76,7 @@ func (x *liveIndex) build(ctx context.Context) error {
 // headSize bytes. It returns the numbers of these.
 func (x *liveIndex) gather(ctx context.Context, part *cardindex.Part, from, to int64) (long []int64, err error) {
 	var num int64
-	var head pgtype.DriverBytes // not copied
+	var head pgtype.DriverBytes // not copied, so valid only until the next row
 	var terms [][]byte
 	err = forEachRow(ctx, x.s.pool, "select num, substr(value, 1, $1) from cards where num >= $2 and num < $3 order by num",
 		[]any{headSize, from, to}, []any{&num, &head}, func() error {

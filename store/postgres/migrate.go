@@ -127,7 +127,7 @@ func migrate(ctx context.Context, conn *pgx.Conn, all []migration) (before, afte
 
 // asMissingRight returns err as ErrMayNotMigrate if the user lacks the right to execute a statement.
 func asMissingRight(err error) error {
-	if sqlState(err) == "42501" {
+	if sqlState(err) == "42501" { // insufficient privilege
 		return fmt.Errorf("%w: %w", ErrMayNotMigrate, err)
 	}
 	return err

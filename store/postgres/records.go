@@ -58,12 +58,12 @@ func (t *txn) Record(ns, key string) (rec store.Record, ok bool, err error) {
 	return rec, err == nil, err
 }
 
-func (t *txn) CountRecords(key engine.CountOf, now int64) (int, error) {
+func (t *txn) CountRecords(set engine.RecordSet, now int64) (int, error) {
 	counted := records
-	if key.Term != "" {
+	if set.Term != "" {
 		counted = recordTerms
 	}
-	return t.count(counted, key.Prefix(), now)
+	return t.count(counted, set.Prefix(), now)
 }
 
 func (t *txn) putRecord(rec store.Record) {

@@ -25,9 +25,9 @@ func classifyOpen(err error) error {
 	switch state := sqlState(err); {
 	case err == nil || errors.Is(err, ErrUnsafe) || errors.Is(err, ErrNewerSchema):
 		return err
-	case state == "25006":
+	case state == "25006": // read-only transaction
 		return fmt.Errorf("%w: %w", ErrReadOnly, err)
-	case state == "28P01", state == "28000", state == "3D000":
+	case state == "28P01", state == "28000", state == "3D000": // wrong password, user refused, no such database
 		return fmt.Errorf("%w: %w", ErrLogin, err)
 	case errors.As(err, &connecting):
 		return fmt.Errorf("%w: %w", ErrUnreachable, err)

@@ -23,7 +23,7 @@ const (
 // sweeps lists the tables whose rows can expire, each with a function that sweeps one row that is due.
 var sweeps = []struct {
 	table *table
-	row   func(t *txn, key []byte, r row, now time.Time) error
+	look  func(t *txn, key []byte, r row, now time.Time) error
 }{
 	{records, sweepRecord},
 	{replays, sweepReplay},
@@ -50,7 +50,7 @@ func (s *Store) Sweep(ctx context.Context, now time.Time, limit int) (int, error
 				return nil
 			})
 			if err == nil && len(keys) > 0 {
-				err = s.sweepRows(ctx, sweep.table, keys, need, now, &n, sweep.row)
+				err = s.sweepRows(ctx, sweep.table, keys, need, now, &n, sweep.look)
 			}
 			if err != nil {
 				return done, fmt.Errorf("sweep: %w", err)

@@ -107,7 +107,7 @@ func (n *needs) addRecords(changes []store.Change) {
 		}
 		n.addRow(records, engine.RecordKey(c.Record.NS, c.Record.Key))
 		if c.Max > 0 && !c.Delete {
-			n.counts = append(n.counts, engine.MaxOf(c).Prefix())
+			n.counts = append(n.counts, engine.LimitedSet(c).Prefix())
 		}
 	}
 }

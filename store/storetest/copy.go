@@ -20,7 +20,7 @@ func RunMoves(t *testing.T, open func(t *testing.T) store.Store, move func(t *te
 	rapid.Check(t, func(rt *rapid.T) {
 		round++
 		m := newModel(rt, t, s, round)
-		left := 1 - round%moveEvery // one move in every tenth round, because a move costs more than all the rest
+		mayMove := round%moveEvery == 0 // one move in every tenth round, because a move costs more than all the rest
 		rt.Repeat(map[string]func(*rapid.T){
 			"put card":   m.putCard,
 			"withdraw":   m.withdraw,
@@ -30,14 +30,14 @@ func RunMoves(t *testing.T, open func(t *testing.T) store.Store, move func(t *te
 			"time":       m.advance,
 			"list cards": m.listCards,
 			"move": func(*rapid.T) {
-				if left > 0 {
-					left--
+				if mayMove {
+					mayMove = false
 					moves++
 					s = move(t, m.s)
 					m.s = s
 				}
 			},
-			"": m.compare,
+			"": m.compare, // after every other action
 		})
 	})
 	if moves == 0 && !t.Failed() {
