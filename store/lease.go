@@ -23,7 +23,7 @@ type Lease struct {
 	Fence uint64
 }
 
-// LeaseState is a lease that somebody holds.
+// LeaseState is a lease that a handle holds.
 type LeaseState struct {
 	Lease
 	Holder string    // name of the handle
@@ -36,7 +36,7 @@ type Leases interface {
 	// TTL returns how long a lease lasts if it is not renewed. 0 means that a lease lasts until its handle releases it
 	// or closes; then there is nothing to renew.
 	TTL() time.Duration
-	// Acquire takes the lease with this name, of 1 to 64 bytes. If this handle holds it already, Acquire extends it
+	// Acquire takes the lease with this name (1 to 64 bytes). If this handle holds it already, Acquire extends it
 	// until a TTL from now, and returns it. If another handle holds it, the error is ErrLeaseTaken.
 	Acquire(ctx context.Context, name string) (Lease, error)
 	// Renew extends leases of this handle until a TTL from now, and returns those that the handle has lost.
@@ -74,7 +74,7 @@ const (
 
 // Watcher reports the commits of other handles. A process knows its own commits; see [Observed].
 type Watcher interface {
-	// Watch returns a channel with a hint for each change in the namespaces that another handle commits, until ctx
+	// Watch returns a channel with a hint for each change that another handle commits in the namespaces, until ctx
 	// ends; then the channel is closed. Hints may repeat and may come in a different order from the commits. If hints
 	// were lost, the zero hint takes their place: then anything may have changed. So a reader must read the store
 	// itself.

@@ -49,8 +49,8 @@ func exportRows(ctx context.Context, tx *bbolt.Tx, put func(engine.Row) error) (
 	return n, err
 }
 
-// each calls fn for every row of b, and stops at the first error.
-func each(tx *bbolt.Tx, b bucket, fn func(k, v []byte) error) error {
+// forEachRow calls fn for every row of b, and stops at the first error.
+func forEachRow(tx *bbolt.Tx, b bucket, fn func(k, v []byte) error) error {
 	for row, err := range b.in(tx).from(nil, nil) {
 		if err == nil {
 			err = fn(row.key, row.value)
@@ -63,7 +63,7 @@ func each(tx *bbolt.Tx, b bucket, fn func(k, v []byte) error) error {
 }
 
 func exportCards(tx *bbolt.Tx, put func(engine.Row) error) error {
-	return each(tx, bucketCards, func(k, v []byte) error {
+	return forEachRow(tx, bucketCards, func(k, v []byte) error {
 		return put(engine.Row{Kind: engine.KindCard, Num: number(k), Value: v})
 	})
 }
@@ -72,7 +72,7 @@ func exportCards(tx *bbolt.Tx, put func(engine.Row) error) error {
 // from before the export need those tombstones, and the new database has no snapshots.
 func exportChanges(tx *bbolt.Tx, put func(engine.Row) error) error {
 	tombstones := make(map[uint64]int64) // when Sweep removes a change, by the number of the change
-	if err := each(tx, bucketExpiries, func(k, _ []byte) error {
+	if err := forEachRow(tx, bucketExpiries, func(k, _ []byte) error {
 		if k[8] == kindTombstone {
 			tombstones[number(k[9:])] = int64(binary.BigEndian.Uint64(k) ^ 1<<63)
 		}
@@ -81,7 +81,7 @@ func exportChanges(tx *bbolt.Tx, put func(engine.Row) error) error {
 		return err
 	}
 	ids := bucketIDs.in(tx)
-	return each(tx, bucketChanges, func(k, v []byte) error {
+	return forEachRow(tx, bucketChanges, func(k, v []byte) error {
 		change, err := engine.DecodeChange(number(k), v)
 		if err != nil {
 			return err
@@ -99,7 +99,7 @@ func exportChanges(tx *bbolt.Tx, put func(engine.Row) error) error {
 }
 
 func exportConvs(tx *bbolt.Tx, put func(engine.Row) error) error {
-	return each(tx, bucketConvs, func(k, v []byte) error {
+	return forEachRow(tx, bucketConvs, func(k, v []byte) error {
 		switch k[8] {
 		case convEntry:
 			return put(engine.Row{Kind: engine.KindEntry, Num: number(k[:8]), N: number(k[9:]), Value: v})
@@ -111,11 +111,11 @@ func exportConvs(tx *bbolt.Tx, put func(engine.Row) error) error {
 }
 
 func exportReplays(tx *bbolt.Tx, put func(engine.Row) error) error {
-	return each(tx, bucketReplays, func(_, v []byte) error { return put(engine.Row{Kind: engine.KindReplay, Value: v}) })
+	return forEachRow(tx, bucketReplays, func(_, v []byte) error { return put(engine.Row{Kind: engine.KindReplay, Value: v}) })
 }
 
 func exportRecords(tx *bbolt.Tx, put func(engine.Row) error) error {
-	return each(tx, bucketRecords, func(k, v []byte) error { return put(engine.Row{Kind: engine.KindRecord, Key: k, Value: v}) })
+	return forEachRow(tx, bucketRecords, func(k, v []byte) error { return put(engine.Row{Kind: engine.KindRecord, Key: k, Value: v}) })
 }
 
 // ImportPath returns the path of the file in which an import makes the database at path. While the file exists, the

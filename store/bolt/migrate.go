@@ -170,6 +170,7 @@ const (
 	copyLogEvery = 10 * time.Second // between two log lines about the progress
 )
 
+// create makes a bucket. sequence is the last number that the bucket has assigned.
 func (c *copier) create(b bucket, sequence uint64) {
 	if !c.begin() {
 		return

@@ -143,7 +143,7 @@ func (s *Store) openFile() error {
 	opts := &bbolt.Options{InitialMmapSize: max(s.cfg.InitialMmapSize, 0)}
 	db, err := openBolt(s.path, opts)
 	if errors.Is(err, syscall.ENOMEM) && opts.InitialMmapSize > 0 {
-		s.log.Warn("no address space to map ahead", slog.Int("bytes", opts.InitialMmapSize))
+		s.log.Warn("the system reserves no address space for a larger database file", slog.Int("bytes", opts.InitialMmapSize))
 		opts.InitialMmapSize = 0
 		db, err = openBolt(s.path, opts)
 	}

@@ -208,7 +208,7 @@ type expiries struct {
 	chunks atomic.Pointer[[]*expiryChunk]
 }
 
-const expiryChunkSize = 1 << 13
+const expiryChunkSize = 1 << 13 // slots
 
 type expiryChunk [expiryChunkSize]atomic.Int64
 

@@ -10,7 +10,7 @@ import (
 type Slot = uint32
 
 // fewMax is the length above which a posting list becomes a bitmap instead of a sorted slice. For fewer slots, spread
-// over a million, a bitmap takes about 1.5 KB.
+// over a million, a bitmap takes about 1.5 KB, and the slice at most 1 KB.
 const fewMax = 256
 
 // posting is the ascending set of the slots that carry one term. Index.mu guards it.

@@ -35,19 +35,19 @@ const maxKept = 4 << 20
 const prepared = "agentmesh prepared"
 
 // reset empties the pipeline, which is then for conn.
-func (s *pipeline) reset(conn *pgx.Conn) {
-	if cap(s.buf) > maxKept {
-		s.buf = nil
+func (p *pipeline) reset(conn *pgx.Conn) {
+	if cap(p.buf) > maxKept {
+		p.buf = nil
 	}
-	*s = pipeline{conn: conn, parsed: s.parsed[:0], buf: s.buf[:0]}
+	*p = pipeline{conn: conn, parsed: p.parsed[:0], buf: p.buf[:0]}
 	// Some poolers do not support prepared statements, so a user can turn them off.
 	if conn.Config().DefaultQueryExecMode != pgx.QueryExecModeCacheStatement {
 		return
 	}
 	data := conn.PgConn().CustomData()
-	if s.known, _ = data[prepared].(map[string]bool); s.known == nil {
-		s.known = make(map[string]bool)
-		data[prepared] = s.known
+	if p.known, _ = data[prepared].(map[string]bool); p.known == nil {
+		p.known = make(map[string]bool)
+		data[prepared] = p.known
 	}
 }
 
@@ -55,20 +55,20 @@ func (s *pipeline) reset(conn *pgx.Conn) {
 type argument func([]byte) []byte
 
 // add adds a statement. PostgreSQL infers the types of its arguments from its text.
-func (s *pipeline) add(sql string, arguments ...argument) {
+func (p *pipeline) add(sql string, arguments ...argument) {
 	var name string
-	if s.known != nil {
+	if p.known != nil {
 		name = fmt.Sprintf("agentmesh_%08x", crc32.ChecksumIEEE([]byte(sql)))
 	}
-	if name == "" || !s.known[name] && !slices.Contains(s.parsed, name) {
-		s.parsed = append(s.parsed, name)
-		s.message('P', func(b []byte) []byte { // Parse
+	if name == "" || !p.known[name] && !slices.Contains(p.parsed, name) {
+		p.parsed = append(p.parsed, name)
+		p.message('P', func(b []byte) []byte { // Parse
 			b = append(append(b, name...), 0)
 			b = append(append(b, sql...), 0)
 			return append(b, 0, 0) // no types of arguments
 		})
 	}
-	s.message('B', func(b []byte) []byte { // Bind
+	p.message('B', func(b []byte) []byte { // Bind
 		b = append(b, 0) // the unnamed portal
 		b = append(append(b, name...), 0)
 		b = append(b, 0, 1, 0, 1) // all arguments are binary
@@ -78,13 +78,13 @@ func (s *pipeline) add(sql string, arguments ...argument) {
 		}
 		return append(b, 0, 0) // all results are text
 	})
-	s.message('E', func(b []byte) []byte { return append(b, 0, 0, 0, 0, 0) }) // Execute: the unnamed portal, all rows
-	s.n++
+	p.message('E', func(b []byte) []byte { return append(b, 0, 0, 0, 0, 0) }) // Execute: the unnamed portal, all rows
+	p.n++
 }
 
 // message appends a message, whose length includes the four bytes of the length itself.
-func (s *pipeline) message(kind byte, body func([]byte) []byte) {
-	s.buf = appendSized(append(s.buf, kind), 4, body)
+func (p *pipeline) message(kind byte, body func([]byte) []byte) {
+	p.buf = appendSized(append(p.buf, kind), 4, body)
 }
 
 // appendSized appends the length of what body appends, plus extra, and then what body appends.
@@ -97,14 +97,14 @@ func appendSized(b []byte, extra int, body func([]byte) []byte) []byte {
 
 // run sends the pipeline. It calls executed with the number, from 0, and the tag of each statement that was executed.
 // An error that the server reported is a *pgconn.PgError.
-func (s *pipeline) run(ctx context.Context, executed func(i int, tag string)) (err error) {
-	s.message('S', func(b []byte) []byte { return b }) // Sync
-	server := s.conn.PgConn()
+func (p *pipeline) run(ctx context.Context, executed func(i int, tag string)) (err error) {
+	p.message('S', func(b []byte) []byte { return b }) // Sync
+	server := p.conn.PgConn()
 	if err := server.SyncConn(ctx); err != nil {
 		return err
 	}
-	if err := write(ctx, server.Conn(), s.buf); err != nil {
-		return errors.Join(err, s.conn.Close(ctx))
+	if err := write(ctx, server.Conn(), p.buf); err != nil {
+		return errors.Join(err, p.conn.Close(ctx))
 	}
 	for i := 0; ; {
 		message, received := server.ReceiveMessage(ctx)
@@ -113,10 +113,10 @@ func (s *pipeline) run(ctx context.Context, executed func(i int, tag string)) (e
 		}
 		switch m := message.(type) {
 		case *pgproto3.ParseComplete:
-			if s.known != nil {
-				s.known[s.parsed[0]] = true
+			if p.known != nil {
+				p.known[p.parsed[0]] = true
 			}
-			s.parsed = s.parsed[1:]
+			p.parsed = p.parsed[1:]
 		case *pgproto3.CommandComplete:
 			executed(i, string(m.CommandTag))
 			i++

@@ -171,7 +171,7 @@ func (t *txn) put(tb *table, key []byte, r row) {
 
 func (t *txn) drop(tb *table, key []byte) { t.cell(tb, key).now = nil }
 
-// dropEntries removes the entries of a conversation.
+// dropEntries removes the entries whose keys begin with prefix: those of one conversation.
 func (t *txn) dropEntries(prefix []byte) {
 	maps.DeleteFunc(t.cells[entries], func(key string, _ *cell) bool { return strings.HasPrefix(key, string(prefix)) })
 	t.cut = append(t.cut, prefix)
@@ -228,10 +228,10 @@ func (t *txn) note(ns, key string) { t.hints = append(t.hints, store.Hint{NS: ns
 
 func (t *txn) noteConv(key store.ConvKey) { t.note(store.WatchConversations, key.Peer+"/"+key.ID) }
 
-// flush adds the statements that write the changed rows to a pipeline.
-func (t *txn) flush(s *pipeline) {
+// flush adds to pipe the statements that write the changed rows.
+func (t *txn) flush(pipe *pipeline) {
 	for _, prefix := range t.cut {
-		s.add("delete from entries where key >= $1 and key < $2", bytesArgument(prefix), bytesArgument(prefixEnd(prefix)))
+		pipe.add("delete from entries where key >= $1 and key < $2", bytesArgument(prefix), bytesArgument(prefixEnd(prefix)))
 	}
 	for _, tb := range tables {
 		var inserted, updated []changed
@@ -248,13 +248,13 @@ func (t *txn) flush(s *pipeline) {
 			}
 		}
 		if len(removed) > 0 {
-			s.add(tb.remove, keysArgument(removed))
+			pipe.add(tb.remove, keysArgument(removed))
 		}
 		if len(updated) > 0 {
-			s.add(tb.update, columns(updated)...)
+			pipe.add(tb.update, columns(updated)...)
 		}
 		if len(inserted) > 0 {
-			s.add(tb.insert, columns(inserted)...)
+			pipe.add(tb.insert, columns(inserted)...)
 		}
 	}
 }

@@ -105,7 +105,7 @@ func (s *Store) listen(ctx context.Context, conn *pgx.Conn) {
 		if conn == nil {
 			var err error
 			if conn, err = s.connectListener(ctx); err != nil {
-				s.log.Warn("no notifications from the database; this process reads again instead", slog.Any("err", err))
+				s.log.Warn("no notifications from the database; until they come again, this process rereads its data", slog.Any("err", err))
 			}
 			s.watchers.Lose()
 		}
