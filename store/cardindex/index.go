@@ -59,9 +59,9 @@ func (ix *Index) Drop(s Slot, terms []string) {
 	ix.drop(s, terms)
 }
 
-// DropExpired is Drop for a card that has expired and may be renewed. During a dump, it leaves the card to the next
-// call. Otherwise the dump could contain the card under only some of its terms. A reader of the dump could not repair
-// that, because the change feed does not report an expiry.
+// DropExpired is Drop for an expired card. While [Index.Dump] runs, the card waits for the next call of DropExpired, and
+// stays if it is renewed before then. Otherwise the dump could contain the card under only some of its terms. A reader of
+// the dump could not repair that, because the change feed does not report that a card expired.
 func (ix *Index) DropExpired(s Slot, terms []string) {
 	ix.mu.Lock()
 	defer ix.mu.Unlock()
@@ -77,7 +77,7 @@ func (ix *Index) DropExpired(s Slot, terms []string) {
 	ix.expired = nil
 }
 
-// expiredCard is a card to drop, and when it expired.
+// expiredCard is a card to drop, with the time at which it expired.
 type expiredCard struct {
 	slot    Slot
 	terms   []string
@@ -114,8 +114,8 @@ func (ix *Index) change(s Slot, old, terms []string) {
 	}
 }
 
-// Diff yields the texts that are in only one of two sorted sets: with true if the text is only in old, and with false
-// if it is only in terms.
+// Diff yields the terms that are in only one of two sorted sets: with true if the term is only in old, and with false if
+// it is only in terms.
 func Diff(old, terms []string) func(yield func(bool, string) bool) {
 	return func(yield func(bool, string) bool) {
 		for len(old) > 0 || len(terms) > 0 {
@@ -137,15 +137,15 @@ func Diff(old, terms []string) func(yield func(bool, string) bool) {
 	}
 }
 
-// hasPrefix reports whether a text of a sorted set begins with prefix.
+// hasPrefix reports whether a term of a sorted set begins with prefix.
 func hasPrefix(terms []string, prefix string) bool {
 	i, _ := slices.BinarySearch(terms, prefix)
 	return i < len(terms) && strings.HasPrefix(terms[i], prefix)
 }
 
 const (
-	// maxMergedSlots and maxMergedTerms are the largest numbers of slots and terms of a prefix whose lists are merged
-	// for each query. The union of larger ranges is cached.
+	// maxMergedSlots and maxMergedTerms bound the prefixes whose lists are merged for each query. The union of a larger
+	// prefix is cached.
 	maxMergedSlots = 4096
 	maxMergedTerms = 1024
 
@@ -202,7 +202,7 @@ func (ix *Index) withPrefix(prefix string) *posting {
 	return &posting{many: union}
 }
 
-// expiries holds the time at which each slot stops being listed, in Unix nanoseconds. It is 0 for a slot that is not
+// expiries holds the time at which the card of each slot expires, in Unix nanoseconds. It is 0 for a slot that is not
 // listed. Only the writer calls set; get and each are safe for concurrent use.
 type expiries struct {
 	chunks atomic.Pointer[[]*expiryChunk]
@@ -240,7 +240,7 @@ func (e *expiries) set(s Slot, expires int64) {
 	chunks[i][s%expiryChunkSize].Store(expires)
 }
 
-// each yields the listed slots and the times at which they stop being listed.
+// each yields the listed slots and the times at which their cards expire.
 func (e *expiries) each(yield func(Slot, int64) bool) {
 	chunks := e.chunks.Load()
 	if chunks == nil {
@@ -265,5 +265,5 @@ func (ix *Index) Len() int {
 	return ix.all.len()
 }
 
-// Ends yields the listed slots and the times at which they stop being listed, in Unix nanoseconds.
+// Ends yields the listed slots and the times at which their cards expire, in Unix nanoseconds.
 func (ix *Index) Ends(yield func(Slot, int64) bool) { ix.expires.each(yield) }

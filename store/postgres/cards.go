@@ -20,7 +20,7 @@ type cardStore struct{ s *Store }
 // Cards implements [store.Store].
 func (s *Store) Cards() store.Cards { return cardStore{s} }
 
-// feedLine is the value of a row in the table changes: the newest change of an id, and what other processes must remove
+// feedLine is the value of a row of the table named changes: the newest change of an id, and what other processes must remove
 // from their indexes because of this change and earlier ones.
 type feedLine struct {
 	At        time.Time `json:"at"`

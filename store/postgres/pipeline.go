@@ -16,7 +16,7 @@ import (
 )
 
 // pipeline is a list of statements, encoded as messages of the PostgreSQL protocol in one buffer, which is sent in one
-// write. A batch of pgx would copy each value through three buffers, and allocate them again for each group.
+// write. A batch of pgx would copy each value through three buffers, and allocate them again for each commit.
 //
 // Nothing is read until everything is written. So the answers must fit into the buffers of the connection, or else each
 // side would wait for the other. The answer to a statement that returns no rows is only a few bytes.
@@ -34,7 +34,7 @@ const maxKept = 4 << 20
 // prepared is the key, in the custom data of a connection, of the names of its prepared statements.
 const prepared = "agentmesh prepared"
 
-// reset empties the pipeline, which is then for conn.
+// reset empties the pipeline and prepares it for conn.
 func (p *pipeline) reset(conn *pgx.Conn) {
 	if cap(p.buf) > maxKept {
 		p.buf = nil
@@ -65,7 +65,7 @@ func (p *pipeline) add(sql string, arguments ...argument) {
 		p.message('P', func(b []byte) []byte { // Parse
 			b = append(append(b, name...), 0)
 			b = append(append(b, sql...), 0)
-			return append(b, 0, 0) // no types of arguments
+			return append(b, 0, 0) // no argument types are given
 		})
 	}
 	p.message('B', func(b []byte) []byte { // Bind
@@ -107,9 +107,9 @@ func (p *pipeline) run(ctx context.Context, executed func(i int, tag string)) (e
 		return errors.Join(err, p.conn.Close(ctx))
 	}
 	for i := 0; ; {
-		message, received := server.ReceiveMessage(ctx)
-		if received != nil {
-			return errors.Join(err, received)
+		message, receiveErr := server.ReceiveMessage(ctx)
+		if receiveErr != nil {
+			return errors.Join(err, receiveErr)
 		}
 		switch m := message.(type) {
 		case *pgproto3.ParseComplete:
@@ -128,7 +128,7 @@ func (p *pipeline) run(ctx context.Context, executed func(i int, tag string)) (e
 	}
 }
 
-// write writes all of b before ctx ends.
+// write writes all of b before the deadline of ctx.
 func write(ctx context.Context, conn net.Conn, b []byte) error {
 	deadline, _ := ctx.Deadline()
 	if err := conn.SetWriteDeadline(deadline); err != nil {
@@ -150,7 +150,7 @@ func bytesArgument[T []byte | string](v T) argument {
 	return func(b []byte) []byte { return append(b, v...) }
 }
 
-// array returns an argument with n elements of a type. element appends the element with this index.
+// array returns an argument with n elements of a type. element appends the element with the given index.
 func array(oid uint32, n int, element func([]byte, int) []byte) argument {
 	return func(b []byte) []byte {
 		b = append(b, 0, 0, 0, 1, 0, 0, 0, 0) // one dimension, no nulls

@@ -24,7 +24,7 @@ func testCancel(t *testing.T, s store.Store) {
 	wantErr(t, "Get", err, store.ErrNotFound)
 }
 
-func testPing(t *testing.T, s store.Store) {
+func testClose(t *testing.T, s store.Store) {
 	wantOK(t, "Ping", s.Ping(t.Context()))
 	wantOK(t, "Close", s.Close())
 	wantOK(t, "second Close", s.Close())
@@ -111,6 +111,6 @@ func testBounds(t *testing.T, s store.Store) {
 		wantMistake(t, name, err)
 	}
 	if _, err := s.Cards().Get(t.Context(), "am_a", t0); !errors.Is(err, store.ErrNotFound) {
-		t.Errorf("Get = %v after refusals only", err)
+		t.Errorf("Get = %v, although every Put of this card was refused", err)
 	}
 }

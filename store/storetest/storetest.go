@@ -100,7 +100,7 @@ func hash(text string) [32]byte { return sha256.Sum256([]byte(text)) }
 
 var storeTests = []scenario{
 	{"canceled context does nothing", testCancel},
-	{"ping and close", testPing},
+	{"ping and close", testClose},
 	{"slices are not shared", testSlices},
 	{"bounds", testBounds},
 }
