@@ -209,7 +209,7 @@ func appendString(dst []byte, s string, f Form) []byte {
 	return append(dst, '"')
 }
 
-// needsEscape reports whether only f escapes r, and not RFC 8785. DEL is ASCII, but Python writes it as \u007f.
+// needsEscape reports whether f escapes r although RFC 8785 does not. DEL is ASCII, but Python writes it as \u007f.
 func needsEscape(f Form, r rune) bool {
 	if f != HTML {
 		return r > '~'

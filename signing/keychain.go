@@ -22,7 +22,7 @@ type KeyChain []*PublicKey
 const chainSkew = 5 * time.Minute
 
 // ParseKeyChain reads metadata.key_chain of a card and checks every signature in it (AM-2). The text is up to
-// [MaxKeyChain] links with a space between them. A link is four fields with a comma between them: the old key and the
+// [MaxKeyChain] links, separated by spaces. A link is four fields, separated by commas: the old key and the
 // new key, both as base64 of their text on a card, the time, and the old key's signature over [successionText]. Each
 // old key must be usable at the time of its link; it may expire later.
 func ParseKeyChain(id wire.AgentID, text string, now time.Time) (KeyChain, error) {

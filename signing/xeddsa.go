@@ -12,9 +12,9 @@ import (
 )
 
 // xeddsaScheme verifies with an age key. An age recipient is a Montgomery u-coordinate, which belongs to two Ed25519
-// points with opposite signs. XEdDSA (Perrin 2016) verifies with the point whose sign is zero, so its signer negates
+// points with opposite signs. XEdDSA (Perrin 2016) verifies with the point whose sign is zero, so a signer negates
 // the scalar if necessary. libsignal keeps the scalar and sends the sign in the top bit of the signature. We accept
-// both, and sign in the form of the paper. Encryption and signatures with the same age key are for compatibility, and
+// both, and make signatures in the form of the paper. Encryption and signatures with the same age key are for compatibility, and
 // not recommended (AM-10).
 type xeddsaScheme struct {
 	keys [2]verifyKey // indexed by the sign bit
@@ -70,7 +70,7 @@ func (s xeddsaScheme) prepare(signature string, _ Window, _ time.Time) (func([]b
 
 func (s xeddsaScheme) usable(time.Time) error { return nil }
 
-// signXEdDSA signs with an X25519 private key as in the paper: A has the sign zero, and the nonce comes from the 64
+// signXEdDSA signs with an X25519 private key as in the paper: the sign bit of A is zero, and the nonce comes from the 64
 // random bytes z.
 func signXEdDSA(private, data, z []byte) ([]byte, error) {
 	k, err := edwards25519.NewScalar().SetBytesWithClamping(private)

@@ -11,7 +11,7 @@
 //   - A unit checks every precondition before its first write. A refusal fails that unit alone, never another unit
 //     that shares a commit with it.
 //   - A method that writes returns nil only after the write is durable.
-//   - The caller passes the time as now. An entry is absent from its Expires on, whether or not [Store.Sweep] has
+//   - The caller passes the time as now. From its Expires on, an entry is absent, whether or not [Store.Sweep] has
 //     run; Sweep only reclaims space. A zero Expires means never. An entry that takes the place of an expired one
 //     inherits nothing from it.
 //   - Revisions are opaque and grow. If a compare-and-set fails with [ErrConflict], read again and decide again.
@@ -269,7 +269,7 @@ type Step struct {
 	// Append adds these entries to the transcript of Conv, which must be set.
 	Append []Entry
 	// Replay is the record of an accepted message. If a live record has the same Sender and MessageID, the step is not
-	// applied: if its Digest is the same, Apply returns Dup with the stored record, otherwise ErrMismatch.
+	// applied: if the Digest is the same too, Apply returns Dup with the stored record, otherwise ErrMismatch.
 	Replay *Replay
 	// Answer replaces the status and the answer of an existing record, whose Digest must match (or ErrMismatch). If the
 	// record does not exist, Answer is ignored.

@@ -71,6 +71,7 @@ func (s *Store) removeTempCopies() error {
 	return nil
 }
 
+// backup copies the database to f, and then copies f to w.
 func (s *Store) backup(ctx context.Context, f *os.File, w io.Writer) (int64, error) {
 	err := s.view(ctx, func(tx *bbolt.Tx) error {
 		if err := s.checkRoom(tx.Size()); err != nil {

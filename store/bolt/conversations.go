@@ -165,16 +165,16 @@ func (s steps) Conversations(ctx context.Context, term string, before uint64, li
 	return page, nil
 }
 
-// convSeqs yields the seqs below before of the conversations that carry term (all if term is empty), newest first. For
-// damaged rows it yields errors.
-func convSeqs(tx *bbolt.Tx, term string, before uint64) iter.Seq2[[]byte, error] {
+// convSeqs yields the seqs of the conversations that carry term (all if term is empty) and whose seq is below end, newest
+// first. For damaged rows it yields errors.
+func convSeqs(tx *bbolt.Tx, term string, end uint64) iter.Seq2[[]byte, error] {
 	rows, prefix := bucketConvs.in(tx), []byte(nil)
 	if term != "" {
 		rows, prefix = bucketConvTerms.in(tx), engine.Key2(nil, term)
 	}
 	return func(yield func([]byte, error) bool) {
 		c := rows.b.Cursor()
-		for from := u64(before); ; {
+		for from := u64(end); ; {
 			start := append(bytes.Clone(prefix), from...)
 			next, stored := c.Seek(start)
 			k, stored, err := rows.before(c, start, prefix, next, stored, false)

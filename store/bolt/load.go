@@ -75,16 +75,16 @@ func (s *Store) buildIndex(ctx context.Context) error {
 	return nil
 }
 
-// gather adds to part the cards whose seq is at least from and less than to, except damaged ones.
-func (s *Store) gather(ctx context.Context, part *cardindex.Part, from, to uint64) error {
+// gather adds to part the cards whose seq is at least first and less than end, except damaged ones.
+func (s *Store) gather(ctx context.Context, part *cardindex.Part, first, end uint64) error {
 	p := newProgress(s.log, "build the card index", "percent", 100)
 	var terms [][]byte
 	return s.db.View(func(tx *bbolt.Tx) error {
-		for row, err := range bucketCards.in(tx).from(u64(from), nil) {
+		for row, err := range bucketCards.in(tx).from(u64(first), nil) {
 			seq := number(row.key)
 			var head engine.CardHead
 			if err == nil {
-				if seq >= to {
+				if seq >= end {
 					break
 				}
 				head, err = engine.DecodeCardHead(terms[:0], seq, row.value)
@@ -101,8 +101,8 @@ func (s *Store) gather(ctx context.Context, part *cardindex.Part, from, to uint6
 				if ctx.Err() != nil {
 					return ctx.Err()
 				}
-				if from == 0 { // the parts are equally large, so the first one stands for all
-					p.note(int64(100 * seq / to))
+				if first == 0 { // the parts are equally large, so the first one stands for all
+					p.note(int64(100 * seq / end))
 				}
 			}
 			part.Add(cardindex.Slot(seq), head.Expires, head.Terms)

@@ -72,14 +72,14 @@ func (x *liveIndex) build(ctx context.Context) error {
 	return readError(ctx, err)
 }
 
-// gather adds to part the cards whose seq is at least from and less than to, except those that cannot be decoded from
+// gather adds to part the cards whose seq is at least first and less than end, except those that cannot be decoded from
 // headSize bytes. It returns the numbers of these.
-func (x *liveIndex) gather(ctx context.Context, part *cardindex.Part, from, to int64) (long []int64, err error) {
+func (x *liveIndex) gather(ctx context.Context, part *cardindex.Part, first, end int64) (long []int64, err error) {
 	var num int64
 	var head pgtype.DriverBytes // not copied, so valid only until the next row
 	var terms [][]byte
 	err = forEachRow(ctx, x.s.pool, "select num, substr(value, 1, $1) from cards where num >= $2 and num < $3 order by num",
-		[]any{headSize, from, to}, []any{&num, &head}, func() error {
+		[]any{headSize, first, end}, []any{&num, &head}, func() error {
 			card, err := engine.DecodeCardHead(terms[:0], uint64(num), head)
 			terms = card.Terms
 			switch {

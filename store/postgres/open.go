@@ -80,11 +80,11 @@ type Store struct {
 	damage  *engine.DamageLog
 	pool    *pgxpool.Pool
 	// leasePool has the connection for leases, which must not wait behind reads that use all connections of pool.
-	leasePool *pgxpool.Pool
-	listener  *pgx.ConnConfig
-	writer    *writer
-	index     *liveIndex
-	watchers  local.Watchers
+	leasePool    *pgxpool.Pool
+	listenConfig *pgx.ConnConfig // for the connection of notifications
+	writer       *writer
+	index        *liveIndex
+	watchers     local.Watchers
 
 	stop    context.CancelFunc // ends the listener
 	stopped sync.WaitGroup
@@ -98,31 +98,31 @@ func Open(ctx context.Context, cfg Config) (_ *Store, err error) {
 	defer func() { err = classifyOpen(err) }()
 	cfg = cfg.withDefaults()
 	s := &Store{cfg: cfg, id: rand.Text(), log: cfg.Log, damage: engine.NewDamageLog(cfg.Log, "restore a backup of the database")}
-	pool, err := pgxpool.ParseConfig(cfg.URL)
+	poolConfig, err := pgxpool.ParseConfig(cfg.URL)
 	if err != nil {
 		return nil, fmt.Errorf("read the connection string of the database: %w", err)
 	}
-	listener, err := pgxpool.ParseConfig(cfg.ListenURL) // it may have parameters of the pool too
+	listenConfig, err := pgxpool.ParseConfig(cfg.ListenURL) // it may have parameters of the pool too
 	if err != nil {
 		return nil, fmt.Errorf("read the connection string for notifications: %w", err)
 	}
-	s.listener = listener.ConnConfig
-	pool.BeforeConnect = func(_ context.Context, c *pgx.ConnConfig) error { s.prepare(c); return nil }
-	if pool.MaxConnLifetime > 5*time.Minute { // so that no connection to a former primary stays
-		pool.MaxConnLifetime, pool.MaxConnLifetimeJitter = 5*time.Minute, 30*time.Second
+	s.listenConfig = listenConfig.ConnConfig
+	poolConfig.BeforeConnect = func(_ context.Context, c *pgx.ConnConfig) error { s.prepare(c); return nil }
+	if poolConfig.MaxConnLifetime > 5*time.Minute { // so that no connection to a former primary stays
+		poolConfig.MaxConnLifetime, poolConfig.MaxConnLifetimeJitter = 5*time.Minute, 30*time.Second
 	}
-	for _, c := range []*pgx.ConnConfig{pool.ConnConfig, s.listener} {
+	for _, c := range []*pgx.ConnConfig{poolConfig.ConnConfig, s.listenConfig} {
 		if c.ConnectTimeout == 0 {
 			c.ConnectTimeout = connectFor
 		}
 	}
-	pool.ShouldPing, pool.BeforeClose = s.isGone, hangUp
-	if s.pool, err = pgxpool.NewWithConfig(ctx, pool); err != nil {
+	poolConfig.ShouldPing, poolConfig.BeforeClose = s.isGone, hangUp
+	if s.pool, err = pgxpool.NewWithConfig(ctx, poolConfig); err != nil {
 		return nil, fmt.Errorf("connect to the database: %w", err)
 	}
-	leases := pool.Copy()
-	leases.MinConns, leases.MinIdleConns, leases.MaxConns = 0, 0, 1
-	if s.leasePool, err = pgxpool.NewWithConfig(ctx, leases); err != nil {
+	leaseConfig := poolConfig.Copy()
+	leaseConfig.MinConns, leaseConfig.MinIdleConns, leaseConfig.MaxConns = 0, 0, 1
+	if s.leasePool, err = pgxpool.NewWithConfig(ctx, leaseConfig); err != nil {
 		s.pool.Close()
 		return nil, fmt.Errorf("connect to the database: %w", err)
 	}

@@ -23,7 +23,7 @@ const (
 // sweeps lists the tables whose rows can expire, each with a function that sweeps one row that is due.
 var sweeps = []struct {
 	table *table
-	look  func(t *txn, key []byte, r row, now time.Time) error
+	sweep func(t *txn, key []byte, r row, now time.Time) error
 }{
 	{records, sweepRecord},
 	{replays, sweepReplay},
@@ -38,19 +38,19 @@ func (s *Store) Sweep(ctx context.Context, now time.Time, limit int) (int, error
 		return 0, engine.ErrLimit
 	}
 	at, done := engine.Nanos(now), 0
-	for _, sweep := range sweeps {
+	for _, kind := range sweeps {
 		for done < limit {
 			chunk, n := min(sweepChunk, limit-done), 0
 			var keys [][]byte
 			var key, value []byte
 			var need needs
-			err := s.query(ctx, sweep.table.due(), []any{at, chunk}, []any{&key, &value}, func() error {
+			err := s.query(ctx, kind.table.due(), []any{at, chunk}, []any{&key, &value}, func() error {
 				keys = append(keys, key)
-				need.addDue(sweep.table, key, value)
+				need.addDue(kind.table, key, value)
 				return nil
 			})
 			if err == nil && len(keys) > 0 {
-				err = s.sweepRows(ctx, sweep.table, keys, need, now, &n, sweep.look)
+				err = s.sweepRows(ctx, kind.table, keys, need, now, &n, kind.sweep)
 			}
 			if err != nil {
 				return done, fmt.Errorf("sweep: %w", err)
@@ -79,9 +79,9 @@ func (n *needs) addDue(tb *table, key, value []byte) {
 	}
 }
 
-// sweepRows calls look for each row with one of these keys that is still due, and sets *n to the number of calls.
+// sweepRows calls sweepRow with each row that has one of these keys and is still due. It sets *n to the number of calls.
 // Damaged rows stay in place.
-func (s *Store) sweepRows(ctx context.Context, tb *table, keys [][]byte, need needs, now time.Time, n *int, look func(*txn, []byte, row, time.Time) error) error {
+func (s *Store) sweepRows(ctx context.Context, tb *table, keys [][]byte, need needs, now time.Time, n *int, sweepRow func(*txn, []byte, row, time.Time) error) error {
 	return s.writer.do(ctx, need, func(t *txn) (func() error, error) {
 		*n = 0
 		return func() error {
@@ -94,7 +94,7 @@ func (s *Store) sweepRows(ctx context.Context, tb *table, keys [][]byte, need ne
 					continue
 				}
 				*n++
-				if err = look(t, key, *r, now); errors.Is(err, store.ErrDamaged) {
+				if err = sweepRow(t, key, *r, now); errors.Is(err, store.ErrDamaged) {
 					s.damage.Note("left in place by a sweep", err)
 					again := *r
 					again.due, err = engine.Nanos(now.Add(damagedAgain)), nil

@@ -81,7 +81,7 @@ func (s *Store) Watch(ctx context.Context, namespaces ...string) <-chan store.Hi
 func (s *Store) connectListener(ctx context.Context) (*pgx.Conn, error) {
 	ctx, cancel := context.WithTimeout(ctx, acquireFor)
 	defer cancel()
-	cfg := s.listener.Copy()
+	cfg := s.listenConfig.Copy()
 	cfg.RuntimeParams["application_name"] = "agentmesh/" + s.cfg.Name + instanceMark(s.channel)
 	s.prepare(cfg)
 	conn, err := pgx.ConnectConfig(ctx, cfg)

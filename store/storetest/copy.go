@@ -37,7 +37,7 @@ func RunMoves(t *testing.T, open func(t *testing.T) store.Store, move func(t *te
 					m.s = s
 				}
 			},
-			"": m.compare, // after every other action
+			"": m.compare, // rapid calls it after each action
 		})
 	})
 	if moves == 0 && !t.Failed() {

@@ -32,7 +32,7 @@ func testModel(t *testing.T, open func(t *testing.T) store.Store) {
 			"forget":     m.forget,
 			"time":       m.advance,
 			"list cards": m.listCards,
-			"":           m.compare, // after every other action
+			"":           m.compare, // rapid calls it after each action
 		})
 	})
 }

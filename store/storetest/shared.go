@@ -13,8 +13,8 @@ import (
 	"github.com/agentmesh/agentmesh/store"
 )
 
-// handles is how many handles RunShared opens on one data set.
-const handles = 3
+// handleCount is how many handles RunShared opens on one data set.
+const handleCount = 3
 
 // Shared is a data set that several handles can have open.
 type Shared struct {
@@ -30,7 +30,7 @@ func RunShared(t *testing.T, open func(t *testing.T, ttl time.Duration) Shared) 
 	Run(t, func(t *testing.T) store.Store {
 		shared := open(t, time.Minute)
 		s := &roundRobin{close: shared.Close}
-		for i := range handles {
+		for i := range handleCount {
 			s.handles = append(s.handles, shared.Handle(fmt.Sprint("handle ", i)))
 		}
 		s.Store = s.handles[0]
@@ -178,7 +178,7 @@ func testHolders(t *testing.T, shared Shared, ttl time.Duration) {
 	var all sync.WaitGroup
 	var wrote atomic.Int64
 	end := time.Now().Add(8 * ttl)
-	for i := range handles {
+	for i := range handleCount {
 		s := shared.Handle(fmt.Sprint("handle ", i))
 		all.Go(func() {
 			for n := 0; time.Now().Before(end); n++ {
@@ -221,7 +221,7 @@ func testHolders(t *testing.T, shared Shared, ttl time.Duration) {
 		})
 	}
 	all.Wait()
-	if wrote.Load() < handles {
+	if wrote.Load() < handleCount {
 		t.Errorf("only %d units were written", wrote.Load())
 	}
 }
@@ -353,7 +353,7 @@ func testSlowReader(t *testing.T, shared Shared, _ time.Duration) {
 func testFeedRace(t *testing.T, shared Shared, _ time.Duration) {
 	const each = 60
 	var writers sync.WaitGroup
-	for i := range handles {
+	for i := range handleCount {
 		s := shared.Handle(fmt.Sprint("handle ", i))
 		writers.Go(func() {
 			for n := range each {
@@ -387,8 +387,8 @@ func testFeedRace(t *testing.T, shared Shared, _ time.Duration) {
 		default:
 		}
 	}
-	if len(seen) != handles*each {
-		t.Errorf("the reader saw %d of %d cards", len(seen), handles*each)
+	if len(seen) != handleCount*each {
+		t.Errorf("the reader saw %d of %d cards", len(seen), handleCount*each)
 	}
 }
 
