@@ -106,7 +106,7 @@ func liveCardsByCount(tx *bbolt.Tx, key string, now time.Time) iter.Seq2[uint64,
 				yield(0, err)
 				return
 			}
-			seq := row.key[16:]
+			seq := row.key[16:] // see countKey
 			card, err := cards.get(seq)
 			if (err != nil || engine.IsCardLive(card, now)) && !yield(number(seq), nil) {
 				return

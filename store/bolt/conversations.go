@@ -26,7 +26,7 @@ const (
 	convRow                // the conversation itself
 )
 
-// convRowKey returns a key in bucket convs.
+// convRowKey returns a key in bucket convs: seq (8 bytes), kind (1 byte) and rest, such as the number of an entry.
 func convRowKey(seq []byte, kind byte, rest []byte) []byte {
 	return append(append(append(make([]byte, 0, 9+len(rest)), seq...), kind), rest...)
 }

@@ -26,6 +26,7 @@ func replayPart(t time.Time) uint32 {
 	return uint32(min(max(t.Unix()/int64(replayPartLength/time.Second), 0), math.MaxUint32-1))
 }
 
+// replayKey returns a key in bucket replays: part (4 bytes) and hash.
 func replayKey(part uint32, hash []byte) []byte {
 	return append(binary.BigEndian.AppendUint32(make([]byte, 0, 20), part), hash...)
 }

@@ -13,18 +13,18 @@ import (
 	"github.com/agentmesh/agentmesh/store"
 )
 
-// The bounds of the calls of package store, in bytes or numbers.
+// The bounds of the calls of package store.
 const (
-	maxID         = 512
-	maxTerm       = 1024
-	maxCounts     = 4
-	maxNS         = 64
-	maxKey        = 512
-	maxRecordTerm = 512
-	maxListTerms  = 4
+	maxID         = 512    // bytes of a card's id, a sender, or an id of a conversation or message
+	maxTerm       = 1024   // bytes of a card's term
+	maxCounts     = 4      // Counts of a card
+	maxNS         = 64     // bytes of a namespace
+	maxKey        = 512    // bytes of a record's key
+	maxRecordTerm = 512    // bytes of a term of a record or conversation
+	maxListTerms  = 4      // terms of a record or conversation
 	maxQuota      = 10_000 // the largest Max of a change
 	maxPage       = 1000   // the largest Limit of a store.CardQuery
-	maxPrefixes   = 4      // of a store.CardQuery
+	maxPrefixes   = 4      // Prefixes of a store.CardQuery
 )
 
 // ErrLimit means that the limit of a call is less than 1.

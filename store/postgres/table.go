@@ -16,8 +16,8 @@ type row struct {
 // table is a table of rows with the statements that read and write them. Each statement has a fixed number of
 // arguments, so that it is prepared once for each connection.
 type table struct {
-	name    string
-	derived bool // the rows are derived from rows of other tables, whose locks protect them
+	name      string
+	dependent bool // the rows belong to rows of other tables, whose locks protect them
 
 	lock, read, insert, update, remove string
 }
@@ -26,12 +26,13 @@ type table struct {
 // copies of the same message, the second waits for the conversation. Counters come after the other locked tables,
 // because every group that changes cards locks the counters until its commit.
 var (
-	convs       = newTable("convs", false)
-	replays     = newTable("replays", false)
-	records     = newTable("records", false)
-	cards       = newTable("cards", false)
-	changes     = newTable("changes", false)
-	counters    = newTable("counters", false)
+	convs    = newTable("convs", false)
+	replays  = newTable("replays", false)
+	records  = newTable("records", false)
+	cards    = newTable("cards", false)
+	changes  = newTable("changes", false)
+	counters = newTable("counters", false)
+	// entries and the tables after it are dependent.
 	entries     = newTable("entries", true)
 	convTerms   = newTable("conv_terms", true)
 	recordTerms = newTable("record_terms", true)
@@ -40,17 +41,17 @@ var (
 	tables []*table
 )
 
-func newTable(name string, derived bool) *table {
+func newTable(name string, dependent bool) *table {
 	const rows = "unnest($1::bytea[]), unnest($2::bigint[]), unnest($3::bigint[]), unnest($4::bytea[])"
 	t := &table{
-		name: name, derived: derived,
+		name: name, dependent: dependent,
 		lock:   "select key, num, due, value from " + name + " where key = any($1) order by key for update",
 		read:   "select num, due, value from " + name + " where key = $1",
 		insert: "insert into " + name + " (key, num, due, value) select " + rows,
 		update: fmt.Sprintf("update %s t set num = r.num, due = r.due, value = r.value from (select %s) r (key, num, due, value) where t.key = r.key", name, rows),
 		remove: "delete from " + name + " where key = any($1)",
 	}
-	if derived {
+	if dependent {
 		t.insert += " on conflict (key) do update set num = excluded.num, due = excluded.due, value = excluded.value"
 	}
 	tables = append(tables, t)

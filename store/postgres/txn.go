@@ -161,7 +161,7 @@ func (t *txn) cell(tb *table, key []byte) *cell {
 	return c
 }
 
-// put writes a row. If the table is not derived, the row must have been read before.
+// put writes a row. If the table is not dependent, the row must have been read before.
 func (t *txn) put(tb *table, key []byte, r row) {
 	if r.value == nil {
 		r.value = []byte{} // the column is never null
@@ -238,7 +238,7 @@ func (t *txn) flush(pipe *pipeline) {
 		var removed []string
 		for _, key := range slices.Sorted(maps.Keys(t.cells[tb])) {
 			switch c := t.cells[tb][key]; {
-			case c.old == c.now && (c.now != nil || !tb.derived): // unchanged; only derived rows are dropped without being read
+			case c.old == c.now && (c.now != nil || !tb.dependent): // unchanged; only dependent rows are dropped without being read
 			case c.now == nil:
 				removed = append(removed, key)
 			case c.old == nil:

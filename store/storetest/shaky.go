@@ -92,25 +92,25 @@ type shakySteps struct {
 	s *Shaky
 }
 
-func (t shakySteps) Apply(ctx context.Context, step store.Step) (store.Applied, error) {
-	if err := t.s.enter(); err != nil {
+func (w shakySteps) Apply(ctx context.Context, step store.Step) (store.Applied, error) {
+	if err := w.s.enter(); err != nil {
 		return store.Applied{}, err
 	}
-	return t.Steps.Apply(ctx, step)
+	return w.Steps.Apply(ctx, step)
 }
 
-func (t shakySteps) FindReplay(ctx context.Context, sender, messageID string, now time.Time) (store.Replay, error) {
-	if err := t.s.enter(); err != nil {
+func (w shakySteps) FindReplay(ctx context.Context, sender, messageID string, now time.Time) (store.Replay, error) {
+	if err := w.s.enter(); err != nil {
 		return store.Replay{}, err
 	}
-	return t.Steps.FindReplay(ctx, sender, messageID, now)
+	return w.Steps.FindReplay(ctx, sender, messageID, now)
 }
 
-func (t shakySteps) Conversation(ctx context.Context, key store.ConvKey, now time.Time) (store.Conversation, error) {
-	if err := t.s.enter(); err != nil {
+func (w shakySteps) Conversation(ctx context.Context, key store.ConvKey, now time.Time) (store.Conversation, error) {
+	if err := w.s.enter(); err != nil {
 		return store.Conversation{}, err
 	}
-	return t.Steps.Conversation(ctx, key, now)
+	return w.Steps.Conversation(ctx, key, now)
 }
 
 type shakyRecords struct {
