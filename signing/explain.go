@@ -169,13 +169,13 @@ type habits [7]byte
 
 // The rows of habitTable.
 const (
-	orderHabit = iota // the order of keys
-	spaceHabit        // white space between tokens
-	placeHabit        // what the signer puts in the place of the signature
-	partHabit         // which part of the message the signer signs
-	escapeHabit       // which characters are escaped
-	numberHabit       // how numbers are written
-	hashHabit         // how the bytes are hashed before they are signed
+	orderHabit  = iota // the order of keys
+	spaceHabit         // white space between tokens
+	placeHabit         // what the signer puts in the place of the signature
+	partHabit          // which part of the message the signer signs
+	escapeHabit        // which characters are escaped
+	numberHabit        // how numbers are written
+	hashHabit          // how the bytes are hashed before they are signed
 )
 
 // habitTable has the known variants of each habit, each with a weight and the text of the mistake. The first variant of
