@@ -42,16 +42,17 @@ type Mail struct {
 	Call    bool                `json:"call,omitempty"` // an A2A call (package a2arelay), not a message
 	Created time.Time           `json:"created_at"`
 
-	// Networks are the networks around the source From of a call, narrowest first, at most maxNetworks. Each may use
-	// twice as much of the mailbox as the next narrower one (AM-42).
+	// Networks is for a call, whose From is the source of the caller, such as an address: the networks that contain the
+	// source, narrowest first, at most maxNetworks. Each may use twice as much of the mailbox as the next narrower one
+	// (AM-42).
 	Networks []wire.AgentID `json:"networks,omitempty"`
 }
 
 const maxNetworks = 2 // of a Mail
 
-// Counts counts in memory the mail that waits in mailboxes. A message is counted before it is stored and under a lock,
-// so the limits hold for concurrent senders. A flood beyond a limit causes no store access. Counts is safe for
-// concurrent use.
+// Counts keeps in memory the number and size of the messages that wait in mailboxes. A message is counted before it
+// is stored and under a lock, so the limits hold for concurrent senders. A flood beyond a limit causes no store
+// access. Counts is safe for concurrent use.
 type Counts struct {
 	mu     sync.Mutex
 	loaded bool               // the counts include the stored mail
@@ -60,7 +61,7 @@ type Counts struct {
 	mails  map[string]counted // by the key of the message in the store
 	all    Usage              // of all mailboxes together
 	boxes  map[agent]Usage
-	shares map[senderInBox]Usage
+	shares map[share]Usage
 }
 
 // counted is what the counts keep of a Mail.
@@ -83,25 +84,24 @@ func newCounted(m Mail) counted {
 	return c
 }
 
-// sources returns the shares of the mailbox that the message uses: its sender's share and, for a call, the shares of
-// the networks around the sender.
-func (m counted) sources() []senderInBox {
-	sources := []senderInBox{{m.box, m.from}}
+// senderShares returns the share of the message's sender and, for a call, the shares of the networks around the sender.
+func (m counted) senderShares() []share {
+	shares := []share{{m.box, m.from}}
 	for _, network := range m.networks {
 		if network != (agent{}) {
-			sources = append(sources, senderInBox{m.box, network})
+			shares = append(shares, share{m.box, network})
 		}
 	}
-	return sources
+	return shares
 }
 
-// parts returns the parts of the mailbox in which the message is counted: its sources and, for a call, anyCaller.
-func (m counted) parts() []senderInBox {
-	parts := m.sources()
+// allShares returns the shares in which the message is counted: its senderShares and, for a call, that of anyCaller.
+func (m counted) allShares() []share {
+	shares := m.senderShares()
 	if m.call {
-		parts = append(parts, senderInBox{m.box, anyCaller})
+		shares = append(shares, share{m.box, anyCaller})
 	}
-	return parts
+	return shares
 }
 
 // Usage is a number of messages and their size in bytes.
@@ -111,10 +111,12 @@ func (u Usage) with(m counted) Usage    { return Usage{u.N + 1, u.Size + int(m.s
 func (u Usage) without(m counted) Usage { return Usage{u.N - 1, u.Size - int(m.size)} }
 func (u Usage) exceeds(max Usage) bool  { return u.N > max.N || u.Size > max.Size }
 
-// senderInBox is the part of a mailbox that a sender or a network uses. from is "" for strangers, anyCaller for calls.
-type senderInBox struct{ box, from agent }
+// share is the part of a mailbox that a sender or a network uses. from is "" for all senders without a card together,
+// and anyCaller for all calls together.
+type share struct{ box, from agent }
 
-// mailboxLimit returns how much a mailbox may hold while all mailboxes hold total. Zero means that the relay is full.
+// mailboxLimit returns how much a mailbox may hold while all mailboxes hold total. Zero means that the directory is
+// full.
 func mailboxLimit(total Usage) Usage {
 	switch {
 	case total.exceeds(Usage{MaxAllMail - 1, MaxAllMailBytes - wire.MaxMessage}):
@@ -172,7 +174,7 @@ func (c *Counts) admit(key string, m counted, now time.Time) error {
 	switch {
 	case limit == Usage{}:
 		return wire.ErrUnavailable.At("the mailboxes of this directory are full").After(time.Hour)
-	case c.shares[senderInBox{m.box, m.from}].with(m).exceeds(Usage{limit.N / SenderDivisor, limit.Size / SenderDivisor}):
+	case c.shares[share{m.box, m.from}].with(m).exceeds(Usage{limit.N / SenderDivisor, limit.Size / SenderDivisor}):
 		return wire.ErrRateLimited.At("too much mail from this sender is already waiting").After(time.Hour)
 	case m.call && !c.hasRoomForCall(m, limit):
 		return wire.ErrRateLimited.At("too many A2A calls are already waiting").After(time.Hour)
@@ -186,19 +188,19 @@ func (c *Counts) admit(key string, m counted, now time.Time) error {
 // anyCaller is the sender for which all calls of a mailbox are counted together.
 var anyCaller = unique.Make(wire.AgentID("a2a:"))
 
-// hasRoomForCall reports whether a mailbox takes another call. Anybody can call, so calls may use half of a mailbox.
-// Once half of that is used, a source may have only a hundredth of the mailbox, but at least one call. A network around
-// the source may have twice as much as the next narrower one (AM-42). The caller holds mu.
+// hasRoomForCall reports whether a mailbox takes another call. Anybody can call, so all calls together may use at most
+// half of a mailbox. Once half of that is used, a source may use only a hundredth of the mailbox; its limit is at least
+// one call. A network around the source may use twice as much as the next narrower one (AM-42). The caller holds mu.
 func (c *Counts) hasRoomForCall(m counted, limit Usage) bool {
-	all := c.shares[senderInBox{m.box, anyCaller}]
+	all := c.shares[share{m.box, anyCaller}]
 	if all.with(m).exceeds(Usage{limit.N / 2, limit.Size / 2}) {
 		return false
 	}
 	if !all.exceeds(Usage{limit.N / 4, limit.Size / 4}) {
 		return true
 	}
-	for i, source := range m.sources() {
-		if width := 1 << i; c.shares[source].with(m).exceeds(Usage{max(limit.N/100, 1) * width, limit.Size / 100 * width}) {
+	for i, s := range m.senderShares() {
+		if width := 1 << i; c.shares[s].with(m).exceeds(Usage{max(limit.N/100, 1) * width, limit.Size / 100 * width}) {
 			return false
 		}
 	}
@@ -212,8 +214,8 @@ func (c *Counts) add(key string, m counted) {
 	}
 	c.mails[key] = m
 	c.all, c.boxes[m.box] = c.all.with(m), c.boxes[m.box].with(m)
-	for _, part := range m.parts() {
-		c.shares[part] = c.shares[part].with(m)
+	for _, s := range m.allShares() {
+		c.shares[s] = c.shares[s].with(m)
 	}
 }
 
@@ -235,9 +237,9 @@ func (c *Counts) drop(key string) {
 	if c.boxes[m.box] = c.boxes[m.box].without(m); c.boxes[m.box].N == 0 {
 		delete(c.boxes, m.box)
 	}
-	for _, part := range m.parts() {
-		if c.shares[part] = c.shares[part].without(m); c.shares[part].N == 0 {
-			delete(c.shares, part)
+	for _, s := range m.allShares() {
+		if c.shares[s] = c.shares[s].without(m); c.shares[s].N == 0 {
+			delete(c.shares, s)
 		}
 	}
 }
@@ -263,14 +265,14 @@ func (c *Counts) Total(now time.Time) (all Usage, full bool) {
 	return c.all, mailboxLimit(c.all) == Usage{}
 }
 
-// Load builds the counts from the stored mail, unless an earlier call succeeded. list calls add for each message.
+// Load builds the counts from the stored mail, unless they are built already. list calls add for each message.
 func (c *Counts) Load(now time.Time, list func(add func(key string, m Mail)) error) error {
 	c.mu.Lock()
 	defer c.mu.Unlock()
 	if c.loaded {
 		return nil
 	}
-	c.mails, c.boxes, c.shares = make(map[string]counted), make(map[agent]Usage), make(map[senderInBox]Usage)
+	c.mails, c.boxes, c.shares = make(map[string]counted), make(map[agent]Usage), make(map[share]Usage)
 	c.all, c.swept = Usage{}, now
 	if err := list(func(key string, m Mail) { c.add(key, newCounted(m)) }); err != nil {
 		return err
