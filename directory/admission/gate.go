@@ -33,11 +33,11 @@ type Config struct {
 	Metrics   *httpapi.Metrics
 }
 
-// Quotas bound what one party may register (AM-58). 0 is the default; a negative value means no limit.
+// Quotas bound what one party may register (AM-58). 0 means the default; a negative value means no limit.
 type Quotas struct {
-	PerToken int // cards of one credential: 10
-	PerHost  int // cards of one endpoint host: 10
-	PerHour  int // registrations of one address in an hour: 20
+	PerToken int // cards of one credential; by default 10
+	PerHost  int // cards of one endpoint host; by default 10
+	PerHour  int // registrations of one address in an hour; by default 20
 }
 
 // Defaults of AM-58.
@@ -58,7 +58,7 @@ const (
 	maxClients  = 1 << 16 // addresses that the throttle remembers
 	MaxFailures = 10      // wrong credentials of one address in a minute
 
-	registeredNS = "registered" // of the shared limit of registrations
+	registeredNS = "registered" // the namespace of the shared limit of registrations
 )
 
 // Gate decides who may register. It is safe for concurrent use.
@@ -72,7 +72,8 @@ type Gate struct {
 
 // New returns a gate.
 func New(cfg Config) *Gate {
-	q := &cfg.Quotas // below, 0 means no limit
+	q := &cfg.Quotas
+	// From here on, 0 means no limit.
 	*q = Quotas{max(0, cmp.Or(q.PerToken, defaultPerToken)), max(0, cmp.Or(q.PerHost, DefaultPerHost)), max(0, cmp.Or(q.PerHour, DefaultPerHour))}
 	if cfg.Local {
 		*q = Quotas{}
@@ -101,7 +102,7 @@ func (g *Gate) CheckBearer(bearer string) error {
 	case bearer == "":
 		return wire.ErrNoBearer
 	case len(bearer) < least || len(bearer) > maxCredential || !visible:
-		return wire.ErrNoBearer.At(fmt.Sprintf("the given one must have %d to %d visible ASCII characters", least, maxCredential))
+		return wire.ErrNoBearer.At(fmt.Sprintf("it must have %d to %d visible ASCII characters", least, maxCredential))
 	}
 	return nil
 }
@@ -139,8 +140,8 @@ func (g *Gate) IsKnown(ctx context.Context, owner [32]byte, now time.Time) (bool
 	return g.cfg.Store.Cards().HasCount(ctx, tokenCount(owner), now)
 }
 
-// CountFailure counts a wrong credential against the client's address. If the address is unknown, the response is
-// delayed instead.
+// CountFailure counts a wrong credential against the client's address. For [rate.Unknown], an address that many
+// clients share, it delays the response instead.
 func (g *Gate) CountFailure(ctx context.Context, client netip.Addr, now time.Time) {
 	if client.IsValid() {
 		g.failures.Fault(client, now)

@@ -20,8 +20,8 @@ func TestCheckBearer(t *testing.T) {
 		{"x", true, ""},
 		{"", false, wire.ErrNoBearer.Message},
 		{"", true, wire.ErrNoBearer.Message},
-		{strings.Repeat("x", 15), false, "a bearer token is required: the given one must have 16 to 256 visible ASCII characters"},
-		{strings.Repeat("x", 257), true, "a bearer token is required: the given one must have 1 to 256 visible ASCII characters"},
+		{strings.Repeat("x", 15), false, "a bearer token is required: it must have 16 to 256 visible ASCII characters"},
+		{strings.Repeat("x", 257), true, "a bearer token is required: it must have 1 to 256 visible ASCII characters"},
 		{"sixteen letters\x7f", false, "visible ASCII"},
 		{"sixteen letters ü", false, "visible ASCII"},
 	} {
