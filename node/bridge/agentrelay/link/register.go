@@ -52,8 +52,8 @@ func (l *Link) tokenFile() string {
 	return filepath.Join(l.cfg.Dir, "agentrelay-"+l.cfg.Link.Name+".json")
 }
 
-// token returns the token that the owner configured, a new one of the relay in this process, or the stored one of an
-// earlier registration. If it finds no token, it registers the link (AR-51).
+// token returns the token that the owner configured, a new one from the relay that runs in this process, or the
+// stored one of an earlier registration. If it finds no token, it registers the link (AR-51).
 func (l *Link) token(ctx context.Context) (client.Credential, error) {
 	if t := l.cfg.Token; t != "" {
 		return t, nil
@@ -114,8 +114,8 @@ func (l *Link) register(ctx context.Context) (client.Credential, error) {
 	return client.Credential(got.Token), nil
 }
 
-// errNoRelay means that no ARC relay answers at the URL.
-var errNoRelay = errors.New("the relay does not answer the registration")
+// errNoRelay means that nothing at the URL answers like an AgentRelay server.
+var errNoRelay = errors.New("no AgentRelay server answers the registration")
 
 // registerAt asks for an id at one URL.
 func (l *Link) registerAt(ctx context.Context, u *url.URL) (frame.Credentials, error) {
@@ -140,7 +140,7 @@ func (l *Link) registerAt(ctx context.Context, u *url.URL) (frame.Credentials, e
 		return got, fmt.Errorf("%w: %w", errNoRelay, err)
 	}
 	var fault frame.Fault
-	_ = json.Unmarshal(data, &fault) // without a protocol error, the status decides
+	_ = json.Unmarshal(data, &fault) // a body that is not a fault leaves it empty
 	switch {
 	case resp.StatusCode == http.StatusOK:
 		if err := json.Unmarshal(data, &got); err != nil {

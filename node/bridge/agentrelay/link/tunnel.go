@@ -23,8 +23,8 @@ const (
 func waitKey(from, ref string) string { return from + "\x00" + ref }
 
 // handToWaiter hands the payload of a frame to the goroutine that waits for it: for a reply through the tunnel, or for
-// the relay's answer to a command. The answer has the ref of the frame that it answers. It returns false if no
-// goroutine waits.
+// the relay's answer to a command. The answer has the ref of the frame that it answers. handToWaiter returns false if
+// no goroutine waits.
 func (l *Link) handToWaiter(tree wire.Value) bool {
 	from, ref := tree.GetStr("from"), tree.GetStr("ref")
 	if ref == "" || from != frame.RelayID && tree.GetStr("type") != tunnelType {
@@ -35,18 +35,19 @@ func (l *Link) handToWaiter(tree wire.Value) bool {
 }
 
 // handleTunnel gives a signed message to the node, which receives it as if it had been posted (AR-59). The signature,
-// not the relay, proves who wrote it. The node may take as long as a hook, so other frames do not wait for it. If too
+// not the relay, proves who wrote it. The node may wait for its hook, so other frames do not wait for the node. If too
 // many tunneled messages are being handled, handleTunnel drops this one, and its sender tries again.
 func (l *Link) handleTunnel(ctx context.Context, h *incoming) {
 	message := h.payload
-	// A frame with a ref other than the id of its own message is an answer. Nobody waits for this one, and it gets no
-	// answer: otherwise two nodes would answer each other forever.
+	// A frame with a ref other than the id of its own message is an answer. handToWaiter found nobody who waits for
+	// this one. It gets no answer: otherwise two nodes would answer each other forever.
 	_, isRefusal := message.Get("error")
 	isAnswer := h.ref != "" && h.ref != message.GetStr("message_id")
 	raw := message.JSON()
 	if isRefusal || isAnswer || message.Kind() != wire.Object || len(raw) > frame.MaxPayload {
 		return
 	}
+	// If too many peers have a bucket, that of a new peer replaces the fullest one.
 	if _, ok := l.tunnelRates.TakeOrReplace(h.from, time.Now()); !ok {
 		return
 	}
@@ -79,7 +80,8 @@ func (l *Link) receiveTunneled(ctx context.Context, h *incoming, raw []byte) {
 	}
 }
 
-// tunnelFrame wraps a signed message in a frame. ok is false if the message is too large or not valid JSON for a relay.
+// tunnelFrame wraps a signed message or a refusal in a frame. ok is false if the message is too large, or is not
+// JSON that a relay accepts.
 func tunnelFrame(to, ref string, message []byte) (data []byte, ok bool) {
 	v, err := wire.ParseForeign(message, frame.MaxDepth, frame.MaxValues)
 	if err != nil || len(message) > frame.MaxPayload {
@@ -88,8 +90,8 @@ func tunnelFrame(to, ref string, message []byte) (data []byte, ok bool) {
 	return frame.Request(to, tunnelType, ref, v).JSON(), true
 }
 
-// Carry sends a signed message through a tunnel to recipient. It returns the answer, which is not verified yet. carried
-// is false if the owner has assigned that agent id to no peer of the links.
+// Carry sends a signed message through a tunnel to recipient. It returns the answer, which is not verified yet.
+// carried is false if none of the links has a peer to which the owner assigned that agent id.
 func Carry(ctx context.Context, links []*Link, recipient wire.AgentID, message []byte) (answer []byte, carried bool, err error) {
 	if len(links) == 0 {
 		return nil, false, nil

@@ -98,14 +98,14 @@ func (r *Relay) answerRegistration(c echo.Context) error {
 		}
 		more = append(more, change)
 	}
-	name, _ := id.Str()
-	return r.registerAgent(c, name, more...)
+	wanted, _ := id.Str()
+	return r.registerAgent(c, wanted, more...)
 }
 
-// registerAgent registers an agent and answers the request. If name is empty, the relay chooses the id. The other
-// changes become durable together with the registration.
-func (r *Relay) registerAgent(c echo.Context, name string, others ...store.Change) error {
-	id, token, err := r.agents.register(c.Request().Context(), registration{ID: name}, others...)
+// registerAgent registers an agent and answers the request. If wanted is empty, the relay chooses the id. The other
+// changes are stored in the same unit as the registration.
+func (r *Relay) registerAgent(c echo.Context, wanted string, others ...store.Change) error {
+	id, token, err := r.agents.register(c.Request().Context(), registration{ID: wanted}, others...)
 	switch {
 	case errors.Is(err, errBadID):
 		return answerFault(c, http.StatusBadRequest, "invalid_agent_id", "an agent id has 3 to 64 characters from a-z 0-9 -, and begins and ends with a letter or digit")
@@ -142,7 +142,7 @@ func (r *Relay) connect(c echo.Context) error {
 	req := c.Request()
 	if !websocket.IsUpgrade(req) {
 		c.Response().Header().Set("Upgrade", "websocket")
-		return answerFault(c, http.StatusUpgradeRequired, "upgrade_required", "this is a WebSocket")
+		return answerFault(c, http.StatusUpgradeRequired, "upgrade_required", "this path accepts only WebSocket connections")
 	}
 	a, ok := r.agents.lookup(tokenOf(req))
 	if !ok {
