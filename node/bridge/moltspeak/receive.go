@@ -38,7 +38,7 @@ type request struct {
 	answersCall bool           // the message answers our call
 	native      bool           // the message contains an AgentMesh payload
 
-	sources []rate.Source // the sources of the client; empty if unknown
+	sources []rate.Source // the client's address and networks, for rate limits; empty if unknown
 
 	address  bridge.Address // the address of the sender
 	standing acl.Standing   // what the owner decided about the sender
@@ -66,8 +66,8 @@ type Response struct {
 }
 
 // Receive handles one message or envelope and returns the response. It never fails: an error becomes a signed error
-// message (MS-52). sources are the sources of the client. boundTo is the sender to which the WebSocket is bound; it
-// is nil for HTTP requests.
+// message (MS-52). sources are the client's address and networks, for rate limits. boundTo is the sender to which
+// the WebSocket is bound; it is nil for HTTP requests.
 func (b *Bridge) Receive(ctx context.Context, raw []byte, sources []rate.Source, boundTo *message.Agent) Response {
 	c := &request{ctx: ctx, now: time.Now(), size: len(raw), sources: sources, boundTo: boundTo}
 	var e *message.Error
@@ -95,8 +95,9 @@ func (b *Bridge) process(c *request) (answer, *message.Error) {
 		return answer{}, e
 	}
 	c.fresh = !isRepeat && c.m.ID != "" && c.m.To.Agent != ""
-	// The node recognizes the repeat of a message that it accepted: the record of that message has a conversation. The
-	// bridge answers all other repeats, and those of the parts of a stream, because the stream may be gone.
+	// If the record of a repeat has a conversation, the node accepted the original, and recognizes the repeat itself.
+	// The bridge answers the other repeats, and each repeated part of a stream, because the stream may be gone.
+	// handleSecret refuses a repeated secret.
 	if isRepeat && c.m.Class != message.Secret && (old.Conv == "" || c.m.Op == message.OpStream) {
 		return answer{stored: old}, nil
 	}
@@ -120,7 +121,8 @@ func (b *Bridge) authenticate(c *request) *message.Error {
 	return nil
 }
 
-// checkShape checks version, schema, payload and recipient.
+// checkShape checks version, schema, payload, sender and recipient. A message without a sender gets the one to
+// which the WebSocket is bound.
 func (b *Bridge) checkShape(c *request) (e *message.Error) {
 	if c.m, e = message.Parse(c.packet.Tree); e != nil {
 		return e
@@ -171,7 +173,7 @@ func (b *Bridge) checkListedKey(c *request) *message.Error {
 	case e != nil:
 		return e
 	case listed.key != "" && listed.key != c.peer.Key:
-		b.cfg.Logger.WarnContext(c.ctx, "moltspeak: a sender shows another key than is listed for its name", "peer", c.m.From.Name(), "listed_by", listed.by)
+		b.cfg.Logger.WarnContext(c.ctx, "moltspeak: a sender shows a key other than the one listed for its name", "peer", c.m.From.Name(), "listed_by", listed.by)
 		c.signed = false
 		return message.Fail(message.CodeAuthFailed)
 	case listed.key != "":
@@ -218,7 +220,7 @@ func (b *Bridge) checkClass(c *request) *message.Error {
 	name := c.m.From.Name()
 	plain := c.m.Class == message.Confidential && slices.Contains(b.cfg.PlainConf, name)
 	if c.m.Class.IsBoxed() && !c.packet.Boxed && !plain {
-		return message.FailAt(message.CodeClassification, "cls", "must be encrypted")
+		return message.FailAt(message.CodeClassification, "cls", "messages of this class must be encrypted")
 	}
 	switch c.m.Class {
 	case message.Secret:
@@ -243,7 +245,8 @@ func (c *request) checkConsent() *message.Error {
 	return c.m.PII.CheckCoverage(personal.Types(c.m.Content()), c.now)
 }
 
-// checkCapability checks the required capabilities (MS-28, MS-35).
+// checkCapability checks that we offer the required capabilities, and that the owner granted personal data to the
+// sender (MS-28, MS-35). It refuses the operation register, which is not offered here.
 func (b *Bridge) checkCapability(c *request) *message.Error {
 	for _, needed := range c.m.Cap {
 		if !slices.Contains(b.capabilities, needed) {
@@ -261,8 +264,9 @@ func (b *Bridge) checkCapability(c *request) *message.Error {
 	return nil
 }
 
-// needsOwner reports whether the owner must approve a message, because the sender's level is too low (MS-28) and the
-// owner has not let the sender in, or because the peer may call the tool only with an approval (MS-34).
+// needsOwner reports whether the owner must approve a message, because the sender's level is too low (MS-28) and
+// the owner has not let the sender in, or because the peer may call the tool only with an approval (MS-34). A
+// message with personal data that calls no tool needs no approval: checkCapability required the owner's grant.
 func (b *Bridge) needsOwner(c *request) bool {
 	name := c.m.From.Name()
 	inSession := b.handshake.use(name, c.peer.Key, c.size, c.now)
@@ -301,7 +305,7 @@ func (b *Bridge) dispatch(c *request) (answer, *message.Error) {
 	switch p := c.body.(type) {
 	case message.Hello:
 		if c.m.Op == message.OpHelloAck {
-			return answer{}, nil // we send hello only to test links, and the test reads the answer
+			return answer{}, nil // we send hello only to check a link, and that check reads the response itself
 		}
 		a, e = b.handleHello(c, p)
 	case message.Verify:
