@@ -13,18 +13,18 @@ import (
 
 type suggestionView struct {
 	By, What string
-	Quotes   []string // text of the executor
+	Quotes   []string // the executor's proposals; for a merge, also the requests to replace
 	Reason   string
-	Turn     string
+	Turn     string // see [thread.Thread.Turn]
 }
 
 // suggestionTexts say, after the executor's name, what each type of suggestion is and what accepting it does.
 var suggestionTexts = map[string]string{
-	"merge":       "suggests making one request of several. If you accept, one request replaces these:",
+	"merge":       "suggests combining several requests into one. If you accept, one request replaces these:",
 	"split":       "suggests splitting this request. If you accept, these requests replace it:",
-	"delegate":    "suggests that somebody else does it. If you accept, only that executor is asked:",
-	"defer":       "suggests doing it later. If you accept, it waits until then:",
-	"alternative": "suggests something else. If you accept, the executor hears of it and the request stays as it is:",
+	"delegate":    "suggests that somebody else do it. If you accept, only that executor is asked:",
+	"defer":       "suggests doing it later. If you accept, the request waits until:",
+	"alternative": "suggests something else. If you accept, the executor is told so, and the request stays as it is:",
 }
 
 // suggestion returns the newest undecided suggestion in full, because the owner decides about it.

@@ -170,7 +170,7 @@ func TestPageSuggestions(t *testing.T) {
 	one, two := c.request(thread.OwnerID, "{intent: look into the fridge}"), c.request(thread.OwnerID, "{intent: look into the cellar}")
 	c.do("bob", "- suggestion: {id: m, type: merge, re: ["+one+", "+two+"], proposed: {intent: '<b>both</b>', note: "+strings.Repeat("much ", 1000)+"}, reason: \"one way\u202e\"}\n")
 	text := c.page("/" + one)
-	for _, want := range []string{"one request of several", "look into the cellar", "&lt;b&gt;both", strings.Repeat("much ", 999) + "much", "one way", "Accept", "Refuse"} {
+	for _, want := range []string{"combining several requests into one", "look into the cellar", "&lt;b&gt;both", strings.Repeat("much ", 999) + "much", "one way", "Accept", "Refuse"} {
 		if !strings.Contains(text, want) {
 			t.Errorf("the page does not say %.40q:\n%s", want, text)
 		}

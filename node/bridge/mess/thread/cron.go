@@ -48,8 +48,8 @@ func IsZone(name string) bool {
 }
 
 // IsScheduled reports whether a schedule makes its executor available at now, and until when that result is valid
-// (MESS-43). The executor is available from each firing until the next one if the gap between them is at most a minute,
-// or an hour if the minute field is a single number. Otherwise it is available only in the minute of the firing.
+// (MESS-43). A firing makes the executor available for a minute, or until the next firing if the gap between the two is
+// short: at most an hour if the minute field is a single number, at most a minute otherwise.
 func IsScheduled(expr string, now time.Time) (available bool, until time.Time) {
 	horizon := now.Add(time.Hour)
 	now = now.Truncate(time.Minute)

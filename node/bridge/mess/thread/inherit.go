@@ -6,9 +6,10 @@ import (
 	"github.com/agentmesh/agentmesh/node/wire"
 )
 
-// InheritFields returns part, one of the requests into which original is split, with the fields of original that part
-// does not set. It does not copy the compensation, which is for the whole request, or the start, the expiry and the
-// dependencies, which the new thread gets from the old one (see [WithTimes]). The caller sets confirm_before.
+// InheritFields returns part, one of the requests into which original is split, with the fields of original that
+// part does not set. It does not copy the compensation, which is for the whole request, or the start, the expiry
+// and the dependencies, which the new thread gets from the old one (see [Thread.Inherit]). The caller sets
+// confirm_before.
 func InheritFields(part, original wire.Value) wire.Value {
 	limits, _ := part.Get("constraints")
 	timing, _ := limits.Get("timing")
@@ -90,8 +91,9 @@ func UniteFields(requests []wire.Value) wire.Value {
 	return out
 }
 
-// WithTimes returns the request of a thread with the thread's start, deadline and dependencies. They replace durations,
-// which would start again, and names of dependencies, which another requester may use for other threads.
+// WithTimes returns the request of a thread with the thread's start, deadline and dependencies. They replace the times
+// and dependencies that body names: a duration would start over in a new thread, and a dependency that is given by name
+// could be another thread of another requester.
 func WithTimes(body wire.Value, th *Thread) wire.Value {
 	limits, _ := body.Get("constraints")
 	timing, _ := limits.Get("timing")
@@ -119,13 +121,14 @@ func WithTimes(body wire.Value, th *Thread) wire.Value {
 	return body.With("constraints", limits)
 }
 
-// HasValue reports whether a map has a member that is not null.
+// HasValue reports whether an object has the member, with a value other than null.
 func HasValue(v wire.Value, key string) bool {
 	m, ok := v.Get(key)
 	return ok && !m.IsNull()
 }
 
-// FillMissing returns v with the members of defaults that v lacks. If v is not a map, it counts as an empty one.
+// FillMissing returns v with the members of defaults that are missing or null in v. A v that is not an object counts as
+// an empty one.
 func FillMissing(v, defaults wire.Value) wire.Value {
 	if v.Kind() != wire.Object {
 		v = wire.Obj()
