@@ -1,9 +1,10 @@
 // Package mailreader reads the mailbox of a node at a directory.
 //
-// A directory may have a mailbox for each node that it lists (AM-64 to AM-68). A node without a public address keeps
-// one long poll open at the directory whose mailbox is its endpoint. If a message arrives there while its sender waits,
-// the directory passes it through and the node answers at once. At any other directory, the node's Reader looks into
-// the mailbox from time to time, and when the channel that Config.News returned closes.
+// A directory may have a mailbox for each node that it lists (AM-64 to AM-68). A node without a public address
+// names one of its mailboxes as the endpoint on its card, and keeps a long poll open at that directory. If a
+// message arrives there while its sender waits, the directory passes it through and the node answers at once. At
+// any other directory, the node's Reader looks into the mailbox from time to time, and when the channel that
+// Config.News returned closes.
 package mailreader
 
 import (
@@ -25,7 +26,7 @@ const (
 	maxRetryPause   = time.Minute      // the longest pause, before it is varied by up to half
 	maxPassThroughs = 16               // pass-through requests handled at once
 	lookEvery       = 2 * time.Minute  // the pause between looks into a mailbox that is not the endpoint on the card
-	maxLookPause    = time.Hour        // like maxRetryPause, for looks: not every directory has mailboxes
+	maxLookPause    = time.Hour        // the longest pause after failed looks; a directory without mailboxes fails each time
 )
 
 // Node is the node whose mail a [Reader] reads.
@@ -37,9 +38,9 @@ type Node interface {
 	// AnswerNow receives a message whose sender waits at the directory, and returns the body of the answer, or nil if
 	// the sender gets only the directory's receipt. A message that is not answered in time comes again as mail.
 	AnswerNow(ctx context.Context, item client.RelayItem) []byte
-	// Calls returns what answers A2A calls, or nil.
+	// Calls returns the service that answers A2A calls, or nil.
 	Calls() Calls
-	// AcceptMail receives a message that waited in the mailbox. After an error the message may be accepted later; a
+	// AcceptMail receives a message that waited in the mailbox. After an error, the Reader tries again later; a
 	// final refusal is not an error.
 	AcceptMail(ctx context.Context, item client.RelayItem) error
 }
@@ -49,7 +50,7 @@ type Calls interface {
 	// RelayCard returns the A2A card for the directory, or nil if the node takes no calls from there.
 	RelayCard() []byte
 	// AnswerCall carries out a call, and returns its answer with the task and the token that the call names. If the
-	// call cannot be read, task is "" and answer is nil. After a *[wire.Error], the call may be carried out later.
+	// call cannot be read, task is "" and answer is nil. After a *[wire.Error], the Reader tries again later.
 	AnswerCall(ctx context.Context, call []byte) (task, token string, answer []byte, err error)
 }
 
@@ -77,7 +78,7 @@ func New(cfg Config) *Reader {
 	return &Reader{Config: cfg, passThroughSlots: make(chan struct{}, maxPassThroughs)}
 }
 
-// Run reads the mailbox until ctx ends and all pass-through requests are answered.
+// Run reads the mailbox until ctx ends, then waits until the pass-through requests in progress have ended.
 func (r *Reader) Run(ctx context.Context) {
 	defer r.passThroughs.Wait()
 	for failures := 0; r.Node.AwaitListing(ctx, r.Dir); { // a directory that does not list the node has no mailbox for it
@@ -177,11 +178,11 @@ func (r *Reader) poll(ctx context.Context) (found bool, err error) {
 	return len(items) > 0, nil
 }
 
-// cardEvery is how often an unchanged A2A card is published again. A relay forgets a card after 45 days.
+// cardEvery is how often an unchanged A2A card is published again. A directory forgets a card after 45 days.
 const cardEvery = 24 * time.Hour
 
 // publishCard publishes the A2A card at the directory whose mailbox is the endpoint, if the card is new or was
-// published more than cardEvery ago. It returns what answers the calls from that directory, or nil.
+// published more than cardEvery ago. It returns the service that answers the calls from that directory, or nil.
 func (r *Reader) publishCard(ctx context.Context, cred client.Credential) Calls {
 	calls := r.Node.Calls()
 	if calls == nil || !r.Endpoint {
@@ -194,7 +195,7 @@ func (r *Reader) publishCard(ctx context.Context, cred client.Credential) Calls 
 	if !bytes.Equal(card, r.published) || time.Since(r.publishedAt) > cardEvery {
 		if err := r.Dir.PublishA2ACard(ctx, cred, r.Node.ID(), card); err != nil {
 			if ctx.Err() == nil && r.publishedAt.IsZero() {
-				r.Logger.Info("the relay does not take A2A calls", "relay", r.Dir.Base, "err", err)
+				r.Logger.Info("the directory does not take A2A calls", "relay", r.Dir.Base, "err", err)
 			}
 			// an unchanged card is tried again in a minute, and a new one at the next poll
 			r.publishedAt = time.Now().Add(time.Minute - cardEvery)
@@ -230,7 +231,7 @@ func (r *Reader) answerCall(ctx context.Context, calls Calls, item client.RelayI
 	case refusal.Retry:
 		return wire.ErrRateLimited.After(refusal.RetryAfter) // other mail need not wait for it
 	}
-	r.Logger.Warn("the relay refuses the answer to an A2A call", "relay_id", item.ID, "err", err)
+	r.Logger.Warn("the directory refuses the answer to an A2A call", "relay_id", item.ID, "err", err)
 	return nil
 }
 
@@ -244,7 +245,7 @@ func (r *Reader) answer(ctx context.Context, cred client.Credential, item client
 		return
 	}
 	if err := r.Dir.Answer(ctx, cred, item.ID, body); err != nil && ctx.Err() == nil {
-		r.Logger.Info("a reply through the relay did not reach its sender", "relay", r.Dir.Base, "err", err)
+		r.Logger.Info("a reply did not reach its sender through the directory", "relay", r.Dir.Base, "err", err)
 	}
 }
 
