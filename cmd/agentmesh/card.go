@@ -62,7 +62,7 @@ func (c *cardValidateCmd) Run(a *app) error {
 		return exit.Fail(exit.Input, fmt.Errorf("card refused: %w", err))
 	}
 	if n := len(v.JSON()); n > wire.MaxCard {
-		return exit.Fail(exit.Input, fmt.Errorf("card refused: it has %d bytes, the limit is %d", n, wire.MaxCard))
+		return exit.Fail(exit.Input, fmt.Errorf("card refused: it has %d bytes; the limit is %d", n, wire.MaxCard))
 	}
 	key, err := signing.ParsePublicKey(card.PublicKey)
 	if err == nil {

@@ -179,7 +179,7 @@ func run(ctx context.Context, args []string, in io.Reader, out, errOut io.Writer
 	if len(args) == 0 { // print the help to standard error
 		_, _ = newParser(&cli, errOut, errOut).Parse([]string{"--help"}) // ends in an exitPanic
 	}
-	args = manual.ExpandHelp(args)
+	args = manual.ExpandArgs(args)
 	parsed, err := newParser(&cli, out, errOut, manual.Only(&cli, args)).Parse(args)
 	if err != nil { // parse again with all commands, because the error may suggest another one
 		cli = commands{}

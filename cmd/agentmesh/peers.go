@@ -11,13 +11,13 @@ import (
 
 type peersCmd struct {
 	List   peersListCmd   `cmd:"" default:"withargs" help:"List the agents that you have made decisions about."`
-	Add    peersAddCmd    `cmd:"" help:"Add an agent by a card that you trust, from a file or a URL."`
+	Add    peersAddCmd    `cmd:"" help:"Add an agent from a card that you trust, in a file or at a URL."`
 	Allow  peersAllowCmd  `cmd:"" help:"Allow messages from an agent."`
 	Block  peersBlockCmd  `cmd:"" help:"Block an agent. This overrides all other rules."`
 	Write  peersWriteCmd  `cmd:"" help:"Allow all messages to an agent, even if outgoing.mode is approval."`
 	Forget peersForgetCmd `cmd:"" help:"Forget an agent's rules, aliases, pinned key and added card."`
 	Alias  peersAliasCmd  `cmd:"" help:"Give an agent a short name."`
-	Repin  peersRepinCmd  `cmd:"" help:"Accept a new key of an agent, or a key that its id does not prove."`
+	Repin  peersRepinCmd  `cmd:"" help:"Accept a new key for an agent, or a key from which the agent's id is not derived."`
 }
 
 type peersListCmd struct{}
@@ -141,7 +141,7 @@ func (c *peersAliasCmd) Run(ctx context.Context, a *app) error {
 
 type peersRepinCmd struct {
 	agentArg
-	Fingerprint string `arg:"" help:"Fingerprint of the key to accept; compare it with the agent's owner."`
+	Fingerprint string `arg:"" help:"Fingerprint of the key to accept; check it with the agent's owner first."`
 }
 
 func (c *peersRepinCmd) Run(ctx context.Context, a *app) error {

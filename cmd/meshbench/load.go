@@ -28,7 +28,7 @@ func drive(ctx context.Context, workers int, d time.Duration, op operation) samp
 		all.Go(func() {
 			result := &results[w]
 			errorsInRow := 0
-			// Each worker makes at least one call: on a busy machine a short time may be over already.
+			// Each worker makes at least one call: on a busy machine, a short d may pass before the worker starts.
 			for began := time.Now(); ctx.Err() == nil; {
 				err := op(ctx, w)
 				done := time.Now()

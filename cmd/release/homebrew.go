@@ -12,7 +12,7 @@ import (
 	"text/template"
 )
 
-// formula is the template of a formula for Homebrew.
+// formula is the template of the Homebrew formula.
 var formula = template.Must(template.New("").Parse(`class Agentmesh < Formula
   desc "Directory and node for AgentMesh, the protocol between agents of different people"
   homepage "{{.Homepage}}"

@@ -18,7 +18,7 @@ func Arrange(model *kong.Application) {
 		f.Group = global
 	}
 	model.HelpFlag.Group = global
-	_ = kong.Visit(model.Node, func(node kong.Visitable, next kong.Next) error { // the function returns no error
+	_ = kong.Visit(model.Node, func(node kong.Visitable, next kong.Next) error { // the visitor never fails
 		if n, ok := node.(*kong.Node); ok {
 			arrangeNode(n)
 		}
@@ -37,7 +37,7 @@ func arrangeNode(n *kong.Node) {
 	n.Detail = strings.Join(lines, "\n")
 }
 
-// Usages has a line for each command that Examples does not show: a call of that command.
+// Usages has, one per line, a call of each command that has no example in [Examples].
 //
 //go:embed usages.txt
 var Usages string
@@ -92,8 +92,8 @@ func calls(e Example, root, command *kong.Node) bool {
 	return false
 }
 
-// ExpandHelp rewrites the usual "help COMMAND", "-v" and "--version" into arguments that this program knows.
-func ExpandHelp(args []string) []string {
+// ExpandArgs rewrites the usual "help COMMAND", "-v" and "--version" into arguments that this program knows.
+func ExpandArgs(args []string) []string {
 	switch {
 	case len(args) > 0 && args[0] == "help":
 		return append(args[1:len(args):len(args)], "--help")
@@ -103,7 +103,7 @@ func ExpandHelp(args []string) []string {
 	return args
 }
 
-// ExplainMissing returns the text of a parse error, with the meaning of an argument that is missing.
+// ExplainMissing returns the text of a parse error. If an argument is missing, the text is the argument's name and help.
 func ExplainMissing(err error) string {
 	wrong, ok := errors.AsType[*kong.ParseError](err)
 	if !ok || wrong.Context == nil || wrong.Context.Selected() == nil {
@@ -112,6 +112,7 @@ func ExplainMissing(err error) string {
 	for _, arg := range wrong.Context.Selected().Positional {
 		if strings.HasPrefix(err.Error(), `expected "`+arg.Summary()) {
 			help := strings.TrimSuffix(arg.Help, ".")
+			// An abbreviation such as "URL" keeps its first letter.
 			if first, size := utf8.DecodeRuneInString(help); size < len(help) && unicode.IsLower(rune(help[size])) {
 				help = string(unicode.ToLower(first)) + help[size:]
 			}
