@@ -69,7 +69,7 @@ func TestOwnerRefuses(t *testing.T) {
 		{"POST", "/send", `{"to":"` + string(chris.ID) + `","intent":"mesh.message","payload":` + hello + `,"conversation":"one"}`, 400, "leave it out"},
 		{"POST", "/send", `{"to":"` + string(chris.ID) + `","intent":"mesh.message","payload":` + hello + `,"wait_seconds":56}`, 400, "wait_seconds"},
 		{"POST", "/send", `{"to":"` + string(chris.ID) + `","intent":"mesh.message","payload":` + hello + `,"wait":5}`, 400, `"wait"`},
-		{"POST", "/send", `{"to":1}`, 400, "to must not be a number"},
+		{"POST", "/send", `{"to":1}`, 400, "to has the wrong type: number"},
 		{"POST", "/send", `{"to":"` + string(sarah.ID()) + `","intent":"mesh.message","payload":` + hello + `}`, 400, "itself"},
 		{"POST", "/reply", `{"payload":` + hello + `}`, 400, "name a conversation"},
 		{"POST", "/reply", `{"conversation":"conv_nothing","payload":` + hello + `}`, 404, ""},

@@ -32,8 +32,8 @@ func MountAgent(g *echo.Group, operations ...Operation) {
 // an unreleased message, because an answer would release that message.
 type agentNode struct{ Node }
 
-// ListPeers implements [Peers]. It leaves out what peers call themselves, because a name can contain instructions,
-// too.
+// ListPeers implements [Peers]. It leaves out what peers call themselves, because a name, too, can contain
+// instructions.
 func (n agentNode) ListPeers(ctx context.Context, only string) ([]Peer, error) {
 	peers, err := n.Node.ListPeers(ctx, only)
 	for i := range peers {
@@ -56,8 +56,8 @@ func (n agentNode) hides(ctx context.Context, item Item) (bool, error) {
 	return ask.Kind == AskMessage, err
 }
 
-// hide removes what the sender wrote from an item that the owner has not released. err is the error of the call that
-// returned the item.
+// hide returns the item, without what the sender wrote if the owner has not released its message. err is the error
+// of the call that returned the item.
 func (n agentNode) hide(ctx context.Context, item Item, err error) (Item, error) {
 	if err != nil {
 		return Item{}, err
@@ -92,7 +92,7 @@ func (n agentNode) Acknowledge(ctx context.Context, id string) (Item, error) {
 	return n.hide(ctx, item, err)
 }
 
-// listHidden returns the ids of the messages of a conversation that the owner has not released.
+// listHidden returns the message ids of a conversation's unreleased messages.
 func (n agentNode) listHidden(ctx context.Context, peer, conversation string) (ids []string, err error) {
 	items, err := n.Node.ListItems(ctx, Query{Peer: peer, Conversation: conversation})
 	for _, item := range items.Items {
@@ -109,7 +109,7 @@ func (n agentNode) listHidden(ctx context.Context, peer, conversation string) (i
 
 // hideProposal removes a proposal that may be part of a message that the owner has not released.
 func hideProposal(c Conversation) Conversation {
-	if c.Unreleased > 0 || c.Holds > 0 || c.Rejected { // an earlier version did not count Unreleased
+	if c.Unreleased > 0 || c.Holds > 0 || c.Rejected { // conversations stored by an earlier version have no Unreleased
 		c.Proposal = nil
 	}
 	return c
@@ -134,7 +134,7 @@ func (n agentNode) ReadTranscript(ctx context.Context, id, peer string, after ui
 		return Transcript{}, err
 	}
 	for i, e := range t.Transcript {
-		if e.Unreleased || e.Direction == "in" && slices.Contains(hidden, e.MessageID) { // hidden: an earlier version did not set Unreleased
+		if e.Unreleased || e.Direction == "in" && slices.Contains(hidden, e.MessageID) { // an earlier version did not set Unreleased
 			t.Transcript[i].Message, t.Transcript[i].Opened = withheld, nil
 		}
 	}

@@ -156,7 +156,7 @@ func approvalOperations(n Approvals) []Operation {
 			if err != nil {
 				return Decided{}, err
 			}
-			in.By = decidedBy(c, in.By)
+			in.By = doorOf(c, in.By)
 			decided, err := n.Decide(c.Request().Context(), c.Param("id"), in, wait)
 			if errors.Is(err, acl.ErrAskGone) {
 				err = Fault(http.StatusConflict, DescribeEnd(decided.Ask), "")
@@ -167,7 +167,7 @@ func approvalOperations(n Approvals) []Operation {
 			if err := httpapi.KeepOpen(c, RejectFor); err != nil {
 				return Rejected{}, err
 			}
-			rejected, err := n.RejectStrangers(c.Request().Context(), decidedBy(c, in.By))
+			rejected, err := n.RejectStrangers(c.Request().Context(), doorOf(c, in.By))
 			return Rejected{rejected}, err
 		}),
 	}

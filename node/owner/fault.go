@@ -21,7 +21,7 @@ import (
 // maxBody bounds a request of the owner: a payload or a card.
 const maxBody = wire.MaxMessage + 4<<10
 
-// Fault returns an error with a text for the owner, who may see more than a stranger, and an optional hint.
+// Fault returns an error for the owner, who may see more than a stranger. hint is optional: what to do next.
 func Fault(status int, message, hint string) error {
 	if hint != "" {
 		message += "; " + hint
@@ -37,7 +37,7 @@ func Explain(err error) error {
 	case errors.Is(err, store.ErrNotFound):
 		return Fault(http.StatusNotFound, "there is no such entry", "list the entries first; an id may be shortened to a unique prefix")
 	case errors.Is(err, client.ErrNoKeyChange):
-		return Fault(http.StatusConflict, "there is no such changed key to accept", "see: agentmesh approvals list")
+		return Fault(http.StatusConflict, "no changed key is waiting to be accepted", "see: agentmesh approvals list")
 	case errors.Is(err, acl.ErrAskGone), errors.Is(err, acl.ErrHashMismatch), errors.Is(err, acl.ErrNotShown), errors.Is(err, acl.ErrChoice):
 		return Fault(http.StatusConflict, err.Error(), "")
 	case errors.Is(err, store.ErrConflict):
@@ -51,7 +51,7 @@ var doorForm = regexp.MustCompile(`^[a-z][a-z0-9-]{0,31}$`)
 
 // Door returns the name of the interface through which a request came, from [httpapi.DoorHeader]: "api" if the header
 // has no valid name.
-func Door(c echo.Context) string { return decidedBy(c, "") }
+func Door(c echo.Context) string { return doorOf(c, "") }
 
 // Author returns who wrote a message that came through a door: "agent" or "owner".
 func Author(door string) string {
@@ -61,8 +61,8 @@ func Author(door string) string {
 	return "owner"
 }
 
-// decidedBy returns the door that the body of a request names, or else that of its header.
-func decidedBy(c echo.Context, by string) string {
+// doorOf returns by, the door that the body of a request names, or else the door that its header names.
+func doorOf(c echo.Context, by string) string {
 	for _, name := range []string{by, c.Request().Header.Get(httpapi.DoorHeader)} {
 		if doorForm.MatchString(name) {
 			return name
@@ -93,7 +93,7 @@ func ReadRequest(c echo.Context, v any) error {
 // explainDecode translates an error of the JSON decoder into a text without the names of Go types.
 func explainDecode(err error) error {
 	if e, ok := errors.AsType[*json.UnmarshalTypeError](err); ok {
-		return Fault(http.StatusBadRequest, fmt.Sprintf("%s must not be a %s", e.Field, e.Value), "")
+		return Fault(http.StatusBadRequest, fmt.Sprintf("%s has the wrong type: %s", e.Field, e.Value), "")
 	}
 	if name, ok := strings.CutPrefix(err.Error(), "json: unknown field "); ok {
 		return Fault(http.StatusBadRequest, "there is no field "+name, "")
