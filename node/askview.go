@@ -18,7 +18,7 @@ func viewAsk(ctx context.Context, asks *acl.Asks, ask acl.Ask) (owner.Approval, 
 		Name    string          `json:"name"`
 		Payload json.RawMessage `json:"payload"`
 	}
-	if json.Unmarshal(ask.Body, &about) == nil { // a bridge's question may have another body
+	if json.Unmarshal(ask.Body, &about) == nil { // a bridge's question may have a different body
 		v.Name, v.Summary = wire.OneLine(about.Name, 100), summaryOf(about.Payload)
 	}
 	if ask.Kind != owner.AskMessage {
@@ -30,7 +30,7 @@ func viewAsk(ctx context.Context, asks *acl.Asks, ask acl.Ask) (owner.Approval, 
 	}
 	for i, a := range append([]acl.Ask{ask}, tail...) {
 		m := owner.HeldMessage{Ask: a.ID, Hash: a.Hash, Conversation: wire.ConversationID(a.Conv.ID), At: a.Created}
-		if i == 0 && a.OwnHash != "" {
+		if i == 0 && a.OwnHash != "" { // Hash also covers the messages behind the first one
 			m.Hash = a.OwnHash
 		}
 		if err := json.Unmarshal(a.Body, &m); err != nil {
@@ -44,7 +44,8 @@ func viewAsk(ctx context.Context, asks *acl.Asks, ask acl.Ask) (owner.Approval, 
 
 const maxSummary = 160 // characters
 
-// summaryOf returns one line about a payload: one of the usual text members, or else the first text in the payload.
+// summaryOf returns one line about a payload: one of the usual text members, or else the first text in the other
+// members.
 func summaryOf(payload json.RawMessage) string {
 	v, err := wire.ParseObject(payload)
 	if err != nil {

@@ -17,9 +17,10 @@ import (
 
 const rejectBatch = 20 // questions decided at once
 
-// rejectStrangers rejects every waiting sender who is unknown to the owner, and remembers each rejection (AM-35). It
-// decides several questions at once, so that they share disk writes. After an error, which leaves a question unchanged,
-// it goes on. It returns the number of rejections. by names the command or page that the owner used.
+// rejectStrangers rejects every waiting sender who is unknown to the owner, and remembers each rejection (AM-35).
+// It decides several questions at once, so that they share disk writes. If a question cannot be decided, it stays
+// as it was, and the next ones are still tried; if the questions cannot be listed, the loop ends. rejectStrangers
+// returns the number of rejections. The argument by is the command or page that the owner used.
 func rejectStrangers(ctx context.Context, queue *acl.Asks, rules *acl.Rules, by string) (rejected int, err error) {
 	began := time.Now()
 	var rejections atomic.Int64

@@ -63,8 +63,9 @@ func (a *Addresses) Allow(addr netip.Addr) (wait time.Duration, ok bool) {
 	return a.requests.Take(addr, now)
 }
 
-// Fault counts a fault of a client at addr, such as a bad signature or a wrong token. After ten within a minute, the
-// address is refused for ten minutes. Unknown clients are delayed instead, see [Addresses.Delay].
+// Fault counts a fault of a client at addr, such as a bad signature or a wrong token. After ten within a minute,
+// the address is refused for ten minutes. The clients that share the address [rate.Unknown] are delayed instead;
+// see [Addresses.Delay].
 func (a *Addresses) Fault(ctx context.Context, addr netip.Addr) {
 	if a.isExempt(addr) {
 		return

@@ -27,9 +27,9 @@ const PagePath = "/owner/page"
 //go:embed page
 var pageFiles embed.FS
 
-// Pages is the owner's page in a browser. Services add parts to it, each with an entry in the navigation and its own
-// templates. Every part works without JavaScript: its forms POST, and the response is a 303. With JavaScript, the page
-// fetches its live region again when something in it has changed.
+// Pages serves the owner's page. Services add parts to it, each with an entry in the navigation and its own
+// templates. Every part works without JavaScript: its forms POST, and the response is a 303. With JavaScript, the
+// page fetches its live region again when something in it has changed.
 //
 // A client over TCP must have signed in or send the owner's token as a bearer token. Only the sign-in form and the
 // static files are open to everybody. Add parts before the first request.
@@ -60,7 +60,7 @@ type Nav struct {
 	Count func(ctx context.Context) int
 }
 
-// MaxCount bounds the counts of a [Nav]. From there on the entry shows "50+".
+// MaxCount is the first count of a [Nav] that is not shown exactly: the entry shows "50+".
 const MaxCount = 50
 
 // Bar is the content of the bar at the top of every page.
@@ -69,7 +69,8 @@ type Bar struct {
 	Paused bool
 }
 
-// Source reports changes to one open page: it calls changed with fixed topics until ctx ends, then returns.
+// Source tells one open page what has changed: for each change it calls changed with a topic from a fixed set. It
+// returns when ctx ends.
 type Source func(ctx context.Context, changed func(topic string))
 
 // PageTemplate is the template of a page inside the common shell.
@@ -111,7 +112,7 @@ func newPages(e *echo.Echo, dir string) *Pages {
 }
 
 // addAssets adds a route below a path for each of these embedded files, and returns their URLs by name. A URL has a hash
-// of the file, so that browsers, or with the scope "public" all caches, may keep the file forever.
+// of the file, so that browsers (and, with the scope "public", all caches) may keep the file forever.
 func addAssets(e *echo.Echo, below, scope string, names ...string) map[string]string {
 	urls := make(map[string]string)
 	for _, name := range names {
@@ -170,7 +171,8 @@ func (p *Pages) NameOf(ctx context.Context, id string) string {
 // Follow adds a source of changes for open pages.
 func (p *Pages) Follow(s Source) { p.sources = append(p.sources, s) }
 
-// pagesPolicy only lets a page load its own script, style and icon, call its own origin, and send forms to it.
+// pagesPolicy lets a page load scripts, styles and images of its own origin, and images from data URLs, call its own
+// origin, and send forms to it.
 const pagesPolicy = "default-src 'none'; script-src 'self'; style-src 'self'; connect-src 'self'; img-src 'self' data:; " +
 	"form-action 'self'; frame-ancestors 'none'; base-uri 'none'"
 

@@ -34,7 +34,7 @@ func ParseQuiet(hours, zone string) (Quiet, error) {
 	return Quiet{from.Hour()*60 + from.Minute(), to.Hour()*60 + to.Minute(), location}, nil
 }
 
-// At reports whether t is in the quiet hours, by the wall clock, even in an hour that a clock change repeats.
+// At reports whether t is in the quiet hours by the wall clock. An hour that a clock change repeats counts both times.
 func (q Quiet) At(t time.Time) bool {
 	if q.zone == nil {
 		return false
@@ -50,7 +50,7 @@ func (q Quiet) At(t time.Time) bool {
 // End returns the end of the quiet hours around t, or t itself outside of quiet hours. It checks minute by minute,
 // because a computed end may not exist on the day of a clock change.
 func (q Quiet) End(t time.Time) time.Time {
-	const maxMinutes = 26 * 60 // a day with clock changes
+	const maxMinutes = 26 * 60 // more than the longest day, which has 25 hours
 	for range maxMinutes {
 		if !q.At(t) {
 			return t

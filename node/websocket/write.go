@@ -48,9 +48,9 @@ func (c *Conn) end(last *Frame) {
 // frameQueue has the unwritten frames of a connection. The mutex of the connection guards it.
 type frameQueue struct {
 	waiting []*Frame
-	spare   []*Frame // an empty slice whose array waiting uses next
+	spare   []*Frame // empty; its array is reused for the next waiting frames
 	frames  int      // how many are waiting or being written
-	bytes   int      // of these frames
+	bytes   int      // total size of these frames
 }
 
 func (q *frameQueue) push(f *Frame) {
@@ -91,7 +91,7 @@ func (q *frameQueue) drop() {
 
 const (
 	batchSize  = 64 << 10 // bytes per write
-	directSize = 8 << 10  // frames from this size on are written without a copy
+	directSize = 8 << 10  // frames of at least this size are written without a copy
 	keepQueue  = 64       // frames; larger queue arrays are not reused
 )
 
@@ -134,7 +134,7 @@ func (c *Conn) write() {
 	}
 }
 
-// writeAll writes frames in as few writes as possible and returns their total size.
+// writeAll writes frames, the small ones joined, and returns their total size.
 func (c *Conn) writeAll(frames []*Frame, batch []byte) (size int, err error) {
 	batch = batch[:0]
 	flush := func() {
@@ -149,11 +149,11 @@ func (c *Conn) writeAll(frames []*Frame, batch []byte) (size int, err error) {
 			flush()
 		}
 		switch {
-		case c.client && f.bytes[1]&bitMasked == 0: // gorilla masks its own frames
+		case c.client && f.bytes[1]&bitMasked == 0: // frames that gorilla/websocket encoded are masked already
 			batch = f.appendWithMask(batch)
 			if len(batch) > batchSize {
 				flush()
-				batch = make([]byte, 0, batchSize) // in place of the one that grew
+				batch = make([]byte, 0, batchSize) // drop the buffer that grew
 			}
 		case len(f.bytes) >= directSize:
 			flush()

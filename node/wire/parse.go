@@ -13,7 +13,7 @@ const (
 	MaxSafeInteger = 1<<53 - 1
 )
 
-// SyntaxError is why the strict reader refused a text. Reason is fixed text and quotes nothing from the input.
+// SyntaxError tells why the strict reader refused a text. Reason is fixed text and quotes nothing from the input.
 type SyntaxError struct {
 	Offset int // byte offset at which the reader stopped
 	Reason string
@@ -23,7 +23,7 @@ func (e *SyntaxError) Error() string { return fmt.Sprintf("%s at byte %d", e.Rea
 
 // Parse reads one JSON value under AM-12: UTF-8 without byte order mark, no text after the value, no duplicate key at
 // any depth, no lone surrogate, no key "__proto__", no number that overflows a float64, no integer token beyond
-// ±(2^53−1), at most [MaxDepth] deep and [MaxValues] values. The error is a *[SyntaxError].
+// ±(2^53−1), at most [MaxDepth] levels and [MaxValues] values. The error is a *[SyntaxError].
 func Parse(data []byte) (Value, error) {
 	return ParseLimits(data, MaxDepth, MaxValues)
 }
@@ -69,7 +69,7 @@ func ParseObject(data []byte) (Value, error) {
 const slabSize = 256
 
 // maxMembers returns an upper bound for the members and elements in a JSON text: each follows a comma or an opening
-// bracket. The bound is exact if no string contains these.
+// bracket. The bound is exact if no string contains these and no container is empty.
 func maxMembers(text string) int {
 	return strings.Count(text, ",") + strings.Count(text, "{") + strings.Count(text, "[")
 }
@@ -83,7 +83,7 @@ type parser struct {
 	values int // number of values that may still follow
 	slab   []Member
 
-	anyNumber bool // accept every number, because nobody computes with it
+	anyNumber bool // accept all numbers, because nobody computes with them
 }
 
 func (p *parser) fail(reason string) error { return &SyntaxError{Offset: p.pos, Reason: reason} }
@@ -260,8 +260,8 @@ func (p *parser) key() (string, error) {
 	return key, nil
 }
 
-// checkKey refuses a duplicate key, and "__proto__", which JavaScript peers lose (AM-12). seen has the keys of an
-// object too large to scan. keyPos is the position of the key.
+// checkKey refuses a duplicate key, and "__proto__", which JavaScript peers would drop (AM-12). seen has the keys of an
+// object too large to scan.
 func (p *parser) checkKey(key string, open *stack, start int, seen map[string]struct{}, keyPos int) (map[string]struct{}, error) {
 	const scan = 16 // below this number of members, comparing is cheaper than hashing
 	duplicate := false
@@ -283,7 +283,8 @@ func (p *parser) checkKey(key string, open *stack, start int, seen map[string]st
 	return seen, nil
 }
 
-// stack holds the members of the open containers. The array few needs no allocation, because no slice of it is kept.
+// stack holds the members of the open containers. The first ones are in an array, which needs no allocation, because
+// nothing keeps a slice of it.
 type stack struct {
 	n    int
 	few  [24]Member
@@ -299,7 +300,7 @@ func (s *stack) push(m Member) {
 	s.n++
 }
 
-// has reports whether a member from index start on has the key.
+// has reports whether a member at or after start has the key.
 func (s *stack) has(key string, start int) bool {
 	for i := start; i < min(s.n, len(s.few)); i++ {
 		if s.few[i].Key == key {
@@ -314,7 +315,7 @@ func (s *stack) has(key string, start int) bool {
 	return false
 }
 
-// keys returns the keys of the members from index start on.
+// keys returns the keys of the members at or after start.
 func (s *stack) keys(start int) map[string]struct{} {
 	keys := make(map[string]struct{}, 2*(s.n-start))
 	for i := start; i < s.n; i++ {
@@ -327,7 +328,7 @@ func (s *stack) keys(start int) map[string]struct{} {
 	return keys
 }
 
-// pop moves the members from index start on to dst.
+// pop removes the members at or after start, and copies them to dst.
 func (s *stack) pop(dst []Member, start int) {
 	if start < len(s.few) {
 		n := copy(dst, s.few[start:min(s.n, len(s.few))])
