@@ -76,8 +76,10 @@ func (r *Relay) answerRegistration(c echo.Context) error {
 		return answerFault(c, http.StatusForbidden, "registration_closed", "the owner of this relay hands out the tokens; ask the owner for one")
 	}
 	body, err := io.ReadAll(http.MaxBytesReader(c.Response(), c.Request().Body, maxRegister))
-	if err != nil {
+	if _, tooLarge := errors.AsType[*http.MaxBytesError](err); tooLarge {
 		return answerFault(c, http.StatusRequestEntityTooLarge, "invalid_json", "the body is too large")
+	} else if err != nil {
+		return answerFault(c, http.StatusBadRequest, "invalid_json", "the body cannot be read")
 	}
 	id, ok := readRegistration(body)
 	if !ok {
@@ -90,11 +92,14 @@ func (r *Relay) answerRegistration(c echo.Context) error {
 	if r.cfg.Registration == credential.Invite {
 		code := c.Request().Header.Get(wire.HeaderInvite)
 		_, change, err := r.invites().Redeem(c.Request().Context(), code, "", time.Now())
-		if code == "" || err != nil {
+		switch {
+		case code == "", errors.Is(err, store.ErrNotFound), errors.Is(err, credential.ErrSpent):
 			if wait := r.failures.Fail(httpapi.ClientAddr(c), time.Now()); wait > 0 {
 				return answerRateLimit(c, wait)
 			}
 			return answerFault(c, http.StatusForbidden, "registration_closed", "registration needs a valid invite code from the owner")
+		case err != nil:
+			return r.answerUnavailable(c, err)
 		}
 		more = append(more, change)
 	}
@@ -116,10 +121,15 @@ func (r *Relay) registerAgent(c echo.Context, wanted string, others ...store.Cha
 	case errors.Is(err, errFull):
 		return answerFault(c, http.StatusServiceUnavailable, "registry_full", "the relay takes no more agents")
 	case err != nil:
-		r.log.Error("cannot register an agent", "err", err)
-		return answerFault(c, http.StatusServiceUnavailable, frame.CodeUnavailable, "the relay cannot take the request now")
+		return r.answerUnavailable(c, err)
 	}
 	return httpapi.JSON(c, http.StatusOK, frame.Credentials{AgentID: id, Token: token})
+}
+
+// answerUnavailable answers a registration that failed for a reason of our own, which only the log has.
+func (r *Relay) answerUnavailable(c echo.Context, err error) error {
+	r.log.Error("cannot register an agent", "err", err)
+	return answerFault(c, http.StatusServiceUnavailable, frame.CodeUnavailable, "the relay cannot take the request now")
 }
 
 // readRegistration returns the id that the body of a registration asks for: null if it asks for none (AR-1). It reports

@@ -159,6 +159,22 @@ func TestRegistrationModes(t *testing.T) {
 	}
 }
 
+// TestInviteWithoutStore: a fault of the store is neither the invited client's nor counted as a failure of its address.
+func TestInviteWithoutStore(t *testing.T) {
+	st := openStore(t)
+	s := newTestRelayOn(t, st, Config{Registration: credential.Invite})
+	var made Invite
+	s.callOwner("POST", "/owner/agentrelay/invites", "", &made)
+	if err := st.Close(); err != nil {
+		t.Fatal(err)
+	}
+	for range 2 * maxFailed {
+		if status, body := s.ask("POST", "/register", `{"agent_id":"alice"}`, wire.HeaderInvite, made.Code); status != http.StatusServiceUnavailable {
+			t.Fatalf("status %d, want 503: %s", status, body)
+		}
+	}
+}
+
 // TestOwnerAgents: the owner can issue, replace and revoke tokens.
 func TestOwnerAgents(t *testing.T) {
 	s := newTestRelay(t, Config{Registration: credential.Closed})
