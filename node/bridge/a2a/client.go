@@ -217,8 +217,11 @@ func (o *outbound) signerOf(ctx context.Context, card wire.Value, base *url.URL,
 			return "", err
 		}
 		keys, err := wire.ParseForeign(data, 8, 2000) // at most 8 levels deep, with at most 2000 values
-		if status != http.StatusOK || err != nil {
-			failure = fmt.Errorf("the keys of the agent card cannot be read: HTTP %d", status)
+		if status != http.StatusOK {
+			err = fmt.Errorf("HTTP %d", status)
+		}
+		if err != nil {
+			failure = fmt.Errorf("the keys of the agent card cannot be read: %w", err)
 			continue
 		}
 		if thumbprint, failure = s.Verify(card, keys); failure == nil {
