@@ -189,8 +189,9 @@ func (c *Counts) admit(key string, m counted, now time.Time) error {
 var anyCaller = unique.Make(wire.AgentID("a2a:"))
 
 // hasRoomForCall reports whether a mailbox takes another call. Anybody can call, so all calls together may use at most
-// half of a mailbox. Once half of that is used, a source may use only a hundredth of the mailbox; its limit is at least
-// one call. A network around the source may use twice as much as the next narrower one (AM-42). The caller holds mu.
+// half of a mailbox. Once half of that is used, a source may use only a hundredth of the mailbox. That is at least one
+// call, but a large call may still exceed the hundredth of the bytes. A network around the source may use twice as much
+// as the next narrower one (AM-42). The caller holds mu.
 func (c *Counts) hasRoomForCall(m counted, limit Usage) bool {
 	all := c.shares[share{m.box, anyCaller}]
 	if all.with(m).exceeds(Usage{limit.N / 2, limit.Size / 2}) {
