@@ -24,7 +24,7 @@ var suggestionTexts = map[string]string{
 	"split":       "suggests splitting this request. If you accept, these requests replace it:",
 	"delegate":    "suggests that somebody else do it. If you accept, only that executor is asked:",
 	"defer":       "suggests doing it later. If you accept, the request waits until:",
-	"alternative": "suggests something else. If you accept, the executor is told so, and the request stays as it is:",
+	"alternative": "suggests something else. If you accept, the executor learns of it, and the request stays as it is:",
 }
 
 // suggestion returns the newest undecided suggestion in full, because the owner decides about it.
