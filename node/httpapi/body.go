@@ -13,7 +13,7 @@ import (
 	"github.com/agentmesh/agentmesh/node/wire"
 )
 
-// trustedLength is the largest declared length for which Body allocates memory before the body arrives. A client can
+// trustedLength is the largest declared length for which ReadBody allocates memory before the body arrives. A client can
 // declare a hundred bodies on one connection at almost no cost.
 const trustedLength = 8 << 10
 
@@ -27,9 +27,17 @@ func Body(c echo.Context, max int) ([]byte, error) {
 	}
 	// Beyond max, MaxBytesReader closes the connection instead of reading the rest. For this, it needs the server's
 	// own ResponseWriter.
-	in := http.MaxBytesReader(c.Response().Writer, r.Body, int64(max))
-	var body []byte
-	var err error
+	body, err := ReadBody(c.Response().Writer, r, int64(max))
+	if err != nil || len(body) == 0 {
+		return nil, err
+	}
+	return body, nil
+}
+
+// ReadBody reads a body of at most max bytes, whatever its headers say. A larger body causes [wire.ErrTooLarge], and a
+// body that cannot be read a [wire.ErrSyntax].
+func ReadBody(w http.ResponseWriter, r *http.Request, max int64) (body []byte, err error) {
+	in := http.MaxBytesReader(w, r.Body, max)
 	if r.ContentLength >= 0 && r.ContentLength <= trustedLength {
 		body = make([]byte, r.ContentLength)
 		_, err = io.ReadFull(in, body)
@@ -41,9 +49,6 @@ func Body(c echo.Context, max int) ([]byte, error) {
 	}
 	if err != nil {
 		return nil, wire.ErrSyntax.Because(err)
-	}
-	if len(body) == 0 {
-		return nil, nil
 	}
 	return body, nil
 }

@@ -2,7 +2,6 @@ package relay
 
 import (
 	"errors"
-	"io"
 	"log/slog"
 	"net/http"
 	"strconv"
@@ -75,8 +74,8 @@ func (r *Relay) answerRegistration(c echo.Context) error {
 	if r.cfg.Registration == credential.Closed {
 		return answerFault(c, http.StatusForbidden, "registration_closed", "the owner of this relay hands out the tokens; ask the owner for one")
 	}
-	body, err := io.ReadAll(http.MaxBytesReader(c.Response(), c.Request().Body, maxRegister))
-	if _, tooLarge := errors.AsType[*http.MaxBytesError](err); tooLarge {
+	body, err := httpapi.ReadBody(c.Response(), c.Request(), maxRegister)
+	if errors.Is(err, wire.ErrTooLarge) {
 		return answerFault(c, http.StatusRequestEntityTooLarge, "invalid_json", "the body is too large")
 	} else if err != nil {
 		return answerFault(c, http.StatusBadRequest, "invalid_json", "the body cannot be read")
@@ -94,10 +93,7 @@ func (r *Relay) answerRegistration(c echo.Context) error {
 		_, change, err := r.invites().Redeem(c.Request().Context(), code, "", time.Now())
 		switch {
 		case code == "", errors.Is(err, store.ErrNotFound), errors.Is(err, credential.ErrSpent):
-			if wait := r.failures.Fail(httpapi.ClientAddr(c), time.Now()); wait > 0 {
-				return answerRateLimit(c, wait)
-			}
-			return answerFault(c, http.StatusForbidden, "registration_closed", "registration needs a valid invite code from the owner")
+			return r.answerGuess(c, http.StatusForbidden, "registration_closed", "registration needs a valid invite code from the owner")
 		case err != nil:
 			return r.answerUnavailable(c, err)
 		}
@@ -124,6 +120,14 @@ func (r *Relay) registerAgent(c echo.Context, wanted string, others ...store.Cha
 		return r.answerUnavailable(c, err)
 	}
 	return httpapi.JSON(c, http.StatusOK, frame.Credentials{AgentID: id, Token: token})
+}
+
+// answerGuess refuses a wrong token or invite code, and counts it as a failure of the client's address.
+func (r *Relay) answerGuess(c echo.Context, status int, code, message string) error {
+	if wait := r.failures.Fail(httpapi.ClientAddr(c), time.Now()); wait > 0 {
+		return answerRateLimit(c, wait)
+	}
+	return answerFault(c, status, code, message)
 }
 
 // answerUnavailable answers a registration that failed for a reason of our own, which only the log has.
@@ -156,10 +160,7 @@ func (r *Relay) connect(c echo.Context) error {
 	}
 	a, ok := r.agents.lookup(tokenOf(req))
 	if !ok {
-		if wait := r.failures.Fail(httpapi.ClientAddr(c), time.Now()); wait > 0 {
-			return answerRateLimit(c, wait)
-		}
-		return answerFault(c, http.StatusUnauthorized, "invalid_token", "the token is missing or wrong")
+		return r.answerGuess(c, http.StatusUnauthorized, "invalid_token", "the token is missing or wrong")
 	}
 	conn, err := websocket.Accept(c.Response(), req, websocket.Options{
 		ReadLimit: frame.ReadLimit, QueueFrames: queueFrames, QueueBytes: queueBytes, Ping: frame.PingEvery, Silence: frame.GoneAfter, Origins: r.cfg.Origins,

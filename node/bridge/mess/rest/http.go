@@ -4,7 +4,6 @@ import (
 	"context"
 	"errors"
 	"fmt"
-	"io"
 	"log/slog"
 	"net/http"
 	"net/url"
@@ -225,8 +224,8 @@ func (r *call) readBody(max int64) ([]byte, error) {
 	if req.ContentLength > max {
 		return nil, thread.TooLarge(fmt.Sprintf("the body is larger than %d MiB", max>>20))
 	}
-	data, err := io.ReadAll(http.MaxBytesReader(r.c.Response().Writer, req.Body, max))
-	if _, tooLarge := errors.AsType[*http.MaxBytesError](err); tooLarge {
+	data, err := httpapi.ReadBody(r.c.Response().Writer, req, max)
+	if errors.Is(err, wire.ErrTooLarge) {
 		return nil, thread.TooLarge(fmt.Sprintf("the body is larger than %d MiB", max>>20))
 	}
 	if err != nil {
