@@ -25,8 +25,6 @@ func Body(c echo.Context, max int) ([]byte, error) {
 	if err := checkBodyHeaders(r.Header, r.ContentLength, max); err != nil {
 		return nil, err
 	}
-	// Beyond max, MaxBytesReader closes the connection instead of reading the rest. For this, it needs the server's
-	// own ResponseWriter.
 	body, err := ReadBody(c.Response().Writer, r, int64(max))
 	if err != nil || len(body) == 0 {
 		return nil, err
@@ -35,7 +33,8 @@ func Body(c echo.Context, max int) ([]byte, error) {
 }
 
 // ReadBody reads a body of at most max bytes, whatever its headers say. A larger body causes [wire.ErrTooLarge], and a
-// body that cannot be read a [wire.ErrSyntax].
+// body that cannot be read a [wire.ErrSyntax]. If w is the server's own ResponseWriter, the server closes the connection
+// after a larger body instead of reading the rest.
 func ReadBody(w http.ResponseWriter, r *http.Request, max int64) (body []byte, err error) {
 	in := http.MaxBytesReader(w, r.Body, max)
 	if r.ContentLength >= 0 && r.ContentLength <= trustedLength {
