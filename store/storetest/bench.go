@@ -13,8 +13,8 @@ import (
 	"github.com/agentmesh/agentmesh/store"
 )
 
-// Send calls op b.N times from n senders and reports percentiles of how long the calls took. All numbers i of one
-// sender have the same remainder modulo n, and no two calls have the same number.
+// Send calls op b.N times from n senders and reports percentiles of how long the calls took. The numbers
+// i ascend in the order in which the calls begin, whatever sender makes them, so that keys with i are appended.
 func Send(b *testing.B, n int, op func(i int) error) {
 	b.Helper()
 	var next atomic.Int64
@@ -23,7 +23,7 @@ func Send(b *testing.B, n int, op func(i int) error) {
 	b.ResetTimer()
 	for sender := range n {
 		all.Go(func() {
-			for i := sender; int(next.Add(1)) <= b.N; i += n {
+			for i := int(next.Add(1)) - 1; i < b.N; i = int(next.Add(1)) - 1 {
 				start := time.Now()
 				if err := op(i); err != nil {
 					b.Error(err)
@@ -50,8 +50,8 @@ func ReportPercentiles(b *testing.B, took []time.Duration) {
 	b.ReportMetric(float64(took[len(took)/2].Nanoseconds())/1e3, "p50-µs")
 }
 
-// peers is the number of peers of [Accept]. If it is a multiple of the number of senders of [Send], no two senders
-// write to the same conversation.
+// peers is the number of peers of [Accept]. It is larger than the number of senders of [Send], so that two senders
+// hardly ever write to the same conversation at the same time.
 const peers = 192
 
 // Accept stores message number i as a node stores a message that it accepts: the conversation, two entries of the
