@@ -77,13 +77,11 @@ func TestThroughRelay(t *testing.T) {
 	plain := s.join("plain-agent")
 	var sent struct {
 		Conversation string `json:"conversation_id"`
-		State        string `json:"state"`
 	}
-	status := sarah.Call("POST", "/send", map[string]any{
-		"to": "agentrelay:free/plain-agent", "intent": "mesh.request_info", "payload": map[string]string{"action": "ask", "question": "tea?"}, "wait_seconds": 10,
-	}, &sent)
-	if status != 200 || sent.State != "delivered" {
-		t.Fatalf("send: %d %+v", status, sent)
+	if status := sarah.Call("POST", "/send", map[string]any{
+		"to": "agentrelay:free/plain-agent", "intent": "mesh.request_info", "payload": map[string]string{"action": "ask", "question": "tea?"}, "wait_seconds": 0,
+	}, &sent); status >= 300 {
+		t.Fatalf("send: %d", status)
 	}
 	q := plain.next()
 	if q.GetStr("type") != "question" || q.GetStr("payload") != "tea?" {
