@@ -84,6 +84,7 @@ func status(state, text string) string {
 
 // TestA2AAnswers: what an agent answers maps to the contract for hooks, and failures are never an answer.
 func TestA2AAnswers(t *testing.T) {
+	t.Parallel()
 	for _, tc := range []struct {
 		name, final string
 		intent      wire.Intent
@@ -178,6 +179,7 @@ func TestA2ARequest(t *testing.T) {
 
 // TestA2ALostAnswers: a lost answer about a task is asked for again, and the message is not sent again.
 func TestA2ALostAnswers(t *testing.T) {
+	t.Parallel()
 	h, g := a2aHook(t, &a2aGateway{final: status("COMPLETED", "ok"), polls: 2, lose: 2})
 	var states []hook.TaskState
 	call := aCall(t)
@@ -236,6 +238,7 @@ func TestA2ARefusals(t *testing.T) {
 
 // TestSilentHost: a host that does not answer at all is unreachable, so the message is tried again later.
 func TestSilentHost(t *testing.T) {
+	t.Parallel()
 	c := client.NewHTTP(client.HTTPConfig{Connect: 1})
 	defer c.Close()
 	for name, h := range map[string]hook.Handler{
@@ -250,6 +253,7 @@ func TestSilentHost(t *testing.T) {
 
 // TestA2AOneAtATime: messages of one conversation do not overlap at the agent, whatever their number.
 func TestA2AOneAtATime(t *testing.T) {
+	t.Parallel()
 	h, g := a2aHook(t, &a2aGateway{final: status("COMPLETED", "ok")})
 	var group sync.WaitGroup
 	for i := range 4 {

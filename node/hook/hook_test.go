@@ -5,6 +5,7 @@ import (
 	"context"
 	"encoding/json"
 	"errors"
+	"flag"
 	"fmt"
 	"io"
 	"log/slog"
@@ -29,6 +30,7 @@ import (
 // TestMain makes this binary act as the program of an exec hook if it is called as one.
 func TestMain(m *testing.M) {
 	if len(os.Args) != 3 || os.Args[1] != "as-hook" {
+		flag.Set("test.parallel", "8") // the parallel tests mostly wait; -parallel overrides it
 		os.Exit(m.Run())
 	}
 	in, err := io.ReadAll(os.Stdin)
@@ -321,6 +323,7 @@ func TestWebhookOutcomes(t *testing.T) {
 
 // TestWebhookAgain: a temporary failure is retried under the same id, and the hook gives up at its deadline.
 func TestWebhookAgain(t *testing.T) {
+	t.Parallel()
 	var ids []string
 	url, c := hookServer(t, func(w http.ResponseWriter, r *http.Request) {
 		ids = append(ids, r.Header.Get("webhook-id"))

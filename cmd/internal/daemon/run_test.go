@@ -165,6 +165,7 @@ func TestRunMirrorStartsAgain(t *testing.T) {
 // TestRunStartsAgainEarly: a process starts again if its configuration changes before it has called started. If it
 // ended without an error instead, systemd would not start it again.
 func TestRunStartsAgainEarly(t *testing.T) {
+	t.Parallel()
 	dir := t.TempDir()
 	if err := os.Chmod(dir, 0o700); err != nil {
 		t.Fatal(err)

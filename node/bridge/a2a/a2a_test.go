@@ -4,10 +4,12 @@ import (
 	"bufio"
 	"bytes"
 	"context"
+	"flag"
 	"io"
 	"log/slog"
 	"net/http"
 	"net/http/httptest"
+	"os"
 	"strings"
 	"testing"
 	"time"
@@ -23,6 +25,11 @@ import (
 	"github.com/agentmesh/agentmesh/node/owner"
 	"github.com/agentmesh/agentmesh/node/wire"
 )
+
+func TestMain(m *testing.M) {
+	flag.Set("test.parallel", "8") // the parallel tests mostly wait; -parallel overrides it
+	os.Exit(m.Run())
+}
 
 // host is a node with an A2A bridge and a listener.
 type host struct {

@@ -2,6 +2,7 @@ package mess
 
 import (
 	"errors"
+	"flag"
 	"os"
 	"path/filepath"
 	"strings"
@@ -14,6 +15,11 @@ import (
 	"github.com/agentmesh/agentmesh/store"
 	"github.com/agentmesh/agentmesh/store/bolt"
 )
+
+func TestMain(m *testing.M) {
+	flag.Set("test.parallel", "8") // the parallel tests mostly wait; -parallel overrides it
+	os.Exit(m.Run())
+}
 
 // lab is an exchange on a real database, with helpers that fail the test.
 type lab struct {

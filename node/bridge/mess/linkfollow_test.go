@@ -45,6 +45,7 @@ func TestClaimElsewhereEndsTheTask(t *testing.T) {
 // TestEndedThereWhileWeWork: if the exchange there or its owner ends a thread, it ends here: its executor gets a
 // notice, and the task goes.
 func TestEndedThereWhileWeWork(t *testing.T) {
+	t.Parallel()
 	for name, c := range map[string]struct {
 		end func(a *foreignLink, there string)
 		why string
@@ -65,6 +66,7 @@ func TestEndedThereWhileWeWork(t *testing.T) {
 		}, "expired"},
 	} {
 		t.Run(name, func(t *testing.T) {
+			t.Parallel()
 			a := newForeignLink(t, nil)
 			bob := a.bob
 			body := `{"intent":"mow the lawn"}`
@@ -222,6 +224,7 @@ func (s *sharedFolder) say(name, there, block string) {
 // TestDirectoryIsFollowed: the same in a directory, with and without git: claimed by another, ended by the envelope
 // alone, and removed.
 func TestDirectoryIsFollowed(t *testing.T) {
+	t.Parallel()
 	for name, inGit := range map[string]bool{"plain": false, "git": true} {
 		t.Run(name, func(t *testing.T) {
 			s := newSharedFolder(t, inGit, func(side func(string) *dirRemote) {

@@ -90,6 +90,7 @@ func TestQuestionAnswerResult(t *testing.T) {
 // TestQuestionRightAfterAnswer: the executor asks again before the server has confirmed the state that our link set,
 // and the link checks the thread before its next answer is there. Each question is asked once.
 func TestQuestionRightAfterAnswer(t *testing.T) {
+	t.Parallel()
 	s := &publicServer{php: true, keys: map[string][2]string{}}
 	var w *publicLink
 	var here, there string

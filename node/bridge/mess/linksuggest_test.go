@@ -83,6 +83,7 @@ func (a *remoteWork) threads() int {
 // TestForeignSuggestions: a suggestion of a foreign executor is carried out there, and our thread follows the thread
 // there. The requester's decision is about the suggestion that it names, whatever was suggested later.
 func TestForeignSuggestions(t *testing.T) {
+	t.Parallel()
 	kinds := map[string]struct {
 		proposed string
 		accepted func(t *testing.T, a *remoteWork, here, there, other string, claimed bool)

@@ -41,8 +41,10 @@ func (s *sharedFolder) waitRemoteState(there string, code thread.Code) {
 
 // TestOfferInADirectoryIsVoid: a thread in a folder is ended only by us, even at its deadline.
 func TestOfferInADirectoryIsVoid(t *testing.T) {
+	t.Parallel()
 	for name, inGit := range map[string]bool{"plain": false, "git": true} {
 		t.Run(name, func(t *testing.T) {
+			t.Parallel()
 			t.Run("cancelled", func(t *testing.T) {
 				s := newSharedFolder(t, inGit, nil)
 				here := s.home.request(thread.OwnerID, "{id: saw, intent: lend me a saw}")

@@ -46,6 +46,7 @@ func (p *meshNode) countTitles(kind, text string) (n int) {
 // TestLateClaimThroughTheMesh: a claim of a thread that has ended meanwhile is refused. The refusal ends the thread
 // there, and the notice names it; the cancel that follows has no further effect.
 func TestLateClaimThroughTheMesh(t *testing.T) {
+	t.Parallel()
 	var lost atomic.Bool
 	mesh := meshtest.New(t)
 	away := newMeshNode(t, mesh, "away", nil)

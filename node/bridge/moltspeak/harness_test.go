@@ -6,10 +6,12 @@ import (
 	"crypto/sha256"
 	"encoding/json"
 	"errors"
+	"flag"
 	"fmt"
 	"io"
 	"net/http"
 	"net/http/httptest"
+	"os"
 	"strings"
 	"sync"
 	"sync/atomic"
@@ -25,6 +27,11 @@ import (
 	"github.com/agentmesh/agentmesh/signing"
 	"github.com/agentmesh/agentmesh/store"
 )
+
+func TestMain(m *testing.M) {
+	flag.Set("test.parallel", "8") // the parallel tests mostly wait; -parallel overrides it
+	os.Exit(m.Run())
+}
 
 var us = message.Agent{Agent: "me", Org: "home"}
 

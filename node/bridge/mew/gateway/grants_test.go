@@ -126,6 +126,7 @@ func TestRevocationChain(t *testing.T) {
 
 // TestRestart: grants, masks, invited participants and bars survive disconnect and restart (MEW-23, MEW-29).
 func TestRestart(t *testing.T) {
+	t.Parallel()
 	dir := t.TempDir()
 	r := startWith(t, dir, Config{Spaces: []SpaceConfig{newBossConfig(t)}})
 	manager := r.Join("manager-token")

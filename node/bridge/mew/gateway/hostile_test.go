@@ -69,6 +69,7 @@ func TestBadInput(t *testing.T) {
 // TestStoppedReceiver: a receiver that reads nothing costs the others nothing. Its queue is bounded, then the gateway
 // closes it with 1013 and announces that it left. Everybody else gets everything in order (MEW-Q3).
 func TestStoppedReceiver(t *testing.T) {
+	t.Parallel()
 	var log watchedLog
 	r := startWith(t, t.TempDir(), Config{Spaces: []SpaceConfig{newLabConfig(t)},
 		Logger: slog.New(slog.NewTextHandler(&log, &slog.HandlerOptions{Level: slog.LevelDebug}))})

@@ -73,6 +73,7 @@ func TestDecisionsWaitSmall(t *testing.T) {
 
 // TestSilentJoins: a client that opens connections and never joins is limited like one with a wrong token (MEW-Q4).
 func TestSilentJoins(t *testing.T) {
+	t.Parallel()
 	r := start(t, newLabConfig(t))
 	began := time.Now() // at this time nothing has recovered, however slow the machine is
 	players := make([]*mewtest.Player, maxFailedJoins)

@@ -309,6 +309,7 @@ func TestLinkFlood(t *testing.T) {
 // nothing comes over the connection, the message may be lost, so the outbox keeps it; it does not wait for the end of
 // the connection.
 func TestLinkWithoutEcho(t *testing.T) {
+	t.Parallel()
 	for name, tt := range map[string]struct{ reads, answers, accepts bool }{
 		"answers": {true, true, true}, "answers pings": {true, false, true}, "is silent": {false, false, false},
 	} {
@@ -379,6 +380,7 @@ func newOddGateway(t *testing.T, joined chan<- string) *httptest.Server {
 // TestLinkJoin: a link sends a join message to a gateway that ignores the header. The first welcome counts, and what
 // follows it does no harm (MEW-L1).
 func TestLinkJoin(t *testing.T) {
+	t.Parallel()
 	joined := make(chan string, 8)
 	srv := newOddGateway(t, joined)
 	r := start(t, newClubConfig(t, allKinds))

@@ -285,6 +285,7 @@ func (m leavingMesh) Find(ctx context.Context, q client.Query) ([]wire.Card, err
 // TestLinkProposalResultIsKept: the result of a proposal that this node carries out reaches the space although the link
 // breaks while the tool runs.
 func TestLinkProposalResultIsKept(t *testing.T) {
+	t.Parallel()
 	r, m := start(t, newClubConfig(t, allKinds, "cat")), meshtest.New(t)
 	home, links := m.Node("home", nil), []bridge.Link{linkOf(r, bridge.LinkPolicy{Access: "open"})}
 	mesh, err := home.Attach(LinkKind(), links)
