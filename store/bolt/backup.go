@@ -107,9 +107,9 @@ type contextWriter struct {
 	w   io.Writer
 }
 
-func (u *contextWriter) Write(b []byte) (int, error) {
-	if err := u.ctx.Err(); err != nil {
+func (c *contextWriter) Write(b []byte) (int, error) {
+	if err := c.ctx.Err(); err != nil {
 		return 0, err
 	}
-	return u.w.Write(b)
+	return c.w.Write(b)
 }

@@ -26,7 +26,8 @@ type cards struct {
 // Cards implements [store.Store].
 func (s *Store) Cards() store.Cards { return cards{s, s.self} }
 
-// cardByID returns the card of id, even if it is not live. If id has no card, ok is false.
+// cardByID returns the card of id, even if it has expired or was withdrawn. If id has no card, ok is false. A row is
+// found by its seq, a number that the card keeps until it is removed.
 func cardByID(tx *bbolt.Tx, id string) (card engine.CardRow, ok bool, err error) {
 	seq, err := bucketIDs.in(tx).get([]byte(id))
 	if seq == nil || err != nil {
@@ -72,7 +73,7 @@ func (c cards) Put(ctx context.Context, put store.PutCard) (store.Card, error) {
 		if err != nil {
 			return nil, err
 		}
-		return func() error {
+		return func() error { // called if all checks passed
 			if exists && !held {
 				purgeCard(t, old, put.Now)
 				old = engine.CardRow{}
@@ -163,8 +164,8 @@ func writeCard(t *txn, row *engine.CardRow, old store.Card, now time.Time) error
 	bucketCounts.in(t.Tx).replace(old.Counts, row.Counts, countKey(row.Seq))
 	cards.put(u64(row.Seq), engine.EncodeCard(*row))
 	scheduled := int64(engine.NoTime)
-	if old.Seq != 0 && old.Live(now) {
-		scheduled = engine.CardDue(old) // for a reserved card, perhaps no sweep is scheduled before its reservation ends
+	if old.Seq != 0 && old.Live(now) { // if only the id is still reserved, the sweep may come later than CardDue
+		scheduled = engine.CardDue(old)
 	}
 	scheduleSweep(t.Tx, kindCard, u64(row.Seq), scheduled, engine.CardDue(row.Card))
 	s, terms, expires := cardindex.Slot(row.Seq), row.Terms, engine.Deadline(row.Expires)
@@ -176,7 +177,8 @@ func writeCard(t *txn, row *engine.CardRow, old store.Card, now time.Time) error
 	return nil
 }
 
-// logChange moves the change of row to the end of the feed. ended reports whether the reservation of the id has ended.
+// logChange appends a change of row to the feed, in place of its last one. ended reports whether the reservation of the
+// id has ended.
 func logChange(t *txn, row *engine.CardRow, ended bool, now time.Time) {
 	changes := bucketChanges.in(t.Tx)
 	if row.Change != 0 {
@@ -194,7 +196,8 @@ func countKey(seq uint64) func(text string) []byte {
 	return func(text string) []byte { return binary.BigEndian.AppendUint64(engine.CountKey(text), seq) }
 }
 
-// purgeCard removes the row of a card whose id is no longer held. The tombstone in the feed and the id row stay.
+// purgeCard removes the row of a card whose id is no longer held. Its row in bucketIDs stays, and so does its last
+// change in the feed, the tombstone.
 func purgeCard(t *txn, row engine.CardRow, now time.Time) {
 	if !row.Withdrawn {
 		logChange(t, &row, true, now)

@@ -84,6 +84,7 @@ func (f *findings) checkPages(tx *bbolt.Tx) error {
 
 // checkRows decodes the rows and follows the pointers from one row to another.
 func (f *findings) checkRows(tx *bbolt.Tx) {
+	// each verifies the checksums of a bucket and calls fn for each row that is not damaged.
 	each := func(b bucket, fn func(k, v []byte)) {
 		n := 0
 		for row, err := range b.in(tx).from(nil, nil) {

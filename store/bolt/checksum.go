@@ -52,19 +52,19 @@ func (b bucket) open(key, stored []byte) ([]byte, error) {
 	return stored[:n:n], nil
 }
 
-// read works like open, for a row that a cursor found. written is the original key of the row: if the checksum does not
-// match key, but matches a key that differs in one bit, written is that other key. Otherwise written is key.
-func (b bucket) read(key, stored []byte) (written, value []byte, err error) {
+// read works like open, for a row that a cursor found. original is the key under which the row was stored: if the
+// checksum does not match key, but matches a key that differs in one bit, original is that other key. Otherwise it is key.
+func (b bucket) read(key, stored []byte) (original, value []byte, err error) {
 	if value, err = b.open(key, stored); err == nil {
 		return key, value, nil
 	}
-	written = bytes.Clone(key)
-	for bit := range 8 * len(written) {
-		written[bit/8] ^= 1 << (bit % 8)
-		if _, flippedErr := b.open(written, stored); flippedErr == nil {
-			return written, nil, err
+	original = bytes.Clone(key)
+	for bit := range 8 * len(original) {
+		original[bit/8] ^= 1 << (bit % 8)
+		if _, flippedErr := b.open(original, stored); flippedErr == nil {
+			return original, nil, err
 		}
-		written[bit/8] ^= 1 << (bit % 8)
+		original[bit/8] ^= 1 << (bit % 8)
 	}
 	return key, nil, err
 }
@@ -82,7 +82,7 @@ func (b bucket) in(tx *bbolt.Tx) rows {
 	return r
 }
 
-// rows reads and writes the rows of a bucket. The slices that it returns are valid until the transaction ends.
+// rows reads and writes the rows of a bucket. The slices that its methods return are valid until the transaction ends.
 type rows struct {
 	bucket
 	b *bbolt.Bucket
@@ -101,7 +101,7 @@ func (r rows) at(c *bbolt.Cursor, key []byte) ([]byte, error) {
 	if next != nil && bytes.Equal(next, key) {
 		return r.open(key, stored)
 	}
-	_, _, err := r.before(c, key, key, next, stored, true) // exact
+	_, _, err := r.before(c, key, key, next, stored, true) // finds out whether damage hides the row; true: exact
 	return nil, err
 }
 
@@ -143,8 +143,8 @@ func (r rows) from(start, prefix []byte) iter.Seq2[row, error] {
 		}
 		c := r.b.Cursor()
 		for k, stored := c.Seek(start); k != nil; k, stored = c.Next() {
-			written, value, err := r.read(k, stored)
-			if !bytes.HasPrefix(k, prefix) && !bytes.HasPrefix(written, prefix) {
+			original, value, err := r.read(k, stored)
+			if !bytes.HasPrefix(k, prefix) && !bytes.HasPrefix(original, prefix) {
 				return
 			}
 			if !yield(row{k, value}, err) {
@@ -191,8 +191,8 @@ func (r rows) before(c *bbolt.Cursor, key, prefix, next, nextStored []byte, exac
 		if neighbor.key == nil {
 			continue
 		}
-		written, _, err := r.read(neighbor.key, neighbor.value)
-		if err != nil && bytes.HasPrefix(written, prefix) && (!exact || len(written) == len(prefix)) {
+		original, _, err := r.read(neighbor.key, neighbor.value)
+		if err != nil && bytes.HasPrefix(original, prefix) && (!exact || len(original) == len(prefix)) {
 			return prev, stored, err
 		}
 	}

@@ -14,8 +14,8 @@ import (
 	"github.com/agentmesh/agentmesh/node/atomicfile"
 )
 
-// checkOffline returns nil if path names a database that only its owner can access, that passes preflight, and into
-// which no import was interrupted.
+// checkOffline returns nil if path names a database that only its owner can access, no import into it was interrupted,
+// and it passes preflight.
 func checkOffline(path string) error {
 	if err := checkImport(path); err != nil {
 		return err

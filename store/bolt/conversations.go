@@ -14,7 +14,8 @@ import (
 	"github.com/agentmesh/agentmesh/store/engine"
 )
 
-// convSeq returns the seq of a conversation, live or not, or nil if it does not exist.
+// convSeq returns the seq of a conversation (the number in the keys of its rows), live or not, or nil if it does not
+// exist.
 func convSeq(tx *bbolt.Tx, key store.ConvKey) ([]byte, error) {
 	return bucketConvKeys.in(tx).get(engine.ConvKey(key))
 }
@@ -184,8 +185,8 @@ func convSeqs(tx *bbolt.Tx, term string, end uint64) iter.Seq2[[]byte, error] {
 			if k == nil {
 				return
 			}
-			written, _, err := rows.read(k, stored)
-			if !bytes.HasPrefix(k, prefix) && !bytes.HasPrefix(written, prefix) {
+			original, _, err := rows.read(k, stored)
+			if !bytes.HasPrefix(k, prefix) && !bytes.HasPrefix(original, prefix) {
 				return
 			}
 			previous := from

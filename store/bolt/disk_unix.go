@@ -22,6 +22,6 @@ func diskFree(path string) (int64, error) {
 // modeTooWide reports whether users other than the owner can access a file with this mode.
 func modeTooWide(m fs.FileMode) bool { return m.Perm()&0o077 != 0 }
 
-// mapAhead is the default of Config.InitialMmapSize: 4 GiB, or 0 on 32-bit systems. To map beyond the end of a file
+// mapAhead is the default of Config.InitialMmapSize: 4 GiB, or 0 on 32-bit systems. Mapping beyond the end of a file
 // costs only address space.
-const mapAhead = 4 << 30 * (math.MaxInt >> 62)
+const mapAhead = (4 << 30) * (math.MaxInt >> 62)

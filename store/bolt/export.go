@@ -267,7 +267,7 @@ func importNumbers(c *copier, n engine.Numbers) error {
 	if !c.begin() {
 		return c.err
 	}
-	if n.Rev > math.MaxUint64>>20 {
+	if n.Rev > math.MaxUint64>>20 { // see readFenceFloor
 		return fmt.Errorf("revision %d is too large for fences", n.Rev)
 	}
 	for b, last := range map[*bucket]uint64{&bucketMeta: n.Rev, &bucketCards: n.Card, &bucketChanges: n.Change, &bucketConvs: n.Conv} {

@@ -9,8 +9,8 @@ import (
 	"github.com/agentmesh/agentmesh/store/local"
 )
 
-// Handle is a further handle on a database that is open in this process. It has its own leases and hints, as if it
-// belonged to another process. Tests use it.
+// Handle is a further handle on a database that is open in this process. As if it belonged to another process, it has
+// its own leases, and it can watch what the other handles write. Tests use it.
 type Handle struct {
 	*Store
 	self *local.Handle
@@ -54,7 +54,8 @@ func (s *Store) Watch(ctx context.Context, namespaces ...string) <-chan store.Hi
 	return s.watchers.Watch(ctx, s.self, namespaces...)
 }
 
-// fenceFloor returns the number above which fences start. It grows with each stored unit, which takes a new revision.
+// fenceFloor returns the number above which fences start. A fence is a number that each lease has, and each new holder
+// gets a larger one. The floor grows with every write, because a write takes a new revision.
 func (s *Store) fenceFloor(ctx context.Context) (floor uint64, err error) {
 	err = s.view(ctx, func(tx *bbolt.Tx) error {
 		floor, err = readFenceFloor(tx)

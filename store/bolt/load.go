@@ -17,7 +17,7 @@ import (
 	"github.com/agentmesh/agentmesh/store/engine"
 )
 
-// applyIndex makes the changes of the index that a committed group requires.
+// applyIndex changes the index after t was committed.
 func (s *Store) applyIndex(t *txn) {
 	for _, change := range t.indexChanges {
 		change(s.index)

@@ -193,7 +193,7 @@ func (c *copier) put(b bucket, key, value []byte) {
 	c.rows++
 	rows := b.in(c.tx)
 	rows.b.FillPercent = 1                                      // most rows come in the order of their keys
-	c.err = rows.b.Put(key, rows.seal(key, slices.Clip(value))) // an empty key of an imported row is an error, not a panic
+	c.err = rows.b.Put(key, rows.seal(key, slices.Clip(value))) // rows.put would panic if an imported row has an empty key
 }
 
 // begin begins a transaction unless one has begun. It returns false after an error.

@@ -47,8 +47,8 @@ type Config struct {
 	// can grow without waiting for readers. 0 means 4 GiB, but nothing on 32-bit systems, on Windows (where the file
 	// itself would grow), or if the system refuses that much. A negative number reserves nothing.
 	InitialMmapSize int
-	// LeaseTTL is the time for which a lease lasts without renewal. 0 means that a lease lasts until its handle is
-	// closed. That is enough, because no other process can open the file.
+	// LeaseTTL is the time for which a lease lasts without renewal. 0 means that a lease lasts until the Store or
+	// [Handle] that took it is closed. That is enough, because no other process can open the file.
 	LeaseTTL time.Duration
 	// Committed, if set, is called after every group commit, before the callers get their results. It must be fast.
 	Committed func(Commit)
@@ -76,13 +76,13 @@ type Store struct {
 	log  *slog.Logger
 	path string
 
-	// mu guards db while the file is reopened: every read holds mu for reading, and the leader of the writer holds it
-	// while it replaces db. db is nil while the file is closed. The leader reads db without mu.
+	// mu guards db while the file is reopened: every read holds mu for reading, and the goroutine that commits holds it
+	// while it replaces db. Only that goroutine reads db without mu. db is nil while the file is closed.
 	mu sync.RWMutex
 	db *bbolt.DB
 
 	index   *cardindex.Index
-	through atomic.Uint64 // the newest change that the index contains
+	through atomic.Uint64 // the number of the newest change that the index contains
 
 	damage    *engine.DamageLog
 	leases    local.Leases
@@ -97,7 +97,7 @@ type Store struct {
 var _ store.Store = (*Store)(nil)
 
 // Open opens the database at path and loads the card index. If the file does not exist, Open creates it with mode 0600.
-// Its error matches a sentinel of this package if one applies. The caller must close the Store.
+// If a sentinel error of this package applies, the error matches it. The caller must close the Store.
 func Open(ctx context.Context, path string, cfg Config) (*Store, error) {
 	path, err := filepath.Abs(path)
 	if err != nil {
@@ -110,7 +110,7 @@ func Open(ctx context.Context, path string, cfg Config) (*Store, error) {
 	if err := s.openFile(); err != nil {
 		return nil, fmt.Errorf("open store %s: %w", path, err)
 	}
-	built := 0
+	built := 0 // cards that the index snapshot lacks
 	err = catchDamage(func() (err error) {
 		if err := errors.Join(s.migrate(ctx, migrations), s.removeTempCopies()); err != nil {
 			return err
@@ -182,8 +182,8 @@ func checkMode(path string) error {
 	return nil
 }
 
-// preflightLimit bounds the size of the files of which Open reads every page before it trusts them, which takes about
-// half a second at most. [Check] and Export read larger files in full too.
+// preflightLimit is the size up to which Open reads every page of a file before it trusts the file. This takes at most
+// about half a second. [Check] and Export read larger files in full too.
 const preflightLimit = 256 << 20
 
 // leastSize is the size of a new bbolt file: four pages of at least 4 KiB.
@@ -227,13 +227,13 @@ func checkPages(tx *bbolt.Tx) error {
 	hasChecksums := err == nil && schema == newestSchema(migrations) // older schemas have no checksums
 	return tx.ForEach(func(name []byte, b *bbolt.Bucket) error {
 		var last []byte
-		sealed := newBucket(string(name), bbolt.DefaultFillPercent)
+		checked := newBucket(string(name), bbolt.DefaultFillPercent)
 		return b.ForEach(func(k, v []byte) error {
 			if last != nil && bytes.Compare(last, k) >= 0 {
 				return fmt.Errorf("%w: rows %q and %q of %s are out of order", ErrDamaged, last, k, name)
 			}
 			if hasChecksums {
-				if written, _, _ := sealed.read(k, v); !bytes.Equal(written, k) {
+				if original, _, _ := checked.read(k, v); !bytes.Equal(original, k) {
 					return fmt.Errorf("%w: a bit changed in the key of row %q of %s", ErrDamaged, k, name)
 				}
 			}
@@ -328,7 +328,7 @@ func readRow[K, T any](ctx context.Context, s *Store, key K, find func(*bbolt.Tx
 	return found, err
 }
 
-// reopenFile closes and opens the file and brings the index up to date. Only the leader of the writer calls it.
+// reopenFile closes and opens the file and brings the index up to date. Only the goroutine that commits calls it.
 func (s *Store) reopenFile() error {
 	s.mu.Lock()
 	defer s.mu.Unlock()
@@ -364,7 +364,7 @@ func (s *Store) checkDisk() error {
 
 // Ping implements [store.Store].
 func (s *Store) Ping(ctx context.Context) error {
-	// A unit without writes commits nothing, but waits for its turn and makes a stopped writer try again.
+	// A write that writes nothing still waits for its turn, and makes a stopped writer try to reopen the file.
 	return s.writer.do(ctx, func(*txn) (func() error, error) { return nil, nil })
 }
 

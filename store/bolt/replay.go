@@ -20,7 +20,7 @@ const replayPartLength = 4 * 24 * time.Hour
 
 // replayPart returns the number of the part with the records that expire at t.
 func replayPart(t time.Time) uint32 {
-	if t.IsZero() {
+	if t.IsZero() { // the record never expires
 		return math.MaxUint32
 	}
 	return uint32(min(max(t.Unix()/int64(replayPartLength/time.Second), 0), math.MaxUint32-1))
@@ -31,8 +31,8 @@ func replayKey(part uint32, hash []byte) []byte {
 	return append(binary.BigEndian.AppendUint32(make([]byte, 0, 20), part), hash...)
 }
 
-// findReplay searches every part for the record of a message, live or not, and returns its key and the record. The key
-// is nil if the record does not exist.
+// findReplay searches every part for the record of a message, live or not, and returns its key and the record. hash is
+// [engine.ReplayHash] of the message. The key is nil if the record does not exist.
 func findReplay(tx *bbolt.Tx, hash []byte) ([]byte, engine.ReplayRow, error) {
 	replays := bucketReplays.in(tx)
 	c := replays.b.Cursor()
@@ -40,11 +40,11 @@ func findReplay(tx *bbolt.Tx, hash []byte) ([]byte, engine.ReplayRow, error) {
 	for minPart := uint32(0); ; {
 		// Skip damaged rows of other records, because their keys may name parts that do not exist.
 		for ; k != nil; k, stored = c.Next() {
-			written, _, err := replays.read(k, stored)
+			original, _, err := replays.read(k, stored)
 			if err == nil {
 				break
 			}
-			if bytes.HasSuffix(written, hash) {
+			if bytes.HasSuffix(original, hash) {
 				return k, engine.ReplayRow{}, err
 			}
 		}

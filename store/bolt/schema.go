@@ -15,10 +15,11 @@ import (
 //	             "fences" → u64, added to every fence. The sequence of this bucket is the newest revision.
 //	cards        seq → card
 //	ids          id → seq, until the tombstone of the id is removed
-//	counts       hash16(count) seq → nothing
-//	changes      change → change; one per seq, and so one per id in the feed
-//	convs        seq 0 hash16(sender, message id) → nothing, for a replay record that no entry names ·
-//	             seq 1 n → entry · seq 2 → conv. A step writes the last entry and the row, mostly in one page
+//	counts       hash16(text of Card.Counts) seq → nothing
+//	changes      number of the change → change; a card has only its newest change
+//	convs        seq, a byte 0, hash16(sender, message id) → nothing, for a replay record that no entry names ·
+//	             seq, a byte 1, n → entry number n · seq, a byte 2 → conversation, next to its last entry, because
+//	             most writes change both
 //	convkeys     key2(peer) id → seq
 //	convterms    key2(term) seq → nothing
 //	replays      part u32 hash16(sender, message id) → replay. A part has the records that expire in the same

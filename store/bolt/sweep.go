@@ -24,8 +24,7 @@ const (
 // damagedAgain is the time after which Sweep looks again at a damaged row, which it leaves in place.
 const damagedAgain = 24 * time.Hour
 
-// sweepChunk is about the number of rows that one unit of a sweep handles, so that the units of other callers wait only
-// milliseconds.
+// sweepChunk is about the number of rows that Sweep handles in one write, so that other writes wait only milliseconds.
 const sweepChunk = 128
 
 // expiryKey returns a key in bucketExpiries: time (8 bytes), kind (1 byte) and key of a row. Such keys sort by time, even
@@ -83,7 +82,7 @@ func hasDue(tx *bbolt.Tx, now time.Time) bool {
 	if k != nil && bytes.Compare(k[:8], expiryKey(engine.Nanos(now), 0, nil)[:8]) <= 0 {
 		return true
 	}
-	k = firstKey(bucketReplays.in(tx)) // begins with the part, in 4 bytes
+	k = firstKey(bucketReplays.in(tx)) // begins with the number of a range of expiry times, in 4 bytes
 	return k != nil && bytes.Compare(k[:4], replayKey(replayPart(now), nil)) < 0
 }
 
@@ -182,8 +181,9 @@ func sweepCard(t *txn, key []byte, now time.Time) (sweepResult, error) {
 	return sweepResult{due: engine.Never}, nil
 }
 
-// dropTombstone removes the tombstone of a card. An index snapshot that is older than the tombstone can then no longer
-// catch up, so dropTombstone raises the floor.
+// dropTombstone removes the tombstone of a card: the change in the feed with which the card went. An index snapshot that
+// is older than the tombstone can then no longer catch up, so dropTombstone raises the floor below which snapshots are
+// not used.
 func dropTombstone(t *txn, change []byte) error {
 	changes, meta, ids := bucketChanges.in(t.Tx), bucketMeta.in(t.Tx), bucketIDs.in(t.Tx)
 	row, err := changes.get(change)
@@ -206,7 +206,7 @@ func dropTombstone(t *txn, change []byte) error {
 	if c.Change > number(floor) {
 		meta.put(keyFloor, u64(c.Change))
 	}
-	if number(seq) == c.Seq {
+	if number(seq) == c.Seq { // the id was not registered again
 		ids.delete([]byte(c.ID))
 	}
 	return nil

@@ -16,9 +16,9 @@ import (
 	"github.com/agentmesh/agentmesh/store/local"
 )
 
-// plan checks every precondition of a unit and returns a function that then writes the unit, or nil if there is nothing
-// to write. It sees the earlier units of the same commit, and must not write. It may run again in another transaction,
-// so it must set its results and not add to them.
+// plan is a unit: the changes that one caller wants to commit. It checks every precondition and returns a function that
+// then writes the unit, or nil if there is nothing to write. It sees the earlier units of the same commit, and must not
+// write. It may run again in another transaction, so it must set its results and not add to them.
 type plan func(t *txn) (write func() error, err error)
 
 // txn is the transaction of one group of units. It implements [engine.StepTx].
@@ -30,7 +30,7 @@ type txn struct {
 	lastChange   uint64                   // the newest change that was written
 	leases       *local.Leases
 	by           *local.Handle // the handle whose unit is executed
-	hints        []local.Hint  // the written entries, if another handle watches
+	hints        []local.Hint  // notices for other handles about the written entries
 	watch        bool          // another handle may watch
 }
 
@@ -86,7 +86,7 @@ func newWriter(s *Store) *writer {
 	return w
 }
 
-// do executes a unit of the database itself. No handle gets hints about it.
+// do executes a unit that belongs to no handle. No handle gets hints about it.
 func (w *writer) do(ctx context.Context, p plan) error { return w.doFor(ctx, nil, p) }
 
 // doFor executes a unit of a handle in the next group, see [engine.Queue.Do].

@@ -21,8 +21,8 @@ type Index struct {
 	terms dict
 	all   posting // all slots that are listed
 
-	// prefixes caches the unions of term ranges that are too long to gather for each query. The writer keeps the unions
-	// exact. Readers add to the map under prefixMu while they hold mu for reading.
+	// prefixes caches, for a prefix that too many terms have to merge their lists for each query, the slots of all these
+	// terms. The writer keeps these sets exact. Readers add to the map under prefixMu while they hold mu for reading.
 	prefixMu sync.Mutex
 	prefixes map[string]*roaring.Bitmap
 	expired  []expiredCard // to drop when no dump runs
@@ -107,7 +107,7 @@ func (ix *Index) change(s Slot, old, terms []string) {
 			case !strings.HasPrefix(term, prefix):
 			case !removed:
 				set.Add(s)
-			case !hasPrefix(terms, prefix):
+			case !hasPrefix(terms, prefix): // it was the last term of the card with this prefix
 				set.Remove(s)
 			}
 		}

@@ -92,7 +92,7 @@ type walker struct {
 	bits bool // iterate over many, not few
 }
 
-// start moves the walker to the first slot that is at or after position.
+// start begins a walk over p at its first slot that is not before position.
 func (w *walker) start(p *posting, position Slot) {
 	w.bits = p.many != nil
 	if w.bits {

@@ -10,12 +10,13 @@ import (
 	"github.com/agentmesh/agentmesh/store"
 )
 
-// maxProbes is how many slots of the shortest list Candidates tests one by one against the other lists, in about 50 µs,
-// before it computes the whole intersection.
+// maxProbes bounds the slots of the shortest list that [Index.Candidates] tests one by one against the other lists, which
+// takes about 50 µs. If more are left, it computes the whole intersection.
 const maxProbes = 1024
 
-// Candidates appends to dst, in order, the slots from start on that are live at now and match q.All, q.Prefixes and the
-// last of tiers, but no earlier tier. It stops when dst has n slots. If dst has fewer, no candidates follow.
+// Candidates appends to dst, in order, the slots (the numbers of cards) from start on that are live at now and match
+// q.All, q.Prefixes and the last of tiers, but no earlier tier. It stops when dst has n slots. If dst has fewer, no
+// candidates follow.
 func (ix *Index) Candidates(dst []Slot, q store.CardQuery, tiers []store.Tier, now int64, start Slot, n int) []Slot {
 	ix.mu.RLock()
 	defer ix.mu.RUnlock()
@@ -43,7 +44,7 @@ func (ix *Index) Candidates(dst []Slot, q store.CardQuery, tiers []store.Tier, n
 		}
 		if tried == maxProbes && (len(sets) > 1 || len(excluded) > 0) && sets[0].remaining(s) > maxProbes {
 			matches := intersect(sets)
-			if matches.GetCardinality() > maxProbes { // for fewer slots, testing them one by one against the earlier tiers is cheaper
+			if matches.GetCardinality() > maxProbes { // testing fewer slots one by one against the earlier tiers is cheaper
 				for _, earlier := range excluded {
 					matches.AndNot(intersect(earlier))
 				}

@@ -17,7 +17,8 @@ import (
 //	for each listed slot: uint distance to the one before · expires u64;  uint 0 ·
 //	for each term: uint length · text · posting;                          uint 0
 //
-// A posting is a uint n and n uint distances, or uint 0, uint size and a serialized roaring bitmap.
+// A posting has the slots that carry the term: uint n and n uint distances, or uint 0, uint size and a serialized roaring
+// bitmap.
 
 // ErrSnapshot means that the bytes are not a dump of an index.
 var ErrSnapshot = errors.New("index snapshot is not valid")
@@ -25,7 +26,7 @@ var ErrSnapshot = errors.New("index snapshot is not valid")
 // Dump passes the index to write, part by part. It locks the index for one block of terms at a time, so the dump may
 // contain some of the changes that are made meanwhile.
 func (ix *Index) Dump(write func([]byte) error) error {
-	ix.setDumping(true)
+	ix.setDumping(true) // DropExpired removes no cards meanwhile
 	defer ix.setDumping(false)
 	var buf []byte
 	last := Slot(0)

@@ -18,7 +18,7 @@ import (
 //	hash     32 bytes
 //	bytes    uint length, then the bytes
 //	texts    uint length of the rest, uint count, count × uint length, then all texts without separators
-//	flags    1 byte; the bits are in parentheses
+//	flags    1 byte; its possible values other than 0 are in parentheses
 //
 // The rows are as follows, each field as its name and its kind. Each engine documents its keys.
 //
@@ -31,7 +31,8 @@ import (
 //	         message id bytes · raw bytes; version 2, for a sealed payload, adds: key bytes
 //	replay   expires time · conv seq u64, or 0 · digest hash · status uint · conv peer bytes · conv id bytes ·
 //	         sender bytes · message id bytes · answer bytes; version 2 has, instead of the answer, the number of the
-//	         entry of the transcript that is the answer (entry uint); version 3 is version 2 without the sender, who is the conv peer
+//	         entry of the transcript that is the answer (entry uint); version 3 is version 2 without the sender, who
+//	         is the conv peer
 //	record   rev u64 · expires time · terms texts · body bytes
 //
 // To add a field, add a new version byte. A decoder reads every version that was ever released.

@@ -79,7 +79,7 @@ type Numbers struct {
 	Card   uint64 // sequence number of a card
 	Change uint64 // position in the feed
 	Conv   uint64 // sequence number of a conversation
-	Fence  uint64
+	Fence  uint64 // number that each new holder of a lease gets
 }
 
 // Tally counts rows and sums their hashes, to compare two databases whose rows come in different orders.

@@ -9,7 +9,8 @@ import (
 	"github.com/agentmesh/agentmesh/store"
 )
 
-// RecordTx is the transaction of a unit that changes records. It sees the writes of the earlier units of the group.
+// RecordTx is the transaction in which a unit changes records. A unit is what one caller changes, all or nothing. If
+// several units share the transaction, a unit sees the writes of the earlier ones.
 type RecordTx interface {
 	// CheckLease returns ErrLeaseLost if the lease is lost. A nil lease passes.
 	CheckLease(held *store.Lease) error
@@ -35,7 +36,7 @@ func PlanRecords(tx RecordTx, changes []store.Change, now time.Time) ([]RecordWr
 		if err := tx.CheckLease(change.Held); err != nil {
 			return nil, err
 		}
-		if change.Held != nil && !change.HasRecord() {
+		if change.Held != nil && !change.HasRecord() { // the change only checks the lease
 			continue
 		}
 		if err := checkChange(change); err != nil {
@@ -118,8 +119,7 @@ func SetsOf(rec store.Record) iter.Seq[RecordSet] {
 	}
 }
 
-// StepTx is the transaction of a unit that changes a conversation. It sees the writes of the earlier units of the
-// group.
+// StepTx is the transaction in which a unit changes a conversation. Like RecordTx, it shows the writes of earlier units.
 type StepTx interface {
 	RecordTx
 	// Conv returns a conversation, live or not, or nil.

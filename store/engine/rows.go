@@ -61,7 +61,7 @@ func DecodeCard(seq uint64, row []byte) (CardRow, error) {
 // CardHead is what the index needs of a card. The terms are slices of the row and must not outlive the transaction.
 type CardHead struct {
 	Terms     [][]byte
-	Expires   int64
+	Expires   int64 // as [Deadline] returns it
 	Withdrawn bool
 }
 
@@ -127,7 +127,7 @@ func IsCardLive(row []byte, now time.Time) bool {
 	return expires == NoTime || Nanos(now) < expires
 }
 
-// ChangeRow is a stored line of the feed with the sequence number of its card.
+// ChangeRow is a stored line of the feed of card changes, with the sequence number of the card.
 type ChangeRow struct {
 	store.CardChange
 	Seq uint64
@@ -244,16 +244,17 @@ func DecodeEntry(n uint64, row []byte) (EntryRow, error) {
 	return e, nil
 }
 
-// ReplayRow is a stored replay record, with the seq of its conversation. A later conversation with the same key has
-// another seq, so it does not make the record live again.
+// ReplayRow is a stored replay record: what we keep about an accepted message to recognize a repeat. ConvSeq is the
+// sequence number of its conversation. A later conversation with the same key has another number, so an expired record
+// does not become valid again.
 type ReplayRow struct {
 	store.Replay
 	ConvSeq uint64
 	Entry   uint64 // the entry of the transcript that holds the answer; 0 if Answer holds it
 }
 
-// SetAnswer sets the answer of a record in the unit that writes conv with the entries of step. If one of these entries
-// is the answer, the record only refers to it. conv is nil if the step changes no conversation.
+// SetAnswer sets the answer of a record. conv is the conversation that the step changes, with the entries of the step
+// already counted, or nil if it changes none. If one of these entries is the answer, the record only refers to it.
 func (p *ReplayRow) SetAnswer(status int, answer []byte, step store.Step, conv *store.Conversation) {
 	p.Status, p.Answer, p.Entry = status, answer, 0
 	if conv == nil || conv.Seq != p.ConvSeq {

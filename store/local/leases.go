@@ -20,8 +20,9 @@ const maxName = 64 // bytes of the name of a lease
 type Leases struct {
 	// TTL is the time for which a lease lasts without renewal. 0 means that it lasts until its handle is closed.
 	TTL time.Duration
-	// Floor returns a number that is at least 2^20 times the number of units ever stored. Fences start above it, so
-	// that every fence after a restart is larger than any fence with which a unit was stored.
+	// Floor returns the number above which fences start. A fence is the number of a lease, and each new holder gets a
+	// larger one. The floor grows by 2^20 with each stored write. So every fence after a restart is larger than any
+	// fence with which something was stored.
 	Floor func(context.Context) (uint64, error)
 	// Barrier calls fn after the running commit and before the next one.
 	Barrier func(ctx context.Context, fn func() error) error
@@ -80,7 +81,7 @@ func (l *Leases) take(name string, h *Handle, floor uint64, force bool) (store.L
 	return store.Lease{Name: name, Fence: current.fence}, nil
 }
 
-// errEnded means that the lease has ended, but a unit of its last holder may still be in the running commit.
+// errEnded means that the lease has ended, but a write of its last holder may still be in the running commit.
 var errEnded = errors.New("the lease has ended")
 
 // end returns when a lease ends that is taken or renewed at now.
@@ -129,7 +130,7 @@ func (h *Handle) Acquire(ctx context.Context, name string) (store.Lease, error) 
 		return lease, err
 	}
 	err = h.leases.Barrier(ctx, func() error {
-		lease, err = h.leases.take(name, h, floor, true) // force: no unit of the last holder is in a running commit now
+		lease, err = h.leases.take(name, h, floor, true) // force: no write of the last holder is in a running commit now
 		return err
 	})
 	return lease, err

@@ -12,8 +12,8 @@ import (
 // maxHints is the number of hints that may wait for a reader of [Watchers.Watch].
 const maxHints = 256
 
-// Hint is a hint about a commit of the handle By. A commit of the engine itself, such as that of a sweep, has no
-// handle, and no reader gets its hints.
+// Hint names an entry that the handle By changed. A commit of the engine itself, such as that of a sweep, has no handle,
+// and no reader gets its hints.
 type Hint struct {
 	store.Hint
 	By *Handle
