@@ -39,7 +39,7 @@ const (
 	maxOldTerms = 2 * store.MaxTerms
 )
 
-// card returns the card of id, even if the card is not live. It returns nil if id has no row.
+// card returns the card of id, even if it has expired or was withdrawn. It returns nil if id has no row.
 func (t *txn) card(id string) (*engine.CardRow, error) {
 	stored, err := t.get(cards, []byte(id))
 	if stored == nil || err != nil {
@@ -54,7 +54,7 @@ func (c cardStore) Put(ctx context.Context, put store.PutCard) (store.Card, erro
 	if err != nil {
 		return store.Card{}, err
 	}
-	var n needs
+	var n needs // the rows to lock and read first
 	n.addCard(card.ID)
 	for _, q := range put.Quotas {
 		n.counts = append(n.counts, engine.CountKey(q.Key))
@@ -81,7 +81,7 @@ func (c cardStore) Put(ctx context.Context, put store.PutCard) (store.Card, erro
 		if err != nil {
 			return nil, err
 		}
-		return func() error {
+		return func() error { // called if all checks passed
 			next := engine.CardRow{Card: card}
 			if held {
 				next.Seq, next.Registered = old.Seq, old.Registered

@@ -13,7 +13,7 @@ import (
 	"github.com/agentmesh/agentmesh/store"
 )
 
-// mayRepeat reports whether a group that failed with err was not committed and may succeed when it runs again.
+// mayRepeat reports whether a transaction that failed with err was not committed and may succeed when it runs again.
 func mayRepeat(err error) bool {
 	if errors.Is(err, errUnknown) {
 		return false // pgconn calls every failed read safe to retry, even one after the commit
@@ -71,13 +71,13 @@ func readError(ctx context.Context, err error) error {
 		return nil
 	case ctx.Err() != nil:
 		return ctx.Err()
-	case isRefusal(err):
+	case isRowError(err):
 		return err
 	}
 	return asUnavailable(err)
 }
 
-// isRefusal reports whether the database answered, but without a row that can be used.
-func isRefusal(err error) bool {
+// isRowError reports whether the database answered, but the row is missing or damaged.
+func isRowError(err error) bool {
 	return errors.Is(err, store.ErrNotFound) || errors.Is(err, store.ErrDamaged)
 }

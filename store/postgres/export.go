@@ -77,8 +77,8 @@ func closeExclusive(ctx context.Context, conn *pgx.Conn) {
 	_ = conn.Close(ctx)
 }
 
-// endsAfter is how long lockExclusive waits for another import or export whose process may have been killed.
-const endsAfter = 10 * time.Second
+// copyWait is how long lockExclusive waits for another import or export whose process may have been killed.
+const copyWait = 10 * time.Second
 
 // lockExclusive takes the lock of the processes that use the schema, so that no other process has it. If other
 // processes still use the schema after a second, the error is ErrInUse with their names. If another import or export
@@ -101,7 +101,7 @@ func lockExclusive(ctx context.Context, conn *pgx.Conn) error {
 			return err
 		case len(names) > 0 && time.Since(start) > time.Second: // for a moment, the server still lists an ended process
 			return fmt.Errorf("%w: %s", ErrInUse, strings.Join(names, ", "))
-		case time.Since(start) > endsAfter:
+		case time.Since(start) > copyWait:
 			return ErrCopying
 		}
 		select {
@@ -163,15 +163,15 @@ type exporter struct {
 func exportRows(ctx context.Context, tx pgx.Tx, put func(engine.Row) error) (n engine.Numbers, err error) {
 	x := &exporter{ctx: ctx, tx: tx, put: put}
 	err = errors.Join(
-		x.exportTable(cards, func(r stored) (engine.Row, error) {
+		x.exportTable(cards, func(r keyedRow) (engine.Row, error) {
 			return engine.Row{Kind: engine.KindCard, Num: uint64(r.num), Value: r.value}, nil
 		}),
 		x.exportTable(changes, changeRow),
 		x.exportConvs(),
-		x.exportTable(replays, func(r stored) (engine.Row, error) {
+		x.exportTable(replays, func(r keyedRow) (engine.Row, error) {
 			return engine.Row{Kind: engine.KindReplay, Value: r.value}, nil
 		}),
-		x.exportTable(records, func(r stored) (engine.Row, error) {
+		x.exportTable(records, func(r keyedRow) (engine.Row, error) {
 			return engine.Row{Kind: engine.KindRecord, Key: r.key, Value: r.value}, nil
 		}))
 	if err = errors.Join(err, errors.Join(x.faults...)); err != nil {
@@ -180,8 +180,8 @@ func exportRows(ctx context.Context, tx pgx.Tx, put func(engine.Row) error) (n e
 	return x.readNumbers()
 }
 
-// stored is a row with its key.
-type stored struct {
+// keyedRow is a row with its key.
+type keyedRow struct {
 	key []byte
 	row
 }
@@ -190,8 +190,8 @@ type stored struct {
 var order = map[*table]string{cards: "num", changes: "num", replays: "key", records: "key"}
 
 // exportTable exports the rows of a table.
-func (x *exporter) exportTable(tb *table, convert func(stored) (engine.Row, error)) error {
-	return x.query("select key, num, due, value from "+tb.name+" order by "+order[tb], nil, func(r stored) error {
+func (x *exporter) exportTable(tb *table, convert func(keyedRow) (engine.Row, error)) error {
+	return x.query("select key, num, due, value from "+tb.name+" order by "+order[tb], nil, func(r keyedRow) error {
 		out, err := convert(r)
 		if err != nil {
 			return x.noteDamage(err)
@@ -200,12 +200,12 @@ func (x *exporter) exportTable(tb *table, convert func(stored) (engine.Row, erro
 	})
 }
 
-func (x *exporter) query(sql string, args []any, fn func(stored) error) error {
+func (x *exporter) query(sql string, args []any, fn func(keyedRow) error) error {
 	rows, err := x.tx.Query(x.ctx, sql, args...)
 	if err != nil {
 		return err
 	}
-	var r stored
+	var r keyedRow
 	_, err = pgx.ForEachRow(rows, []any{&r.key, &r.num, &r.due, &r.value}, func() error { return fn(r) })
 	return err
 }
@@ -230,7 +230,7 @@ func (x *exporter) noteDamage(err error) error {
 }
 
 // changeRow converts a line of the feed. It leaves out what only indexes in memory need.
-func changeRow(r stored) (engine.Row, error) {
+func changeRow(r keyedRow) (engine.Row, error) {
 	line, err := decodeLine(r.key, r.value)
 	change := store.CardChange{Change: uint64(r.num), ID: string(r.key), Gone: line.Gone, Withdrawn: line.Withdrawn, At: line.At}
 	value := engine.EncodeChange(engine.ChangeRow{CardChange: change, Seq: line.Seq})
@@ -244,15 +244,15 @@ const exportPage = 500
 // page come before these conversations.
 func (x *exporter) exportConvs() error {
 	for after := int64(-1); ; {
-		var page []stored
-		if err := x.query("select key, num, due, value from convs where num > $1 order by num limit $2", []any{after, exportPage}, func(r stored) error {
+		var page []keyedRow
+		if err := x.query("select key, num, due, value from convs where num > $1 order by num limit $2", []any{after, exportPage}, func(r keyedRow) error {
 			page = append(page, r)
 			return nil
 		}); err != nil || len(page) == 0 {
 			return err
 		}
 		first, last := entryKey(uint64(after+1), 0), entryKey(uint64(page[len(page)-1].num+1), 0)
-		if err := x.query("select key, num, due, value from entries where key >= $1 and key < $2 order by key", []any{first, last}, func(r stored) error {
+		if err := x.query("select key, num, due, value from entries where key >= $1 and key < $2 order by key", []any{first, last}, func(r keyedRow) error {
 			seq, n, ok := splitEntryKey(r.key)
 			if !ok {
 				return x.noteDamage(fmt.Errorf("%w: the message key %x is malformed", store.ErrDamaged, r.key))

@@ -30,11 +30,12 @@ func (l leaseStore) Acquire(ctx context.Context, name string) (store.Lease, erro
 	if name == "" || len(name) > maxLease {
 		return store.Lease{}, fmt.Errorf("acquire lease: the name has %d bytes, not 1 to %d", len(name), maxLease)
 	}
-	const next = "nextval('revisions') + coalesce((select num from counters where key = 'fences'), 0)" // the offset of an import
+	// next is a new revision plus an offset that an import set, so that fences only grow.
+	const next = "nextval('revisions') + coalesce((select num from counters where key = 'fences'), 0)"
 	const mine = "leases.holder = excluded.holder and leases.until > clock_timestamp()"
 	var fence int64
-	// The update sets the key column. So it conflicts with the key-share locks of running groups, and waits for their
-	// commits; see txn.begin.
+	// The update sets the key column. So it conflicts with the key-share locks of transactions that need the lease, and
+	// waits for their commits; see txn.begin.
 	err := ask(ctx, func(ctx context.Context) error {
 		return l.s.leasePool.QueryRow(ctx, `insert into leases (until, name, holder, holder_name, fence) values (`+untilSQL+`, $2, $3, $4, `+next+`)
 			on conflict (name) do update set name = excluded.name, until = `+untilSQL+`, holder = excluded.holder, holder_name = excluded.holder_name,

@@ -259,7 +259,8 @@ func (s *Store) acquire(ctx context.Context) (*pgxpool.Conn, error) {
 	return s.pool.Acquire(ctx)
 }
 
-// openLane stores the row of this process in the table lanes, with the number of its last group.
+// openLane stores the row of this process in the table lanes. The row has the number of its last committed transaction,
+// which tells the outcome if the connection is lost during a commit.
 func (s *Store) openLane(ctx context.Context) error {
 	_, err := s.pool.Exec(ctx, "insert into lanes (id, n, seen) values ($1, 0, now()) on conflict (id) do nothing", s.id)
 	return err

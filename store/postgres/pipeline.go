@@ -177,14 +177,14 @@ func keysArgument(keys []string) argument {
 	return array(oidBytea, len(keys), func(b []byte, i int) []byte { return appendElement(b, keys[i]) })
 }
 
-// changed is a row to write, with its key.
-type changed struct {
+// changedRow is a row to write, with its key.
+type changedRow struct {
 	key string
 	*row
 }
 
 // columns returns the columns of rows as four arguments.
-func columns(rows []changed) []argument {
+func columns(rows []changedRow) []argument {
 	return []argument{
 		array(oidBytea, len(rows), func(b []byte, i int) []byte { return appendElement(b, rows[i].key) }),
 		array(oidBigint, len(rows), func(b []byte, i int) []byte { return appendBigint(b, rows[i].num) }),

@@ -34,7 +34,7 @@ func (r recordStore) Apply(ctx context.Context, changes []store.Change, now time
 	})
 }
 
-// writeRecords writes the records of a unit under one revision.
+// writeRecords makes the planned changes of records under one revision.
 func (t *txn) writeRecords(writes []engine.RecordWrite, rev store.Rev) {
 	for _, w := range writes {
 		rec := w.Change.Record

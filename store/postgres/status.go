@@ -9,7 +9,7 @@ import (
 	"github.com/jackc/pgx/v5/pgconn"
 )
 
-// The further errors of Open.
+// Errors of [Open], besides [ErrUnsafe] and [ErrNewerSchema].
 var (
 	// ErrReadOnly means that the server is a standby or refuses to write for another reason.
 	ErrReadOnly = errors.New("the database is read-only, as on a standby")
@@ -45,8 +45,8 @@ type Status struct {
 	Standbys []string
 }
 
-// instanceMark returns the end of the application name of each connection for notifications on channel. It
-// distinguishes the processes on these tables from those that use other tables of the same database.
+// instanceMark returns the end of the application names of the connections that listen on channel, one per process. It
+// distinguishes the processes that use these tables from those that use other tables of the same database.
 func instanceMark(channel string) string { return "@" + strings.TrimPrefix(channel, "agentmesh_") }
 
 // instancesSQL selects the names of the processes with a mark, sorted.

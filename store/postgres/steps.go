@@ -24,7 +24,7 @@ func (s stepStore) Apply(ctx context.Context, step store.Step) (store.Applied, e
 	if err := engine.CheckStep(step); err != nil {
 		return store.Applied{}, err
 	}
-	var n needs
+	var n needs // the rows to lock and read first
 	n.addLease(step.Held)
 	if step.Conv != nil {
 		n.addRow(convs, engine.ConvKey(step.Conv.Key))
@@ -53,7 +53,7 @@ func (s stepStore) Apply(ctx context.Context, step store.Step) (store.Applied, e
 				t.noteConv(plan.Conv.Key)
 				t.putConv(plan.Conv, plan.Old.Terms, step.Append)
 			}
-			plan.Complete()
+			plan.Complete() // the answers, which name the entries that were just written
 			if plan.Replay != nil {
 				t.putReplay(*plan.Replay)
 			}
@@ -189,7 +189,7 @@ func (s stepStore) Forget(ctx context.Context, key store.ConvKey, ifRev store.Re
 		}
 		return func() error {
 			t.noteConv(key)
-			for _, c := range t.cells[replays] {
+			for _, c := range t.cells[replays] { // the replay records that were locked above, and perhaps others
 				if c.now == nil || c.now.num != int64(conv.Seq) {
 					continue
 				}
@@ -229,7 +229,7 @@ func (s stepStore) FindReplay(ctx context.Context, sender, messageID string, now
 	}
 	return rec.WithAnswer(conv, now, func(n uint64) ([]byte, error) {
 		stored, err := s.s.get(ctx, entries, entryKey(rec.ConvSeq, n))
-		if isRefusal(err) {
+		if isRowError(err) {
 			return nil, nil
 		}
 		return stored.value, err
@@ -284,7 +284,7 @@ func (s stepStore) Transcript(ctx context.Context, key store.ConvKey, after uint
 		return nil, engine.ErrLimit
 	}
 	stored, err := s.s.get(ctx, convs, engine.ConvKey(key))
-	if isRefusal(err) || after == math.MaxUint64 {
+	if isRowError(err) || after == math.MaxUint64 {
 		return nil, nil
 	}
 	if err != nil {

@@ -11,7 +11,7 @@ import (
 )
 
 const (
-	// sweepChunk bounds the number of rows in one unit of a sweep, so that the units of other callers wait only a few
+	// sweepChunk bounds the number of rows that Sweep handles in one write, so that other writes wait only a few
 	// milliseconds.
 	sweepChunk = 256
 	// replayAgain is the time after which Sweep looks again at a replay record of an open conversation.
@@ -61,12 +61,12 @@ func (s *Store) Sweep(ctx context.Context, now time.Time, limit int) (int, error
 		}
 	}
 	if done < limit {
-		s.forgetLanes(ctx)
+		s.forgetLanes(ctx) // rows of processes that have ended
 	}
 	return done, nil
 }
 
-// addDue adds what a sweep of one row needs. A damaged row needs only itself.
+// addDue adds the rows that a sweep of one row reads or writes: of a damaged row, only the row itself.
 func (n *needs) addDue(tb *table, key, value []byte) {
 	n.addRow(tb, key)
 	switch tb {

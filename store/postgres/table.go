@@ -22,9 +22,10 @@ type table struct {
 	lock, read, insert, update, remove string
 }
 
-// The tables of rows. Groups lock them in this order. Conversations come before replay records: of two groups with
-// copies of the same message, the second waits for the conversation. Counters come after the other locked tables,
-// because every group that changes cards locks the counters until its commit.
+// The tables of rows. Transactions lock them in this order. Conversations come before replay records: if two processes
+// get copies of the same message, the second one waits for the conversation, and then finds the replay record of the
+// first. Counters come after the other locked tables, because every transaction that changes cards locks the counters
+// until its commit.
 var (
 	convs    = newTable("convs", false)
 	replays  = newTable("replays", false)
@@ -84,8 +85,8 @@ type ref struct {
 	key   string
 }
 
-// needs is what the first round trip of a group locks and reads for a unit. A plan may ask for further rows, at one
-// round trip for each.
+// needs is what a unit (the changes of one caller) locks and reads in the first round trip of its transaction. Its plan
+// may ask for further rows, at one round trip for each.
 type needs struct {
 	refs   []ref
 	counts [][]byte // prefixes of the keys that the unit counts; until the commit, no other process counts them

@@ -18,8 +18,8 @@ import (
 // not exist.
 type cell struct{ old, now *row }
 
-// txn is the transaction of one group of units. Rows that a unit writes are in memory until flush. It implements
-// [engine.StepTx].
+// txn is the transaction of one group of units, each with the changes of one caller. Rows that a unit writes are in
+// memory until flush. txn implements [engine.StepTx].
 type txn struct {
 	ctx    context.Context
 	conn   *pgx.Conn
@@ -35,15 +35,15 @@ type dbError struct{ error }
 
 func (e dbError) Unwrap() error { return e.error }
 
-// countLocks is the number of advisory locks that counted prefixes share, so that a group takes no more locks than
-// that.
+// countLocks bounds the advisory locks that a group takes for the key prefixes under which its units count rows. Several
+// prefixes share a lock.
 const countLocks = 1024
 
 // lockClass is the class of these advisory locks.
 const lockClass = 0x616d6571
 
-// begin begins the transaction of group number n of a lane, which is a process. In one round trip, it locks and reads
-// what the units need.
+// begin begins the transaction of group number n of a process; lane is the id of the process. In one round trip, it
+// locks and reads what the units need.
 func (t *txn) begin(lane string, n int64, group []*unit) error {
 	keys, locks, leases := make(map[*table]map[string]bool), make(map[int32]bool), make(map[string]bool)
 	for _, u := range group {
@@ -234,7 +234,7 @@ func (t *txn) flush(pipe *pipeline) {
 		pipe.add("delete from entries where key >= $1 and key < $2", bytesArgument(prefix), bytesArgument(prefixEnd(prefix)))
 	}
 	for _, tb := range tables {
-		var inserted, updated []changed
+		var inserted, updated []changedRow
 		var removed []string
 		for _, key := range slices.Sorted(maps.Keys(t.cells[tb])) {
 			switch c := t.cells[tb][key]; {
@@ -242,9 +242,9 @@ func (t *txn) flush(pipe *pipeline) {
 			case c.now == nil:
 				removed = append(removed, key)
 			case c.old == nil:
-				inserted = append(inserted, changed{key, c.now})
+				inserted = append(inserted, changedRow{key, c.now})
 			default:
-				updated = append(updated, changed{key, c.now})
+				updated = append(updated, changedRow{key, c.now})
 			}
 		}
 		if len(removed) > 0 {

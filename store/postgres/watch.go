@@ -24,16 +24,16 @@ func channelOf(schema string) string {
 
 const (
 	maxPayload    = 7000             // bytes of encoded hints in a notification; PostgreSQL allows 7,999 in all
-	maxPayloads   = 16               // notifications after one group commit; if more are needed, all hints are lost
+	maxPayloads   = 16               // notifications after one commit; if it needs more, one with Lost replaces them all
 	listenRetry   = 2 * time.Second  // between attempts to connect; meanwhile, readers read everything again
 	listenTimeout = 20 * time.Second // after which the connection is tested
 )
 
 // notification is what a process tells the others about a commit.
 type notification struct {
-	By    string      `json:"by"`
-	Lost  bool        `json:"lost,omitempty"` // anything may have changed
-	Hints [][2]string `json:"hints,omitempty"`
+	By    string      `json:"by"`              // the id of the process
+	Lost  bool        `json:"lost,omitempty"`  // anything may have changed
+	Hints [][2]string `json:"hints,omitempty"` // namespace and key of each entry that changed
 }
 
 // encodeHints returns the payloads of the notifications with these hints.

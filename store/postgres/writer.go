@@ -15,9 +15,9 @@ import (
 	"github.com/agentmesh/agentmesh/store/engine"
 )
 
-// plan checks every precondition of a unit and returns a function that then writes the unit, or nil if there is nothing
-// to write. It sees the earlier units of the same group, and must not write. It may run again in another transaction,
-// so it must set its results and not add to them.
+// plan is a unit: the changes that one caller wants to commit. It checks every precondition and returns a function that
+// then writes the unit, or nil if there is nothing to write. It sees the earlier units of the same transaction, and must
+// not write. It may run again in another transaction, so it must set its results and not add to them.
 type plan func(t *txn) (write func() error, err error)
 
 // work is a plan with what it needs.
@@ -112,8 +112,8 @@ func (w *writer) commit(group []*unit) {
 }
 
 // attempt executes a group in one transaction. errs holds the refusals of the units, which are reported only after the
-// commit, because they may depend on what another unit wrote. After an error, nothing is committed, unless the error is
-// errUnknown.
+// commit, because they may depend on what another unit wrote. After an error, nothing is committed; only errUnknown
+// leaves that open.
 func (w *writer) attempt(group []*unit) (errs []error, err error) {
 	ctx, cancel := context.WithTimeout(context.Background(), groupFor)
 	defer cancel()
@@ -201,11 +201,11 @@ func (t *txn) commit(w *writer) (uncertain bool, err error) {
 		return true, fmt.Errorf("%w: commit: %s", errUnknown, warning)
 	case outcome == "COMMIT":
 		w.unheard = w.unheard || err != nil
-		return true, nil
+		return false, nil
 	case outcome != "":
 		return false, fmt.Errorf("commit: the server answered %s", outcome)
 	}
-	var refused *pgconn.PgError
+	var refused *pgconn.PgError // after an ERROR, nothing is committed; a FATAL one may follow the commit
 	return !errors.As(err, &refused) || refused.SeverityUnlocalized != "ERROR", err
 }
 
@@ -223,8 +223,8 @@ func (w *writer) tellLost() {
 // errUnknown means that a group was perhaps committed, and perhaps not durably.
 var errUnknown = errors.New("the outcome of a commit is unknown")
 
-// resolve finds out whether the last group was committed, and returns nil if it was. The row of the lane is locked
-// until the server has ended the transaction of the group, so the answer is final.
+// resolve finds out whether the last group was committed, and returns nil if it was. The answer is final, because the
+// transaction of the group locks the row that resolve reads until the transaction has ended on the server.
 func (w *writer) resolve(cause error) error {
 	if errors.Is(cause, errUnknown) {
 		return cause
