@@ -37,7 +37,7 @@ func SealAgeFileKey(recipient string, plain []byte) (sealed, fileKey []byte, err
 	return out.Bytes(), recorder.fileKey, nil
 }
 
-// encryptAge writes an age file with the content plain to out.
+// encryptAge encrypts plain into an age file and writes the file to out.
 func encryptAge(out io.Writer, to age.Recipient, plain []byte) error {
 	w, err := age.Encrypt(out, to)
 	if err != nil {

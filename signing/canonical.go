@@ -13,7 +13,7 @@ import (
 	"github.com/agentmesh/agentmesh/node/wire"
 )
 
-// Canonical returns the encoding of v in the form f.
+// Canonical returns the encoding of v in the form f, such as [JCS].
 func Canonical(v wire.Value, f Form) []byte {
 	const usual = 1 << 10 // bytes; most messages fit
 	return AppendCanonical(make([]byte, 0, usual), v, f)

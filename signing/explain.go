@@ -143,7 +143,7 @@ func repairSignature(text string) (repaired, mistake string) {
 	repaired, mistake = strings.Join(strings.Fields(text), ""), "the signature contains white space or a prefix"
 	repaired = strings.TrimPrefix(repaired, "ed25519:")
 	if raw, ok := decodeBase64(repaired); ok && len(raw) == hex.EncodedLen(ed25519.SignatureSize) {
-		repaired = string(raw)
+		repaired = string(raw) // the signer wrote the hex text in base64
 	}
 	if raw, err := hex.DecodeString(repaired); err == nil {
 		return encodeBase64(raw), "the signature is written in hex instead of base64"

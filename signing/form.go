@@ -1,7 +1,7 @@
 package signing
 
 // Form is an encoding of a JSON tree that a signature may cover (AM-14). In every form, different trees have different
-// encodings, so the content of a message does not depend on the form.
+// encodings, so a signature over any form proves the content of a message.
 type Form uint8
 
 // The forms, in the order in which verification tries them.

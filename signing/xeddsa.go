@@ -14,8 +14,8 @@ import (
 // xeddsaScheme verifies with an age key. An age recipient is a Montgomery u-coordinate, which belongs to two Ed25519
 // points with opposite signs. XEdDSA (Perrin 2016) verifies with the point whose sign is zero, so a signer negates
 // the scalar if necessary. libsignal keeps the scalar and sends the sign in the top bit of the signature. We accept
-// both, and make signatures in the form of the paper. Encryption and signatures with the same age key are for compatibility, and
-// not recommended (AM-10).
+// both, and make signatures in the form of the paper. Encryption and signatures with the same age key are for
+// compatibility, and not recommended (AM-10).
 type xeddsaScheme struct {
 	keys [2]verifyKey // indexed by the sign bit
 }
@@ -83,7 +83,7 @@ func signXEdDSA(private, data, z []byte) ([]byte, error) {
 		a = k.Negate(k).Bytes()
 		A[31] &= 0x7f
 	}
-	// This is hash1 of the paper: the prefix 2^256 − 1 − 1 separates the nonce from every other use of SHA-512.
+	// This is hash_i of the paper for i = 1: the prefix 2^256 − 1 − i separates the nonce from every other use of SHA-512.
 	prefix := bytes.Repeat([]byte{0xff}, 32)
 	prefix[0] = 0xfe
 	r := hashToScalar(prefix, a, data, z)

@@ -9,12 +9,12 @@ import (
 )
 
 // Observed is a Store that reports every committed change of records, with its body, to observers in this process. It
-// does not report changes that a caller makes through the wrapped store. Observed stores the units of a duty under
-// the lease of the duty; see [WithLease].
+// does not report changes that a caller makes through the wrapped store. If the context of a call names a lease (see
+// [WithLease]), Observed stores the changes of the call under this lease.
 type Observed struct {
 	Store
 	*observers
-	lease *Lease // the lease of units whose context names no lease; see [Observed.Under]
+	lease *Lease // the lease of calls whose context names no lease; see [Observed.Under]
 }
 
 // observers are shared by an Observed and the copies that [Observed.Under] returns.
@@ -37,8 +37,8 @@ func Observe(s Store) *Observed {
 	}}
 }
 
-// Under returns a view of the same store that stores every unit under lease, unless the context of the unit names
-// another lease. If lease is nil, only contexts name leases.
+// Under returns a view of the same store that stores all changes under lease, unless the context of a call names another
+// lease. If lease is nil, only contexts name leases.
 func (o *Observed) Under(lease *Lease) *Observed {
 	under := *o
 	under.lease = lease
@@ -91,7 +91,7 @@ func (o *Observed) Follow(ctx context.Context) {
 	}
 	hints, rereadTime := o.Watch(ctx, o.namespaces...), (<-chan time.Time)(nil)
 	if o.Leases().TTL() > 0 { // 0: this process is the only one
-		o.lose()
+		o.callOnLoss()
 	}
 	for {
 		var hint Hint
@@ -108,7 +108,7 @@ func (o *Observed) Follow(ctx context.Context) {
 			return
 		}
 		if hint == (Hint{}) {
-			o.lose()
+			o.callOnLoss()
 			continue
 		}
 		change := Change{Record: Record{NS: hint.NS, Key: hint.Key}, IfRev: Any}
@@ -118,7 +118,7 @@ func (o *Observed) Follow(ctx context.Context) {
 		case errors.Is(err, ErrNotFound):
 			change.Delete = true
 		default:
-			o.lose()
+			o.callOnLoss()
 			continue
 		}
 		_ = o.report([]Change{change}, nil)
@@ -128,19 +128,18 @@ func (o *Observed) Follow(ctx context.Context) {
 	}
 }
 
-// lose calls the functions of OnLoss.
-func (o *Observed) lose() {
+func (o *Observed) callOnLoss() {
 	for _, f := range o.onLoss {
 		f()
 	}
 }
 
-// leaseOf returns the lease under which a unit with this context is stored, or nil.
+// leaseOf returns the lease under which a call with this context stores its changes, or nil.
 func (o *Observed) leaseOf(ctx context.Context) *Lease { return cmp.Or(LeaseOf(ctx), o.lease) }
 
-// hold returns the changes of a unit, and sets the Held of the first change to the lease of the unit (see leaseOf)
+// addLease returns the changes of a call, and sets the Held of the first change to the lease of the call (see leaseOf)
 // unless that change already has one.
-func (o *Observed) hold(ctx context.Context, changes []Change) []Change {
+func (o *Observed) addLease(ctx context.Context, changes []Change) []Change {
 	lease := o.leaseOf(ctx)
 	if lease == nil {
 		return changes
@@ -182,13 +181,13 @@ type observedCards struct {
 
 func (c observedCards) Put(ctx context.Context, put PutCard) (Card, error) {
 	records := put.Records
-	put.Records = c.o.hold(ctx, records)
+	put.Records = c.o.addLease(ctx, records)
 	card, err := c.Cards.Put(ctx, put)
 	return card, c.o.report(records, err)
 }
 
 func (c observedCards) Withdraw(ctx context.Context, id string, ifRev Rev, reservedUntil time.Time, records []Change, now time.Time) error {
-	return c.o.report(records, c.Cards.Withdraw(ctx, id, ifRev, reservedUntil, c.o.hold(ctx, records), now))
+	return c.o.report(records, c.Cards.Withdraw(ctx, id, ifRev, reservedUntil, c.o.addLease(ctx, records), now))
 }
 
 type observedSteps struct {
@@ -206,7 +205,7 @@ func (s observedSteps) Apply(ctx context.Context, step Step) (Applied, error) {
 }
 
 func (s observedSteps) Forget(ctx context.Context, key ConvKey, ifRev Rev, records []Change, now time.Time) error {
-	return s.o.report(records, s.Steps.Forget(ctx, key, ifRev, s.o.hold(ctx, records), now))
+	return s.o.report(records, s.Steps.Forget(ctx, key, ifRev, s.o.addLease(ctx, records), now))
 }
 
 type observedRecords struct {
@@ -218,5 +217,5 @@ func (r observedRecords) Apply(ctx context.Context, changes []Change, now time.T
 	if len(changes) == 0 {
 		return nil
 	}
-	return r.o.report(changes, r.Records.Apply(ctx, r.o.hold(ctx, changes), now))
+	return r.o.report(changes, r.Records.Apply(ctx, r.o.addLease(ctx, changes), now))
 }

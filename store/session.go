@@ -25,20 +25,20 @@ type Session struct {
 	turn sync.Mutex // held to acquire or release a lease, so that work does not begin under a lease that is being released
 
 	mu           sync.Mutex
-	held         map[Lease]*holding
+	held         map[Lease]*heldLease
 	stopRenewing chan struct{}   // closed to end the renewals; nil: there is nothing to renew
 	elsewhere    map[string]bool // duties that another process may have, by the name of the lease
 }
 
-// holding is a lease that this process holds, with the work under it.
-type holding struct {
-	until time.Time // time before which the lease has certainly not ended, by the clock of this process
-	work  map[*context.CancelCauseFunc]struct{}
+// heldLease is a lease that this process holds.
+type heldLease struct {
+	until time.Time                             // time before which the lease has certainly not ended, by the clock of this process
+	work  map[*context.CancelCauseFunc]struct{} // the functions that stop the work under the lease
 }
 
 // NewSession returns a session without duties.
 func NewSession(leases Leases, log *slog.Logger) *Session {
-	return &Session{leases: leases, log: log, held: make(map[Lease]*holding), elsewhere: make(map[string]bool)}
+	return &Session{leases: leases, log: log, held: make(map[Lease]*heldLease), elsewhere: make(map[string]bool)}
 }
 
 // IsElsewhere reports whether another process may have the duty, as far as this process knows. The answer is false
@@ -49,8 +49,8 @@ func (s *Session) IsElsewhere(name string) bool {
 	return s.elsewhere[name]
 }
 
-// Held returns the lease of a duty that this process does now, or nil. If a unit is not part of the duty, but is
-// right only while this process does the duty, set the Held of the unit to this lease.
+// Held returns the lease of a duty that this process does now, or nil. Use it in the Held of a [Step] or [Change] that is
+// not part of the duty, but must fail if another process does the duty.
 func (s *Session) Held(name string) *Lease {
 	s.mu.Lock()
 	defer s.mu.Unlock()
@@ -75,7 +75,7 @@ func (s *Session) IsCurrent(ctx context.Context) bool {
 	return h != nil && h.isCurrent(s.leases.TTL(), time.Now())
 }
 
-func (h *holding) isCurrent(ttl time.Duration, now time.Time) bool {
+func (h *heldLease) isCurrent(ttl time.Duration, now time.Time) bool {
 	return ttl == 0 || now.Before(h.until)
 }
 
@@ -154,7 +154,7 @@ func (s *Session) do(ctx context.Context, lease Lease, askedAt time.Time, work f
 	s.mu.Lock()
 	h := s.held[lease]
 	if h == nil {
-		h = &holding{until: askedAt.Add(s.leases.TTL()), work: make(map[*context.CancelCauseFunc]struct{})}
+		h = &heldLease{until: askedAt.Add(s.leases.TTL()), work: make(map[*context.CancelCauseFunc]struct{})}
 		s.held[lease] = h
 	}
 	h.work[&stop] = struct{}{}
@@ -244,7 +244,7 @@ func (s *Session) renew(timeout time.Duration) {
 }
 
 // lose ends the contexts of the work whose lease is lost. The caller must hold s.mu.
-func (s *Session) lose(lease Lease, h *holding) {
+func (s *Session) lose(lease Lease, h *heldLease) {
 	s.elsewhere[lease.Name] = true
 	for stop := range h.work {
 		(*stop)(fmt.Errorf("%w: %s", ErrLeaseLost, lease.Name))

@@ -234,8 +234,8 @@ type Conversation struct {
 	Entries uint64   // number of entries in the transcript
 	Open    bool     // while true, the conversation's replay records do not expire; once false, it stays false
 	Updated time.Time
-	// Expires is the time from which row and transcript may be swept. For an open conversation, it counts from the end
-	// of the idle time, when the conversation would end by itself.
+	// Expires is the time from which row and transcript may be swept. For an open conversation, it assumes that no
+	// message follows, so that the conversation ends by itself after its idle time.
 	Expires time.Time
 }
 

@@ -13,8 +13,8 @@ import (
 	"github.com/agentmesh/agentmesh/store"
 )
 
-// Send calls op b.N times from n senders and reports percentiles of how long the calls took. The numbers
-// i ascend in the order in which the calls begin, whatever sender makes them, so that keys with i are appended.
+// Send calls op b.N times from n senders and reports percentiles of how long the calls took. The numbers i ascend in the
+// order in which the calls begin, whichever sender makes them, so that a row whose key contains i is inserted at the end.
 func Send(b *testing.B, n int, op func(i int) error) {
 	b.Helper()
 	var next atomic.Int64

@@ -11,7 +11,7 @@ import (
 	"github.com/agentmesh/agentmesh/store"
 )
 
-// RunMoves runs random units, and checks every answer, on a store that moves to another engine now and then. move
+// RunMoves makes random changes, and checks every answer, on a store that moves to another engine now and then. move
 // returns a store of any engine with the content of s, which is no longer used.
 func RunMoves(t *testing.T, open func(t *testing.T) store.Store, move func(t *testing.T, s store.Store) store.Store) {
 	t.Helper()
@@ -48,7 +48,7 @@ func RunMoves(t *testing.T, open func(t *testing.T) store.Store, move func(t *te
 // moveEvery is the number of rounds from one move to the next.
 const moveEvery = 10
 
-// Fill writes entries of every kind, live and expired ones, and returns a lease under which a unit was stored.
+// Fill writes entries of every kind, live and expired ones, and returns a lease under which it deleted a record.
 func Fill(t *testing.T, s store.Store) store.Lease {
 	t.Helper()
 	lease, err := s.Leases().Acquire(t.Context(), "node")

@@ -15,7 +15,7 @@ import (
 	"github.com/agentmesh/agentmesh/store"
 )
 
-// testModel applies random units to the store and to maps, and compares every answer.
+// testModel applies random changes to the store and to maps, and compares every answer.
 func testModel(t *testing.T, open func(t *testing.T) store.Store) {
 	s := open(t)
 	round := 0

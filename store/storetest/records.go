@@ -179,10 +179,10 @@ func testRecordMax(t *testing.T, s store.Store) {
 	wantOK(t, "when they have expired", add("5", t0.Add(day), 1, "box:a"))
 	wantErr(t, "one more", add("6", t0.Add(day), 1, "box:a"), store.ErrQuota)
 
-	move := put("mail", "7", "box:a")
-	move.Max = 1
-	drop := store.Change{Record: store.Record{NS: "mail", Key: "5"}, IfRev: store.Any, Delete: true}
-	wantOK(t, "one goes, one comes", change(t, s, t0.Add(day), drop, move))
+	added := put("mail", "7", "box:a")
+	added.Max = 1
+	removed := store.Change{Record: store.Record{NS: "mail", Key: "5"}, IfRev: store.Any, Delete: true}
+	wantOK(t, "one goes, one comes", change(t, s, t0.Add(day), removed, added))
 	two := []store.Change{put("mail", "8", "box:c"), put("mail", "9", "box:c")}
 	two[0].Max, two[1].Max = 1, 1
 	wantErr(t, "two in one unit", change(t, s, t0, two...), store.ErrQuota)

@@ -17,6 +17,7 @@ var replayTests = []scenario{
 	{"two copies at once", testReplayRace},
 }
 
+// replay returns the record of an accepted message of am_p, with its answer.
 func replay(id string, key store.ConvKey) *store.Replay {
 	return &store.Replay{
 		Sender: "am_p", MessageID: id, Digest: hash(id), Conv: key, Status: 202, Answer: []byte("answer to " + id), Expires: t0.Add(8 * day),

@@ -13,7 +13,7 @@ import (
 	"github.com/agentmesh/agentmesh/store"
 )
 
-// handleCount is how many handles RunShared opens on one data set.
+// handleCount is how many handles (open stores) RunShared has on one data set.
 const handleCount = 3
 
 // Shared is a data set that several handles can have open.
@@ -226,7 +226,7 @@ func testHolders(t *testing.T, shared Shared, ttl time.Duration) {
 	}
 }
 
-// testSession: a duty has one worker at a time, and moves to another process when its process ends.
+// testSession: the work under a lease has one worker at a time, and moves to another process when its process ends.
 func testSession(t *testing.T, shared Shared, ttl time.Duration) {
 	var working atomic.Int32
 	began := make(chan string, 10)

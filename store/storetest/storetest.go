@@ -23,8 +23,8 @@ func Run(t *testing.T, open func(t *testing.T) store.Store) {
 	t.Run("Model", func(t *testing.T) { testModel(t, open) })
 }
 
-// RunScenarios runs the suite without random units. Use it for an engine that passes the whole suite, to test it under
-// other conditions, such as behind a connection pooler.
+// RunScenarios runs the suite without the test that makes random changes. Use it for an engine that passes the whole
+// suite, to test it under other conditions, such as behind a connection pooler.
 func RunScenarios(t *testing.T, open func(t *testing.T) store.Store) {
 	t.Helper()
 	groups := []struct {
