@@ -123,9 +123,9 @@ func (c Conversation) firstAccept() *Acceptance {
 	return nil
 }
 
-// Acceptable returns the message that an accept of ours would answer: the peer's standing proposal, or the peer's
+// FindAcceptable returns the message that an accept of ours would answer: the peer's standing proposal, or the peer's
 // accept of our proposal. It returns "" if neither exists.
-func (c Conversation) Acceptable(intent wire.Intent) wire.MessageID {
+func (c Conversation) FindAcceptable(intent wire.Intent) wire.MessageID {
 	p, first := c.Proposal, c.firstAccept()
 	switch {
 	case p == nil || p.Intent != intent:
@@ -197,7 +197,9 @@ func (c Conversation) release(e Event) Conversation {
 	return c
 }
 
-// propose makes terms the standing proposal, which ends all earlier proposals.
+// propose makes terms the standing proposal, which ends all earlier proposals. Replaced keeps our proposal that the
+// peer's one replaces, because an accept of the peer may still mean it. Overtaken keeps an accept of ours that our new
+// proposal overtakes before the peer has answered it.
 func (c Conversation) propose(e Event, from Side, terms Terms) Conversation {
 	p := &Proposal{
 		Terms: terms, By: from, Intent: e.Intent, Message: e.ID, At: e.At, Clarifies: from == Ours && c.Unclear != "",
@@ -211,7 +213,7 @@ func (c Conversation) propose(e Event, from Side, terms Terms) Conversation {
 	case previous != nil && previous.By == Ours && !previous.Accepted:
 		c.Replaced = previous
 	}
-	if c.Overtaken != nil && c.Overtaken.Message == e.Answers {
+	if c.Overtaken != nil && c.Overtaken.Message == e.Answers { // this proposal answers our accept
 		c.Overtaken = nil
 	}
 	if a := c.Accept; a != nil && a.By == Ours && from == Ours {
@@ -337,10 +339,10 @@ func AgreedIn(payload wire.Value) string {
 	return meta.GetStr("agreed_in")
 }
 
-// takeBack ends the standing proposal, and the agreement if the message takes that back. If the message cancels an
-// agreed event and waits for our owner, takeBack ends only a proposal that nobody has accepted, which the owner could
-// otherwise accept although the peer has taken it back. It does nothing if the message withdraws a message that waits
-// (AM-36).
+// takeBack ends the standing proposal, and the agreement if the message takes that back. But while the cancellation of
+// an agreed event waits for our owner, the agreement stays, and takeBack ends only a proposal that nobody has accepted,
+// so that the owner cannot accept what the peer has taken back. A withdraw counts as waiting while any message waits,
+// because it may withdraw that one (AM-36).
 func (c Conversation) takeBack(e Event, from Side) Conversation {
 	if in := AgreedIn(e.Payload); in != "" && in != c.Key.ID {
 		return c // the message is about another conversation (AM-87)

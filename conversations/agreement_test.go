@@ -346,7 +346,7 @@ func TestHeldTerms(t *testing.T) {
 	theirs := messageEvent(t, conversations.Received, "msg_1", lunch)
 	counter := messageEvent(t, conversations.Received, "msg_2", atCafe)
 	held, release := hold(after(t, theirs), counter, 1)
-	if held.Proposal.Message != "msg_1" || held.Acceptable(wire.Schedule) != "msg_1" {
+	if held.Proposal.Message != "msg_1" || held.FindAcceptable(wire.Schedule) != "msg_1" {
 		t.Errorf("a held counter stands before its release: %+v", held.Proposal)
 	}
 	if p := step(held, release, 3).Proposal; p.Message != "msg_2" || p.Terms.String() != lunchTerms {

@@ -32,7 +32,8 @@ type Book struct {
 // IdleFor returns Idle or its default.
 func (b *Book) IdleFor() time.Duration { return cmp.Or(b.Idle, DefaultIdle) }
 
-// Load returns the conversation of key for reading, or one that has not begun. To change a conversation, use [Book.Do].
+// Load returns a unit with the conversation of key, which may not have begun, only for reading. To change a conversation,
+// use [Book.Do].
 func (b *Book) Load(ctx context.Context, key store.ConvKey, now time.Time) (*Unit, error) {
 	u := &Unit{Now: now, book: b, conv: Conversation{Key: key}, row: store.Conversation{Key: key}}
 	if key == (store.ConvKey{}) {

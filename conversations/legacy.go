@@ -10,8 +10,8 @@ type legacyAgreement struct {
 }
 
 // upgrade converts the agreement of a row that an earlier version wrote. If the conversation is open and we sent the
-// accept, or received it and a message waits for our owner, the row does not show whether the accept counts. upgrade
-// then records an accept that does not count yet. The next answer decides whether it counts.
+// accept, or received it and a message waits for our owner, the row does not show whether the accept was answered and so
+// counts. upgrade then records an accept that does not count yet. The next answer decides whether it counts.
 func (c Conversation) upgrade(old legacyAgreement) Conversation {
 	if old.Proposal == "" {
 		if c.Agreement != nil && c.Agreement.At.IsZero() {

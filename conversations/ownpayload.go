@@ -40,7 +40,7 @@ func CheckOwn(intent wire.Intent, payload wire.Value) (wire.Value, error) {
 	return wire.ParseObject(text)
 }
 
-// hasIntegerKey reports whether v has a key that the form [signing.ES] sorts as a number (AM-14).
+// hasIntegerKey reports whether v has a key of digits only, which the form [signing.ES] may sort as a number (AM-14).
 func hasIntegerKey(v wire.Value) bool {
 	for _, m := range v.Members() {
 		if m.Key != "" && strings.Trim(m.Key, "0123456789") == "" || hasIntegerKey(m.Value) {

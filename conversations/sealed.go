@@ -139,22 +139,21 @@ func readPlain(sealed wire.Value, plain []byte) (o Unsealed, err error) {
 	if !signing.ValidAgeRecipient(o.By.Recipient) {
 		o.By.Recipient = ""
 	}
-	if hasMeta && meta.Kind() == wire.Object {
-		meta = meta.Without(append([]string{metaSealedBy}, outerNames...)...)
+	if o.Payload = v; hasMeta && meta.Kind() != wire.Object {
+		return o, nil // metadata of another kind stays as it is
 	}
+	meta = meta.Without(append([]string{metaSealedBy}, outerNames...)...)
 	outer, _ := sealed.Get("metadata")
 	for _, name := range outerNames {
-		if text := outer.GetStr(name); text != "" && (!hasMeta || meta.Kind() == wire.Object) {
+		if text := outer.GetStr(name); text != "" {
 			meta = meta.With(name, wire.Text(text))
 		}
 	}
-	switch {
-	case meta.Kind() == wire.Object && meta.Len() == 0:
-		v = v.Without("metadata")
-	case meta.Kind() == wire.Object:
-		v = v.With("metadata", meta)
+	if meta.Len() == 0 {
+		o.Payload = v.Without("metadata")
+	} else {
+		o.Payload = v.With("metadata", meta)
 	}
-	o.Payload = v
 	return o, nil
 }
 

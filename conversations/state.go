@@ -23,7 +23,7 @@ const (
 type Conversation struct {
 	Key       store.ConvKey `json:"-"`                 // stored beside the body
 	Entries   uint64        `json:"-"`                 // number of entries in the transcript when loaded
-	Principal string        `json:"principal"`         // of the peer
+	Principal string        `json:"principal"`         // the name under which limits and rules apply to the peer
 	Address   string        `json:"address,omitempty"` // of a foreign peer
 	State     State         `json:"state"`             // as stored; call StateAt for the current state
 	Bytes     int64         `json:"bytes,omitempty"`   // size of the messages in the transcript
@@ -36,7 +36,8 @@ type Conversation struct {
 	Deadline time.Time `json:"deadline,omitzero"` // time at which it expires in any case
 	Purge    time.Time `json:"purge,omitzero"`    // time by which everything in it must be deleted, even within the retention
 
-	// Held has the times at which our owner's holds end. PeerHeld is the time at which the peer's hold ends (AM-40).
+	// Held has the time until which each held message waits for our owner. PeerHeld is the time until which a message of
+	// ours waits for the peer's owner (AM-40).
 	Held     []time.Time `json:"held,omitempty"`
 	PeerHeld time.Time   `json:"peer_held,omitzero"`
 
@@ -86,7 +87,7 @@ const (
 	ClosedByPeer                   // the peer sent a close
 	ClosedByUs                     // we sent a close
 	HoldOpened                     // until Event.Until, our owner holds the peer's message Event.ID, or one of ours if Event.ID is empty
-	HoldEnded                      // the hold until Event.Until was decided or withdrawn; Event.ID and Payload: the released message
+	HoldEnded                      // the hold until Event.Until ended by a decision or a withdrawal; Event.ID and Payload: the released message
 	HeldByPeer                     // the peer's owner holds our message Event.ID, at most until Event.Until
 	OwnerRejected                  // our owner rejected a held message
 	OwnerAdmitted                  // our owner lets the peer use Event.Intent here without further questions
@@ -270,7 +271,7 @@ func (c Conversation) applyOther(e Event) Conversation {
 			c = c.release(e)
 		}
 		i := slices.IndexFunc(c.Held, e.Until.Equal)
-		if i < 0 && e.At.Before(e.Until) { // the question joined another one, and expires with it
+		if i < 0 && e.At.Before(e.Until) { // this hold was joined to another one, which ends later
 			i = slices.IndexFunc(c.Held, e.Until.Before)
 		}
 		if i >= 0 {

@@ -101,8 +101,8 @@ func (u *Unit) Conversation() Conversation { return u.conv }
 // IsOpen reports whether the conversation has begun and not ended.
 func (u *Unit) IsOpen() bool { return u.conv.StateAt(u.Now, u.book.IdleFor()) == Open }
 
-// EndHold records that the hold that was to last until this time has ended. If the conversation has no such hold,
-// EndHold does nothing.
+// EndHold ends a hold: it records that the message that was to wait for our owner until this time no longer waits. If no
+// message waits until this time, EndHold does nothing.
 func (u *Unit) EndHold(ctx context.Context, until time.Time) error {
 	if !slices.ContainsFunc(u.conv.Held, until.Equal) {
 		return nil

@@ -396,7 +396,7 @@ func (n *Node) bindAccept(ctx context.Context, out *Outgoing, now time.Time) err
 		}
 		conv, _ = conv.Next(ended, n.book.IdleFor()) // an error is possible only before the first message
 	}
-	if answers := conv.Acceptable(out.Intent); answers != "" && !out.Once {
+	if answers := conv.FindAcceptable(out.Intent); answers != "" && !out.Once {
 		out.InReplyTo = answers
 	}
 	accept := conversations.Event{Kind: conversations.Replied, At: now, Intent: out.Intent, Payload: out.Payload, Answers: out.InReplyTo}
