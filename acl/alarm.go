@@ -18,7 +18,7 @@ const maxSleep = 10 * time.Minute
 // questions that expire shortly after one another.
 const minCheckGap = 30 * time.Second
 
-// Alarm holds the time at which the next undecided question expires.
+// Alarm holds the time at which the next pending ask, an undecided question for the owner, expires.
 type Alarm struct {
 	wake chan struct{} // has room for one signal that the alarm is now set to an earlier time
 
@@ -95,6 +95,7 @@ func (a *Alarm) wait(due, checked time.Time) time.Duration {
 
 // readOpened returns the expiry of the pending ask that the change stores. ok is false if it stores no pending ask.
 func readOpened(c store.Change) (end time.Time, ok bool) {
+	// An ask that is queued behind another has termBehind in place of its state.
 	isPending := func(term string) bool { return term == "state:"+string(AskPending) || term == termBehind }
 	if c.Delete || c.Record.NS != AskNamespace || !slices.ContainsFunc(c.Record.Terms, isPending) {
 		return end, false

@@ -130,8 +130,8 @@ type Slot struct {
 	Key  string // only one open ask may have this key, such as "sender/<principal>"
 	Term string // the kind of slots of which at most Max may be taken, such as "sender"
 	Max  int
-	// Sources are the sources of the message that caused the ask. Proven reports whether its sender's endpoint is
-	// proven. [Asks.Join] uses both.
+	// Sources are the address from which the message that caused the ask came, the networks around it, and the like.
+	// Proven reports whether its sender's endpoint is proven. [Asks.Join] uses both.
 	Sources []rate.Source
 	Proven  bool
 }

@@ -42,9 +42,9 @@ type Resolver interface {
 // Decision is the owner's answer to an ask.
 type Decision struct {
 	Choice  Choice
-	By      string
+	By      string         // the interface that the owner used
 	Changes []store.Change // changes that end the ask and the asks in Tail, if they are still pending, and free the slot
-	Tail    []Ask          // the asks behind this one that are decided with it, in order, in their state after Changes
+	Tail    []Ask          // the asks queued behind this one that are decided with it, in order, in their state after Changes
 	Now     time.Time
 }
 

@@ -48,9 +48,9 @@ const (
 	AuditRegistration AuditKind = "registration" // the owner registered or withdrew the node
 	AuditToken        AuditKind = "token"        // an invite code was issued or revoked
 	AuditOperator     AuditKind = "operator"     // the operator of the directory changed bans, or removed, handed over or imported cards
-	AuditPause        AuditKind = "pause"
-	AuditResume       AuditKind = "resume"
-	AuditPolicy       AuditKind = "policy" // the process started with another policy than the last time
+	AuditPause        AuditKind = "pause"        // the owner paused the node
+	AuditResume       AuditKind = "resume"       // the owner ended the pause
+	AuditPolicy       AuditKind = "policy"       // the process started with another policy than the last time
 )
 
 // ByRule is the value of [AuditEntry.By] if a rule decided. Otherwise By is usually the interface that the person

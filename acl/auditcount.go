@@ -14,7 +14,7 @@ const (
 	countsPerHour = 60   // sums that are stored per hour on average, so that a flood cannot displace decisions from the log
 )
 
-// counts holds the sums that wait to be stored.
+// counts holds the sums that wait to be stored. A sum is an audit entry that stands for many equal events.
 type counts struct {
 	mu   sync.Mutex
 	sums map[AuditEntry]AuditEntry // by the fields that all events of a sum share

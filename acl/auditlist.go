@@ -31,8 +31,8 @@ func (f AuditFilter) matches(e AuditEntry) bool {
 	return (f.Kind == "" || e.Kind == f.Kind) && (f.Subject == "" || e.Subject == f.Subject) && !last.Before(f.Since)
 }
 
-// List seals the waiting entries, then returns at most limit entries that match f, oldest first. after is the next of
-// the previous page, or 0; next is 0 on the last page.
+// List returns at most limit entries that match f, oldest first. It first calls [Audit.Seal], so that the list has all
+// stored entries. after is the next of the previous page, or 0; next is 0 on the last page.
 func (a *Audit) List(ctx context.Context, f AuditFilter, after uint64, limit int, now time.Time) (list []AuditEntry, next uint64, err error) {
 	if err := a.Seal(ctx); err != nil {
 		return nil, 0, err

@@ -31,7 +31,7 @@ type Charge struct {
 	Conv    store.ConvKey
 	New     bool          // the message opens its conversation
 	Known   bool          // the sender is allow-listed, approved, or was written to first by our owner
-	Sources []rate.Source // the sources of a stranger's message; empty if unknown
+	Sources []rate.Source // the address of a stranger, the networks around it, and the like; empty if unknown
 }
 
 // Meter applies [Rates] to senders, as line 12 of the receive table in docs/protocol.md. It is safe for concurrent use.
@@ -51,8 +51,8 @@ const (
 	limitStrangers = "strangers"
 )
 
-// NewMeter returns a meter with full buckets. It never charges the exempt principals or the members of an exempt link
-// (AM-44).
+// NewMeter returns a meter with full buckets. It never charges the exempt principals (AM-44). If exempt has the name of a
+// link to a foreign network, that means all peers on the link.
 func NewMeter(r Rates, exempt ...string) *Meter {
 	perHour := func(n, keys int) *rate.Buckets {
 		if n <= 0 {
@@ -102,8 +102,8 @@ func (m *Meter) Charge(c Charge, now time.Time) (wait time.Duration, ok bool) {
 	return 0, true
 }
 
-// Return undoes a Charge for a message that was then refused because no slot was free. Such a message must cost nothing
-// (AM-41).
+// Return undoes a Charge for a message that was then refused because too many questions wait for the owner. Such a
+// message must cost nothing (AM-41).
 func (m *Meter) Return(c Charge, now time.Time) {
 	if m.isExempt(c.Sender) {
 		return

@@ -18,7 +18,7 @@ const (
 	nsRecipients = "recipients" // principals to which our side may write without asking the owner (AM-50)
 )
 
-// Rule is a permanent decision of the owner about a principal.
+// Rule is a permanent decision of the owner about a principal: an agent id, or the name of a foreign peer.
 type Rule struct {
 	Principal string    `json:"principal"`
 	Standing  Standing  `json:"standing"`
@@ -39,7 +39,7 @@ func NewRules(recs store.Records, p Policy) *Rules {
 }
 
 // NewRecipients returns the rules about the principals to whom the owner's programs, hooks and bridges write. To an
-// Approved principal they may write without asking the owner, unless the policy holds the intent.
+// Approved principal they may write without asking the owner, unless the policy demands a question for the intent.
 func NewRecipients(recs store.Records) *Rules { return &Rules{records: recs, ns: nsRecipients} }
 
 func toSet(list []string) map[string]struct{} {

@@ -45,15 +45,15 @@ func decodeSlot(rec store.Record) (takenSlot, error) {
 	return slot, nil
 }
 
-// fullSlots holds the slots of a term, all of which were taken at the time at. It is never changed.
+// fullSlots holds the slots of one kind, all of which are taken. It is never changed.
 type fullSlots struct {
 	rate.FairTable[*takenSlot]
-	at   time.Time
-	term string
+	term    string    // their [Slot.Term]
+	counted time.Time // when MakeRoom found them all taken
 }
 
 func newFullSlots(term string, slots []takenSlot, now time.Time) *fullSlots {
-	full := &fullSlots{at: now, term: term}
+	full := &fullSlots{term: term, counted: now}
 	slices.SortFunc(slots, func(a, b takenSlot) int { return cmp.Compare(a.Ask, b.Ask) }) // the newest gives way first
 	for _, slot := range slots {
 		full.Add(rate.Entry[*takenSlot]{Key: &slot, Sources: slot.Sources, GivesWayLast: slot.Proven})
@@ -72,7 +72,7 @@ func (q *Asks) AfterCommit(changes []store.Change) {
 // caller adds them to the unit that opens the ask. If a slot is free, MakeRoom returns no changes. If no ask must give
 // way, it fails with store.ErrQuota.
 func (q *Asks) MakeRoom(ctx context.Context, slot Slot, now time.Time) ([]store.Change, error) {
-	if full := q.full.Load(); full != nil && full.term == slot.Term && now.Sub(full.at).Abs() < fullFor {
+	if full := q.full.Load(); full != nil && full.term == slot.Term && now.Sub(full.counted).Abs() < fullFor {
 		if _, ok := full.FindDisplaceable(slot.Sources); !ok {
 			return nil, store.ErrQuota
 		}
@@ -99,8 +99,8 @@ func (q *Asks) MakeRoom(ctx context.Context, slot Slot, now time.Time) ([]store.
 	return q.displace(ctx, displaced, now)
 }
 
-// displace returns the changes by which the ask in the slot, and the asks behind it, expire now. The changes fail with
-// store.ErrConflict if another ask got the slot meanwhile.
+// displace returns the changes by which the ask in the slot, and the asks queued behind it, expire now. The changes fail
+// with store.ErrConflict if another ask got the slot meanwhile.
 func (q *Asks) displace(ctx context.Context, slot *takenSlot, now time.Time) ([]store.Change, error) {
 	changes := []store.Change{{Record: store.Record{NS: nsOpen, Key: slot.key}, IfRev: slot.rev, Delete: true}}
 	first, tail, err := q.group(ctx, slot.Ask, now)

@@ -88,7 +88,7 @@ func (p *Penalties) admit(keys []netip.Prefix, now time.Time) time.Duration {
 	}
 	for i, key := range wider(keys) {
 		if _, isLowered := p.networks[i].isEmpty(key, now); !isLowered || !p.lowered.hasRoom(key, now) {
-			continue
+			continue // a network for which the full list has no room is not limited
 		}
 		if wait, ok := p.lowered.Take(key, now); !ok {
 			return wait
