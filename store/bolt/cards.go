@@ -41,11 +41,13 @@ func cardByID(tx *bbolt.Tx, id string) (card engine.CardRow, ok bool, err error)
 	return card, err == nil, err
 }
 
+// Get returns the card of id if it is live: not expired and not withdrawn.
 func (c cards) Get(ctx context.Context, id string, now time.Time) (store.Card, error) {
 	card, err := readRow(ctx, c.s, id, cardByID, func(card engine.CardRow) bool { return card.Live(now) })
 	return card.Card, err
 }
 
+// Held returns the card of id if it is live, or if its id is still reserved for its owner.
 func (c cards) Held(ctx context.Context, id string, now time.Time) (store.Card, error) {
 	card, err := readRow(ctx, c.s, id, cardByID, func(card engine.CardRow) bool { return card.Held(now) })
 	return card.Card, err
@@ -164,7 +166,7 @@ func writeCard(t *txn, row *engine.CardRow, old store.Card, now time.Time) error
 	bucketCounts.in(t.Tx).replace(old.Counts, row.Counts, countKey(row.Seq))
 	cards.put(u64(row.Seq), engine.EncodeCard(*row))
 	scheduled := int64(engine.NoTime)
-	if old.Seq != 0 && old.Live(now) { // if only the id is still reserved, the sweep may come later than CardDue
+	if old.Seq != 0 && old.Live(now) { // once a card has ended, its sweep may be later than CardDue
 		scheduled = engine.CardDue(old)
 	}
 	scheduleSweep(t.Tx, kindCard, u64(row.Seq), scheduled, engine.CardDue(row.Card))

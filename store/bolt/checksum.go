@@ -106,8 +106,8 @@ func (r rows) at(c *bbolt.Cursor, key []byte) ([]byte, error) {
 }
 
 // put stores a row. bbolt fails only for a key or value that is too large (package engine has checked the sizes), in a
-// read-only transaction, or for a damaged page. No caller can handle these errors, so put panics, which makes the unit
-// fail; see [engine.Guard].
+// read-only transaction, or for a damaged page. No caller can handle these errors, so put panics. [engine.Guard] turns
+// the panic into an error.
 func (r rows) put(key, value []byte) {
 	if err := r.b.Put(key, r.seal(key, value)); err != nil {
 		panic(err)

@@ -15,7 +15,7 @@ import (
 )
 
 // checkOffline returns nil if path names a database that only its owner can access, no import into it was interrupted,
-// and it passes preflight.
+// and [preflight] finds no damage.
 func checkOffline(path string) error {
 	if err := checkImport(path); err != nil {
 		return err

@@ -22,7 +22,7 @@ func convSeq(tx *bbolt.Tx, key store.ConvKey) ([]byte, error) {
 
 // The kinds of rows of a conversation in bucket convs, in the order of their keys.
 const (
-	convReplay byte = iota // names a replay record of the conversation
+	convReplay byte = iota // names the replay record of a message that the conversation accepted
 	convEntry              // an entry of the transcript
 	convRow                // the conversation itself
 )

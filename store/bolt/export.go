@@ -19,8 +19,9 @@ import (
 	"github.com/agentmesh/agentmesh/store/engine"
 )
 
-// Export reads the whole database and passes its rows to put. The caller makes sure that nobody writes meanwhile. If
-// pages or rows are damaged, Export passes no row, and the error names up to a hundred damaged pages and rows.
+// Export reads the whole database, passes its rows to put, and returns the last numbers that it assigned. The caller
+// makes sure that nobody writes meanwhile. If pages or rows are damaged, Export passes no row, and the error names up to
+// a hundred of them.
 func (s *Store) Export(ctx context.Context, put func(engine.Row) error) (n engine.Numbers, err error) {
 	err = s.view(ctx, func(tx *bbolt.Tx) error {
 		n, err = exportRows(ctx, tx, put)

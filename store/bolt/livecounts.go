@@ -9,10 +9,10 @@ import (
 	"github.com/agentmesh/agentmesh/store/engine"
 )
 
-// liveCount is the number of live records at every time in [from, until).
+// liveCount is the number of live records in a set. It is right at every time in [from, until).
 type liveCount struct {
 	n           int
-	from, until int64
+	from, until int64 // as engine.Nanos returns them
 }
 
 // liveCounts caches the counts that store.Change.Max needs, so that adding a record does not count a whole list. The
@@ -21,7 +21,7 @@ type liveCounts struct {
 	known map[engine.RecordSet]liveCount
 }
 
-// maxLiveCounts bounds the number of cached counts, because strangers choose terms.
+// maxLiveCounts bounds the number of cached counts, because each term has its own, and strangers choose terms.
 const maxLiveCounts = 4096
 
 func newLiveCounts() *liveCounts { return &liveCounts{known: make(map[engine.RecordSet]liveCount)} }

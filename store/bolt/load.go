@@ -75,7 +75,7 @@ func (s *Store) buildIndex(ctx context.Context) error {
 	return nil
 }
 
-// gather adds to part the cards whose seq is at least first and less than end, except damaged ones.
+// gather adds the cards with a sequence number in [first, end) to part, except damaged ones.
 func (s *Store) gather(ctx context.Context, part *cardindex.Part, first, end uint64) error {
 	p := newProgress(s.log, "build the card index", "percent", 100)
 	var terms [][]byte

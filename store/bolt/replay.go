@@ -14,8 +14,9 @@ import (
 	"github.com/agentmesh/agentmesh/store/engine"
 )
 
-// replayPartLength is the range of expiry times whose records share a part of bucket replays. If records live eight
-// days, a look-up searches three or four parts, which costs less than storing a second key for each record.
+// replayPartLength is the range of expiry times whose replay records (the records of accepted messages) share a part of
+// bucket replays. If records live eight days, a look-up searches three or four parts, which costs less than another row
+// for each record.
 const replayPartLength = 4 * 24 * time.Hour
 
 // replayPart returns the number of the part with the records that expire at t.
@@ -145,8 +146,8 @@ func putReplay(tx *bbolt.Tx, step store.Step, old []byte, row engine.ReplayRow) 
 	}
 }
 
-// sweepReplays looks at up to limit records in parts that have ended. It removes those that no longer count, and moves
-// those of open conversations to the current part.
+// sweepReplays looks at up to limit records in parts that have ended. It removes the records that no longer count, and
+// moves those of open conversations to the current part.
 func sweepReplays(t *txn, now time.Time, limit int) (int, error) {
 	replays := bucketReplays.in(t.Tx)
 	current := replayPart(now)

@@ -7,12 +7,13 @@ import (
 	"go.etcd.io/bbolt"
 )
 
-// The buckets. Numbers in keys are big endian, so that bbolt's byte order is the order of numbers and times; seq,
-// change and n are u64. Rows whose keys grow with time are inserted at the end of their bucket.
+// The buckets. Numbers in keys are big endian, so that bbolt's byte order is the order of numbers and times; seq (the
+// number of a card or conversation) and n are u64. Rows whose keys grow with time are inserted at the end of their
+// bucket.
 //
 //	meta         "schema" → u64, the only value without a checksum · "schema again" → u64 ·
 //	             "snapshots" → tags of the last two index snapshots · "floor" → u64, the newest change that Sweep removed ·
-//	             "fences" → u64, added to every fence. The sequence of this bucket is the newest revision.
+//	             "fences" → u64, added to the fence of every lease. The sequence of this bucket is the newest revision.
 //	cards        seq → card
 //	ids          id → seq, until the tombstone of the id is removed
 //	counts       hash16(text of Card.Counts) seq → nothing
@@ -29,9 +30,9 @@ import (
 //	expiries     time kind key → nothing: when Sweep must look at a row. Every row that expires has an entry not
 //	             later than its end. If it was renewed, Sweep then enters it again, so renewing writes nothing here
 //
-// key1 and key2 are a text preceded by its length in one or two bytes. Every stored value ends with a checksum
-// (checksum.go), even an empty value, because a changed bit in a row that only points to another row would hide that
-// other row.
+// key1 and key2 are a text preceded by its length in one or two bytes; hash16 is half a SHA-256. Every stored value ends
+// with a checksum (checksum.go), even an empty value, because a changed bit in a row that only points to another row
+// would hide that other row.
 var (
 	bucketMeta        = newBucket("meta", bbolt.DefaultFillPercent)
 	bucketCards       = newBucket("cards", 0.9)

@@ -25,7 +25,7 @@ import (
 // hundred megabytes would leave many free pages in the database, and because backups need not contain data that can be
 // rebuilt.
 //
-//	magic · tag 16 · through u64 · dump of the index (see package cardindex) · CRC-32C of all that u32
+//	magic · tag, 16 random bytes · through u64 · dump of the index (see package cardindex) · CRC-32C of all that u32
 //
 // The engine writes a snapshot while cards change. So the snapshot has every change up to the number through, and
 // perhaps some later ones. That is enough, because catchUp reads the row of every card that changed after through. A

@@ -90,8 +90,8 @@ func (s steps) Forget(ctx context.Context, key store.ConvKey, ifRev store.Rev, c
 	})
 }
 
-// forgetAnswers removes the answers from the replay records of a conversation, each of which tells that a message was
-// accepted. The records stay until they expire, so that no message of a removed conversation is accepted again.
+// forgetAnswers removes the answers from the replay records (the records of accepted messages) of a conversation. The
+// records stay until they expire, so that no message of a removed conversation is accepted again.
 func forgetAnswers(t *txn, seq uint64) error {
 	prefix := u64(seq)
 	answers := make(map[string]engine.ReplayRow)

@@ -59,7 +59,8 @@ const (
 	maxQueue = 8192 // units that may wait
 )
 
-// maxYields is the number of times in a row that the leader yields without getting a further unit.
+// maxYields is the number of times in a row that the leader (the caller that commits for all) yields without getting a
+// further unit.
 const maxYields = 3
 
 // retryEvery is the time between two attempts of a writer to reopen its file.
