@@ -11,9 +11,9 @@ import (
 	"github.com/RoaringBitmap/roaring/v2"
 )
 
-// Index finds slots by terms. Only one goroutine at a time may change it, one card at a time, under mu. There may be
-// several readers at a time; a reader holds mu while it gathers one page of candidates. A renewal with the same terms
-// takes no lock. Start with [New].
+// Index finds slots, the numbers of cards, by terms. Only one goroutine at a time may change it; several may read it
+// meanwhile. Changing the terms of a card takes mu, and so does gathering a page of candidates. A renewal with the same
+// terms takes no lock. Start with [New].
 type Index struct {
 	expires expiries
 
@@ -21,8 +21,8 @@ type Index struct {
 	terms dict
 	all   posting // all slots that are listed
 
-	// prefixes caches, for a prefix that too many terms have to merge their lists for each query, the slots of all these
-	// terms. The writer keeps these sets exact. Readers add to the map under prefixMu while they hold mu for reading.
+	// prefixes caches, for a prefix of many terms, the union of their lists. The writer keeps the unions exact. Readers
+	// add to the map under prefixMu while they hold mu for reading.
 	prefixMu sync.Mutex
 	prefixes map[string]*roaring.Bitmap
 	expired  []expiredCard // to drop when no dump runs
@@ -144,8 +144,8 @@ func hasPrefix(terms []string, prefix string) bool {
 }
 
 const (
-	// maxMergedSlots and maxMergedTerms bound the prefixes whose lists are merged for each query. The union of a larger
-	// prefix is cached.
+	// maxMergedSlots and maxMergedTerms are the sizes up to which the lists of a prefix are merged again for each query.
+	// A larger union is cached.
 	maxMergedSlots = 4096
 	maxMergedTerms = 1024
 

@@ -17,7 +17,7 @@ import (
 const (
 	maxID         = 512    // bytes of a card's id, a sender, or an id of a conversation or message
 	maxTerm       = 1024   // bytes of a card's term
-	maxCounts     = 4      // Counts of a card
+	maxCounts     = 4      // Counts of a card: the keys of its quotas
 	maxNS         = 64     // bytes of a namespace
 	maxKey        = 512    // bytes of a record's key
 	maxRecordTerm = 512    // bytes of a term of a record or conversation
@@ -228,7 +228,8 @@ func Key2(b []byte, text string) []byte {
 	return append(binary.BigEndian.AppendUint16(b, uint16(len(text))), text...)
 }
 
-// TombstoneLife is how long a tombstone is kept. A reader of the change feed that is away longer may miss a removal.
+// TombstoneLife is how long the change feed keeps a tombstone, which tells that a card was removed. A reader of the feed
+// that is away longer may miss the removal.
 const TombstoneLife = 365 * 24 * time.Hour
 
 func checkQuery(q store.CardQuery) error {

@@ -129,7 +129,7 @@ func (t *Tally) String() string {
 	return strings.Join(texts, ", ")
 }
 
-// Fill passes all rows of another database to put, and returns its numbers.
+// Fill passes all rows of another database to put, and returns the Numbers of that database.
 type Fill func(put func(Row) error) (Numbers, error)
 
 // FenceOffset returns what an engine must add to its fences after an import, so that no fence is assigned twice. own is

@@ -10,8 +10,8 @@ import (
 
 // ListCards returns a page of live cards: first those that match the first of q.Tiers, then those of the second, and so
 // on. The index offers candidates in order, and ListCards checks the row of each one. read must call match with the row
-// of each slot in order; for a slot without a row, it may pass nil or not call match. match keeps no reference to the
-// row. It logs and skips a damaged row.
+// of each slot (the number of a card) in order; for a slot without a row, it may pass nil or not call match. match keeps
+// no reference to the row. It logs and skips a damaged row.
 func ListCards(index *cardindex.Index, q store.CardQuery, damage *DamageLog, read func(slots []cardindex.Slot, match func(cardindex.Slot, []byte, error)) error) (store.CardPage, error) {
 	if err := checkQuery(q); err != nil {
 		return store.CardPage{}, err

@@ -26,7 +26,7 @@ var (
 const useLock = 0x616d7573
 
 // counterImport and counterFences are rows of counters. The first exists from the beginning of an import to its end.
-// The second has the number that is added to fences.
+// The second has the number that is added to the fences of leases.
 var (
 	counterImport = []byte("import")
 	counterFences = []byte("fences")
@@ -123,8 +123,8 @@ func migrateWhole(ctx context.Context, conn *pgx.Conn) error {
 	return err
 }
 
-// Export reads the whole database, and passes its rows to put. No process may use the tables meanwhile, or the error is
-// ErrInUse. If rows are damaged, the error names up to a hundred of them.
+// Export reads the whole database, passes its rows to put, and returns the last numbers that it assigned. No process may
+// use the tables meanwhile, or the error is ErrInUse. If rows are damaged, the error names up to a hundred of them.
 func Export(ctx context.Context, cfg Config, put func(engine.Row) error) (n engine.Numbers, err error) {
 	defer func() { err = classifyOpen(err) }()
 	conn, err := openExclusive(ctx, cfg)
@@ -159,7 +159,7 @@ type exporter struct {
 	faults []error
 }
 
-// exportRows passes the rows to put and returns the numbers.
+// exportRows passes the rows to put, and returns the numbers from which the database continues.
 func exportRows(ctx context.Context, tx pgx.Tx, put func(engine.Row) error) (n engine.Numbers, err error) {
 	x := &exporter{ctx: ctx, tx: tx, put: put}
 	err = errors.Join(

@@ -74,7 +74,7 @@ var (
 // Store is an open database. It implements [store.Store]. Start with [Open].
 type Store struct {
 	cfg     Config
-	id      string // unique for this handle
+	id      string // random; names this Store in leases, lanes and notifications
 	channel string // the channel of notifications
 	log     *slog.Logger
 	damage  *engine.DamageLog

@@ -102,7 +102,7 @@ func (t *txn) begin(lane string, n int64, group []*unit) error {
 	return err
 }
 
-// errNoLane means that the row of the lane is gone.
+// errNoLane means that the table lanes has no row of this process.
 var errNoLane = errors.New("the lane of this process is gone")
 
 // addCells returns a function that adds rows to the cells of a table, unless the transaction knows them already.

@@ -38,10 +38,10 @@ const (
 	answerFor  = 5 * time.Second  // to wait for a connection and for all rows of a read
 	groupFor   = 30 * time.Second // for all statements of a group
 	tellAgain  = 2 * time.Second  // between attempts to tell other processes that they missed notifications
-	forgetLane = "30 days"        // after which the number of a process that has ended is removed
+	forgetLane = "30 days"        // after which the row of a process in the table lanes is removed
 )
 
-// writer commits units in groups, see [engine.Queue].
+// writer commits units in groups, see [engine.Queue]. The leader is the caller that commits a group for all its callers.
 type writer struct {
 	s     *Store
 	queue *engine.Queue[work]
