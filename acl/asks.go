@@ -302,7 +302,7 @@ func (s storedAsk) decide(choice Choice, by string, now time.Time) storedAsk {
 	return s
 }
 
-// checkDecision refuses an invalid decision. shown is the number of asks of tail that hash covers.
+// checkDecision refuses an invalid decision. tail has the asks queued behind s; hash covers the first shown of them.
 func (s storedAsk) checkDecision(tail []storedAsk, hash string, choice Choice) (shown int, err error) {
 	if s.State != AskPending {
 		return 0, fmt.Errorf("%w: it is %s", ErrAskGone, s.State)

@@ -17,7 +17,7 @@ const (
 	Approval  Mode = "approval"  // agents on the list or approved; the owner is asked about all others
 )
 
-// Standing is what the rules say about a principal.
+// Standing is what the rules say about a principal: a peer's agent id, or the name of a foreign peer.
 type Standing string
 
 const (

@@ -13,7 +13,7 @@ import (
 	"github.com/agentmesh/agentmesh/store"
 )
 
-// Bounds on an ask and the asks behind it, together (AM-33).
+// Bounds on an ask and the asks queued behind it, together (AM-33).
 const (
 	maxTogether      = 16
 	maxTogetherBytes = 64 << 10
@@ -72,8 +72,8 @@ func (s storedAsk) withTail(tail []storedAsk) storedAsk {
 
 // Join opens the ask in slot, as [Asks.Open] does, or queues it behind the ask that has the slot. A queued ask has
 // Behind set, expires no later than the first ask, and is shown and decided with it. If all slots are taken, the ask
-// displaces an ask of a source that has more slots (AM-33). Join returns store.ErrQuota if no ask can be displaced or
-// the queue is full, and store.ErrConflict if the first ask has just ended.
+// displaces an ask from an address or network that has more slots (AM-33). Join returns store.ErrQuota if no ask can be
+// displaced or the queue is full, and store.ErrConflict if the first ask has just ended.
 func (q *Asks) Join(ctx context.Context, ask Ask, slot Slot) (Ask, []store.Change, error) {
 	now := ask.Created
 	rec, err := q.records.Get(ctx, nsOpen, slot.Key, now)
@@ -154,8 +154,8 @@ func (q *Asks) group(ctx context.Context, id string, now time.Time) (first store
 	return first, tail, err
 }
 
-// regroup returns the changes to the remaining asks when the pending asks in ending are no longer pending. A first ask
-// that stays has fewer asks behind it; if the first ask ends, the next one takes over its slot.
+// regroup returns the changes to the asks that stay when the pending asks in ending end. A first ask that stays has fewer
+// asks behind it; if the first ask ends, the next one takes over its slot.
 func (q *Asks) regroup(ctx context.Context, ending []storedAsk, now time.Time) (changes []store.Change, err error) {
 	isEnding := make(map[string]bool, len(ending))
 	for _, s := range ending {

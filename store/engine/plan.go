@@ -124,7 +124,7 @@ type StepTx interface {
 	RecordTx
 	// Conv returns a conversation, live or not, or nil.
 	Conv(key store.ConvKey) (*store.Conversation, error)
-	// Replay returns the replay record of a message, and whether it counts at now. rec is zero if there is no record.
+	// Replay returns the replay record of a message, and whether it counts at now. rec is zero if no record exists.
 	Replay(sender, messageID string, now time.Time) (rec StoredReplay, live bool, err error)
 	// WithAnswer returns a record with its answer, as [store.Steps] returns it.
 	WithAnswer(rec ReplayRow, now time.Time) (store.Replay, error)
