@@ -17,7 +17,7 @@ func isSource(addr netip.Addr) bool { return addr.IsValid() && addr != Unknown }
 // address.
 const unknownFactor = 10
 
-// Share is a bucket from which a client draws. A draw needs room in all of the client's buckets.
+// Share is a bucket from which a client draws. A draw takes a token from each of the client's buckets, or none.
 type Share struct {
 	Key    string
 	Factor int // size of the bucket, as a multiple of the tokens of one client

@@ -9,13 +9,13 @@ import (
 type Entry[K comparable] struct {
 	Key          K
 	Sources      []Source // the sources to which the entry is charged
-	GivesWayLast bool     // among entries with the same load, this one is displaced last
+	GivesWayLast bool     // other entries of equally loaded sources are displaced first
 }
 
-// FairTable records which sources hold the entries of a full table, so that a newcomer can displace one of them
-// (AM-42). The newcomer displaces an entry of the source with the largest load, unless its own source would then have
-// at least that load. All entries without a source are charged to one source of the largest width. A FairTable is not
-// safe for concurrent use.
+// FairTable records which sources (addresses, networks and the like) hold the entries of a full table, so that a newcomer
+// can displace one of them (AM-42). The newcomer displaces an entry of the source with the largest load, its number of
+// entries in proportion to its width, unless its own source would then have at least that load. All entries without a
+// source are charged to one source of the largest width. A FairTable is not safe for concurrent use.
 type FairTable[K comparable] struct {
 	entries []Entry[K]
 	held    map[string]int // number of entries, by Source.Key
