@@ -21,7 +21,7 @@ type AgentRelay struct {
 	Stats string `key:"stats"`
 	// The maximum number of registered agents, up to 10000. If all ids are taken, a new agent replaces one that registered
 	// a day ago or earlier and has never connected, unless you registered that agent. With open registration, set at least
-	// 400: strangers can take 200 ids in a day even at a smaller relay.
+	// 400: in one day, strangers can take 200 ids, or half of max_agents if that is more.
 	MaxAgents int `key:"max_agents"`
 	// Messages per minute and agent. 0: no limit.
 	PerMinute int `key:"per_minute"`

@@ -6,8 +6,8 @@ import (
 	"github.com/agentmesh/agentmesh/node/calendar"
 )
 
-// Calendar lets the node answer mesh.schedule from the owner's calendars. Setting files or url turns this on. Hooks
-// then get no messages with this intent.
+// Calendar lets the node answer messages of the intent mesh.schedule from the owner's calendars. Setting files or url
+// turns this on. Hooks then get no messages of this intent.
 type Calendar struct {
 	// .ics files, and folders of them, with the owner's busy times.
 	Files []string `key:"files"`

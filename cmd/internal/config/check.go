@@ -18,8 +18,8 @@ import (
 )
 
 // LoadAndCheck reads and checks the configuration. Its error has an exit code, and is either that of [Load] or names
-// all problems that [Config.Check] finds, with their lines in the file. kinds are the kinds of links that the program
-// has.
+// all problems that [Config.Check] finds, with their lines in the file. kinds are the other networks to which the
+// configuration may have links.
 func (s Source) LoadAndCheck(kinds []bridge.Kind) (Config, error) {
 	c, err := Load(s)
 	if err == nil {
@@ -31,7 +31,7 @@ func (s Source) LoadAndCheck(kinds []bridge.Kind) (Config, error) {
 	return c, nil
 }
 
-// Check returns all problems with the values, joined, or nil. kinds are the kinds of links that the program has.
+// Check returns all problems with the values, joined, or nil. kinds is as in [Source.LoadAndCheck].
 func (c Config) Check(kinds []bridge.Kind) error {
 	var p problems
 	c.checkProcess(&p)
@@ -151,7 +151,7 @@ func (p *problems) checkURLs(key string, urls []string) {
 	}
 }
 
-// DirectoryURLs returns the directories that the configuration names, the one with the mailbox first.
+// DirectoryURLs returns the directories that the configuration names. The one in via_relay is the first.
 func (c Config) DirectoryURLs() []string {
 	if relay := strings.TrimRight(c.ViaRelay, "/"); relay != "" {
 		rest := slices.DeleteFunc(slices.Clone(c.Directories), func(d string) bool { return strings.TrimRight(d, "/") == relay })
@@ -227,7 +227,7 @@ func (h Hook) check(p *problems, key string) {
 	}
 }
 
-// OpenGuards returns the guards of AM-82 that the configuration opens, as "key: consequence".
+// OpenGuards returns the keys that switch off a protection or weaken it (AM-82), each as "key: consequence".
 func (c Config) OpenGuards() []string {
 	def := Default()
 	var out []string

@@ -176,8 +176,8 @@ type Hook struct {
 	OpenClawAgent string `key:"openclaw_agent"`
 	// Give OpenClaw one session per conversation. Danger: the sender chooses the conversation.
 	OpenClawSession bool `key:"openclaw_session"`
-	// Also give the hook immediate answers to your own messages, and all answers of MoltSpeak peers, which otherwise only
-	// go to the inbox. Danger: if both sides answer every answer, only a limit stops them.
+	// Also give the hook the answers that a peer returns at once to your own messages, and all answers of MoltSpeak peers.
+	// Otherwise these only go to the inbox. Danger: if both sides answer every answer, only a limit stops them.
 	Replies bool `key:"replies"`
 	// Leave the messages in the inbox.
 	Inbox bool `key:"inbox"`
@@ -219,9 +219,9 @@ type Outgoing struct {
 	Allow []string `key:"allow"`
 	// Intents (or prefixes that end in .*, or *) whose messages wait for the owner before they leave.
 	Approve []string `key:"approve"`
-	// off, prefer (seal a message if its recipient can open it) or require (do not send what cannot be sealed; the
-	// end of a conversation is never sealed). In a conversation with a sealed message, answers are sealed in any
-	// case.
+	// Whether messages are sealed (encrypted for the recipient alone): off, prefer (if the recipient can open it) or
+	// require (do not send what cannot be sealed). The message that ends a conversation is always sent unsealed. In a
+	// conversation with a sealed message, answers are sealed in any case.
 	Seal string `key:"seal"`
 }
 
@@ -299,8 +299,8 @@ type Site struct {
 
 // Discovery decides what the directory tells other registries.
 type Discovery struct {
-	// ARD base URLs (…/ard) of other registries, such as mirrors of this directory, which a search names to clients that
-	// ask for referrals. A mirror names its source even if this is empty.
+	// ARD base URLs (…/ard) of other registries, such as mirrors of this directory. A search names them to clients that
+	// ask for referrals. If this directory is itself a mirror, it also names the directory that it mirrors.
 	Referrals []string `key:"referrals"`
 }
 

@@ -158,7 +158,7 @@ func editLines(lines []string, root *yaml.Node, e Edit) ([]string, error) {
 		member = map[string]any{table: member}
 	case isNested && len(parent.Content) == 0:
 		return nil, fmt.Errorf("%s: the file has an empty table %s; remove that line", e.Key, table)
-	case isNested:
+	case isNested: // a new line before the first of the table
 		begin, indent = parent.Content[0].Line-1, parent.Content[0].Column-1
 		end = begin
 	}
@@ -166,7 +166,7 @@ func editLines(lines []string, root *yaml.Node, e Edit) ([]string, error) {
 	if err != nil {
 		return nil, err
 	}
-	if value != nil && value.LineComment != "" && value.Kind == yaml.ScalarNode && len(text) == 1 {
+	if value != nil && value.LineComment != "" && value.Kind == yaml.ScalarNode && len(text) == 1 { // keep the comment on the line
 		text[0] = strings.TrimSuffix(text[0], "\n") + " " + value.LineComment + "\n"
 	}
 	return slices.Replace(lines, begin, end, text...), nil

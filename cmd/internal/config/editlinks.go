@@ -104,7 +104,8 @@ func removeLink(data []byte, name string) ([]byte, error) {
 	return nil, errNoLink(name)
 }
 
-// skipComment returns the first line of the comment above a line. Without a comment, it returns the line itself.
+// skipComment returns the index of the first line of the comment above the line with the given index. Without a
+// comment, it returns that index.
 func skipComment(lines []string, line int) int {
 	for line > 0 && strings.HasPrefix(strings.TrimSpace(lines[line-1]), "#") {
 		line--

@@ -115,8 +115,8 @@ func findLeaf(t reflect.Type, key string) (leaf, error) {
 	return leaf{}, unknownKey(key, keys)
 }
 
-// setText sets a leaf from the environment or a flag. It takes a string literally, and reads everything else as YAML. A
-// list needs no brackets, unless it is a list of tables.
+// setText sets a leaf from the environment or a flag. A leaf of type string gets the text unchanged. For other types,
+// the text is YAML, in which a list needs no brackets unless it is a list of tables.
 func setText(root reflect.Value, l leaf, text, from string) error {
 	v := root.FieldByIndex(l.index)
 	if v.Kind() == reflect.String {
@@ -141,7 +141,8 @@ const (
 	EnvPassphrase     = "AGENTMESH_PASSPHRASE"
 )
 
-// EnvAgentSocket names the socket of the agent's door. serve sets it for hooks.
+// EnvAgentSocket names the socket of the agent's door: the owner API without decisions, for the owner's agent. serve
+// sets the variable for hooks.
 const EnvAgentSocket = "AGENTMESH_AGENT_SOCKET"
 
 // otherEnv are the variables of this project that the program reads and that are not configuration keys.

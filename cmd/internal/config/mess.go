@@ -14,7 +14,7 @@ type MESS struct {
 	// profile, approval in the public profile. Danger: a working key may claim every request that it has the capabilities
 	// for.
 	Registration string `key:"registration"`
-	// File with the bearer token that registration: invite requires.
+	// File with the bearer token that executors need to register. Only for the registration mode invite.
 	InviteFile string `key:"invite_file"`
 	// Folder in which the exchange also keeps its threads as MESSE-AF files. Danger: anyone who can write to this folder
 	// can act under any name.

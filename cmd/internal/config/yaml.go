@@ -57,7 +57,7 @@ func isText(t reflect.Type) bool {
 }
 
 // decode sets v from a node. key is the configuration key of v. If the node has no value, such as a table whose keys
-// are all commented out, v keeps its default, because a limit of 0 would switch the limit off.
+// are all commented out, v keeps its default instead of becoming 0, which would switch a limit off.
 func (d *decoder) decode(n *yaml.Node, v reflect.Value, key string) error {
 	switch {
 	case n == nil || n.Tag == "!!null":

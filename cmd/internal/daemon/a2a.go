@@ -25,7 +25,7 @@ func newA2A(p *Process, links []linkConfig, mesh bridge.Mesh) (bridge.Service, e
 		Addresses: p.edge.Addresses(), Mesh: mesh, Store: p.bridgeStore, HTTP: p.http,
 		Idle: p.cfg.Conversations.Idle, Logger: p.log,
 	}
-	cfg.Relay = a2aRelay(p, p.node.ID())
+	cfg.Relay = mailboxA2AURL(p, p.node.ID())
 	if len(p.directories) > 0 {
 		cfg.Directory = p.directories[0].Base
 	}
@@ -33,8 +33,9 @@ func newA2A(p *Process, links []linkConfig, mesh bridge.Mesh) (bridge.Service, e
 	return a2a.New(cfg)
 }
 
-// a2aRelay returns the A2A URL of the agent with this id at its mailbox relay, or "" for a node without a mailbox.
-func a2aRelay(p *Process, id wire.AgentID) string {
+// mailboxA2AURL returns the URL at which the directory with the node's mailbox (via_relay) takes A2A messages for the
+// agent with this id. It returns "" for a node without a mailbox.
+func mailboxA2AURL(p *Process, id wire.AgentID) string {
 	relay := p.mailboxDirectory()
 	if relay == nil {
 		return ""
@@ -43,14 +44,13 @@ func a2aRelay(p *Process, id wire.AgentID) string {
 }
 
 // addA2AMetadata adds the URL of the A2A card to the metadata of card, if the node serves A2A and others can reach it.
-// Directories then list the node as an A2A agent (decision 50).
+// Directories then list the node as an A2A agent (decision 50). base is the URL of the process for others.
 func addA2AMetadata(p *Process, card wire.Card, base string) (wire.Card, error) {
-	relay := a2aRelay(p, card.ID)
-	if p.cfg.A2A.Serve != "on" || relay == "" && !isPublishable(p.cfg, base, card.Endpoint) {
+	mailbox := mailboxA2AURL(p, card.ID)
+	if p.cfg.A2A.Serve != "on" || mailbox == "" && !isPublishable(p.cfg, base, card.Endpoint) {
 		return card, nil
 	}
-	at := cmp.Or(relay, base)
-	return addMetadata(card, wire.TextField("a2a", at+message.PathCard))
+	return addMetadata(card, wire.TextField("a2a", cmp.Or(mailbox, base)+message.PathCard))
 }
 
 // ownEntries returns the entries in the directory's manifest besides the directory itself: the node of this process, if
@@ -67,8 +67,8 @@ func ownEntries(p *Process) []discovery.Entry {
 	}}
 }
 
-// mountContacts serves A2A at one URL for each contact. An agent of the owner that can only call an A2A URL thus names
-// the recipient of a message.
+// mountContacts serves A2A at one URL for each of the owner's contacts. An agent of the owner that can only send to an
+// A2A URL chooses the recipient by that URL.
 func mountContacts(e *echo.Echo, door *contact.Door) {
 	e.POST("/a2a/:contact", func(c echo.Context) error {
 		if err := httpapi.KeepOpen(c, contact.MaxCall); err != nil {

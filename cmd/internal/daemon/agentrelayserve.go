@@ -63,7 +63,7 @@ func (p *Process) relayConfig() relay.Config {
 	return relay.Config{
 		Name: c.Name, Records: p.bridgeStore.Records(), Registration: cmp.Or(credential.Mode(c.Registration), mode),
 		Stats: relay.StatsMode(c.Stats), MaxAgents: c.MaxAgents, PerMinute: zeroIsOff(c.PerMinute), PerHour: zeroIsOff(c.PerHour),
-		RegistrationsPerHour: registrations, Origins: c.Origins, AnyOrigin: p.cfg.Public(),
+		RegistrationsPerHour: registrations, Origins: c.Origins, AnyOrigin: p.cfg.Public(), // of pages that call HTTP routes
 		Extensions: relay.Extensions{
 			Semantic: has("semantic"), Voting: has("voting"), History: has("history"),
 			Keep: c.HistoryKeep, MaxMessages: c.HistoryMessages, VoteDuration: c.VoteFor,

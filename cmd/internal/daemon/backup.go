@@ -18,7 +18,7 @@ func (p *Process) backupOperations() []owner.Operation {
 	return []owner.Operation{
 		owner.Raw(http.MethodPost, "/backup", owner.Decide, func(c echo.Context) error {
 			if p.cfg.Store.Postgres != "" {
-				return owner.Fault(http.StatusBadRequest, engine.RefuseBackup(), "")
+				return owner.Fault(http.StatusBadRequest, engine.BackupUnsupported(), "")
 			}
 			if err := p.store.Ping(c.Request().Context()); err != nil {
 				return err

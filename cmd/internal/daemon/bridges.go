@@ -47,7 +47,7 @@ func bridgeKinds() []bridgeKind {
 	}
 }
 
-// LinkKinds returns the kinds of links that the program has.
+// LinkKinds returns the kinds of links: one for each network with a bridge.
 func LinkKinds() []bridge.Kind {
 	var out []bridge.Kind
 	for _, k := range bridgeKinds() {

@@ -79,7 +79,7 @@ func Connect(ctx context.Context, dir datadir.Dir, readOptions func() (Options, 
 	case usesFile && !dir.HasDatabase(), !usesFile && !dir.UsedPostgres():
 		return nil, datadir.NoAgent(string(dir))
 	case !dir.HasAgent():
-		o.Config.Roles, o.Config.Links = []string{config.RoleDirectory}, nil // a directory without a node ran here
+		o.Config.Roles, o.Config.Links = []string{config.RoleDirectory}, nil // serve ran here with this role alone
 	}
 	err = dir.WaitUntilFree(ctx, commandWait, o.Note, func() (done bool, err error) {
 		if c = Running(ctx, string(dir)); c == nil { // the process may be serve, which opens the database before it answers
@@ -90,7 +90,8 @@ func Connect(ctx context.Context, dir datadir.Dir, readOptions func() (Options, 
 	return c, err
 }
 
-// ConnectAgent returns a client of the agent's door at a socket. The client needs no access to the data directory.
+// ConnectAgent returns a client of the agent's door at a socket. The door is the owner API without decisions, for the
+// owner's own agent. The client needs no access to the data directory.
 func ConnectAgent(ctx context.Context, socket string) (*Client, error) {
 	c := dialSocket(ctx, socket, httpapi.DoorOfAgent)
 	if c == nil {

@@ -18,7 +18,7 @@ import (
 var echoAddress = bridge.Address{Kind: "echo", Link: "self", Peer: "echo"}
 
 func echoKind() bridge.Kind {
-	return bridge.Kind{Name: echoAddress.Kind, Screens: true} // nothing leaves the process
+	return bridge.Kind{Name: echoAddress.Kind, Screens: true} // no need to look for personal data: nothing leaves the process
 }
 
 // echoAgent answers each text message in a conversation that the node opened, and quotes it.

@@ -169,7 +169,7 @@ func (h *hosting) run(ctx context.Context, p *Process) error {
 	if errors.Is(context.Cause(h.duty), store.ErrLeaseLost) {
 		p.log.Warn("start again, because the lease for the bridges is lost", "err", err)
 		if awaitStore(ctx, p.store) {
-			p.rerun.start(nil)
+			p.rerun.restart(nil)
 		}
 		return nil
 	}
@@ -246,7 +246,7 @@ func (h *hosting) await(ctx context.Context, p *Process) error {
 		}
 		p.log.Info("start again, to run the bridges")
 		p.rerun.takesOver.Store(true)
-		p.rerun.start(nil)
+		p.rerun.restart(nil)
 		return nil
 	}
 }

@@ -97,7 +97,7 @@ func (k keyring) readCurrent() (*signing.PrivateKey, error) {
 	}
 	if slices.Contains(written, datadir.FileAge) {
 		k.p.log.Info("start again with the new age key")
-		k.p.rerun.start(nil)
+		k.p.rerun.restart(nil)
 	}
 	secrets, err := k.p.home.Secrets(k.p.passphrase)
 	return secrets.Key, err

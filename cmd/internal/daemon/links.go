@@ -146,7 +146,7 @@ func (c configChanger) add(in NewLink) (ConfigChange, error) {
 	return c.apply(l.Name, func() error {
 		err := c.p.src.AddLink(l, LinkKinds())
 		if err != nil || token == "" {
-			return err // the token of a link with this name stays as it is
+			return err // after an error, the token of an existing link with this name stays as it is
 		}
 		if err = atomicfile.Write(file, []byte(token+"\n")); err != nil {
 			err = errors.Join(fmt.Errorf("store the token: %w", err), c.p.src.RemoveLink(l.Name, LinkKinds()))
@@ -190,7 +190,7 @@ func (c configChanger) apply(name string, change func() error, others ...string)
 	if err := change(); err != nil {
 		return ConfigChange{}, refuseChange(err)
 	}
-	running := c.p.rerun.start(func() (err error) {
+	running := c.p.rerun.restart(func() (err error) {
 		for _, restore := range undo {
 			err = errors.Join(err, restore())
 		}

@@ -47,7 +47,7 @@ func newMoltSpeak(p *Process, links []linkConfig, mesh bridge.Mesh) (bridge.Serv
 	}
 	cfg.OnOtherKey = func(ctx context.Context, address bridge.Address) {
 		p.notifyOwner(ctx, notify.Notice{
-			Kind: "key-change", Title: "a MoltSpeak agent shows another key than the pinned one, and is refused", At: time.Now(),
+			Kind: "key-change", Title: "a MoltSpeak agent shows a key other than the pinned one, and is refused", At: time.Now(),
 			Text: address.String(), Peer: address.Pseudonym(),
 		})
 	}

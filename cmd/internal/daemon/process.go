@@ -146,7 +146,7 @@ func (p *Process) Close() error {
 	if p.plain != nil {
 		_ = p.plain.Close() // Serve may have closed it already
 	}
-	p.release() // before the database unlocks: afterwards another process may own the pid file
+	p.release() // before store.Close unlocks the directory: from then on another process may own the pid file
 	return p.store.Close()
 }
 

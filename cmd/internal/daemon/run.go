@@ -29,9 +29,9 @@ type rerun struct {
 	editing   sync.Mutex // held to change the configuration file
 }
 
-// start ends Serve, so that [Run] starts again with the current configuration. If Run cannot start with it, Run calls
-// undo and serves as before. start returns false, and does nothing, in a process that does not serve.
-func (r *rerun) start(undo func() error) bool {
+// restart ends Serve, so that [Run] starts again with the current configuration. If Run cannot start with it, Run calls
+// undo and serves as before. restart returns false, and does nothing, in a process that does not serve.
+func (r *rerun) restart(undo func() error) bool {
 	if r.stop == nil {
 		return false
 	}
@@ -102,8 +102,8 @@ func Run(
 			}
 			o = old
 			continue
-		case ctx.Err() == nil && r.wanted.Load() && (up || err == nil): // perhaps with an error, such as a database that does not answer
-			if err != nil {
+		case ctx.Err() == nil && r.wanted.Load() && (up || err == nil):
+			if err != nil { // for example, the database does not answer
 				o.Logger.Warn("the process did not stop cleanly, and starts again", "err", err)
 			}
 		case ctx.Err() != nil && !up && started == nil && (isDatabaseAway(err) || errors.Is(err, context.Canceled)):
@@ -130,7 +130,7 @@ func Run(
 		}
 		old, o = o, next
 		if up {
-			started = nil
+			started = nil // also shows that this process has served
 		}
 	}
 }
@@ -140,7 +140,7 @@ func isDatabaseAway(err error) bool {
 	return errors.Is(err, store.ErrUnavailable) || exit.Code(err) == exit.Unavailable && !errors.Is(err, errPortInUse)
 }
 
-// serve serves the data directory until ctx ends or [rerun.start] is called. It returns the address of the owner's
+// serve serves the data directory until ctx ends or [rerun.restart] is called. It returns the address of the owner's
 // page, and whether everything answered.
 func (o Options) serve(ctx context.Context, started func(context.Context, *Process, ServeInfo) error) (page net.Addr, up bool, err error) {
 	p, err := OpenToServe(ctx, o)

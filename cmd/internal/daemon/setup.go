@@ -48,7 +48,7 @@ func (s setup) SaveProfile(_ context.Context, profile web.Profile) error {
 			edits = append(edits, e)
 		}
 	}
-	var rewriteErr error // for the page, as Rewrite returned it
+	var rewriteErr error // the page shows this error, not the one that apply makes of it
 	_, err := configChanger(s).apply("", func() error {
 		rewriteErr = s.p.src.Rewrite(edits, LinkKinds())
 		return rewriteErr

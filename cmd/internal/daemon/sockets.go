@@ -12,7 +12,7 @@ import (
 // and peers wait in the queue of the operating system and are not refused.
 type sockets struct {
 	mu   sync.Mutex
-	kept []*socket
+	open []*socket
 	keep bool // Close leaves a listener open for the next [Process]
 }
 
@@ -28,7 +28,7 @@ type socket struct {
 func (s *sockets) listen(address string) (net.Listener, error) {
 	s.mu.Lock()
 	defer s.mu.Unlock()
-	for _, l := range s.kept {
+	for _, l := range s.open {
 		if l.idle && (l.asked == address || l.Addr().String() == address) {
 			l.idle = false
 			return l, l.SetDeadline(time.Time{})
@@ -39,7 +39,7 @@ func (s *sockets) listen(address string) (net.Listener, error) {
 		return nil, err
 	}
 	l := &socket{TCPListener: opened.(*net.TCPListener), all: s, asked: address}
-	s.kept = append(s.kept, l)
+	s.open = append(s.open, l)
 	return l, nil
 }
 
@@ -51,7 +51,7 @@ func (l *socket) Close() error {
 		l.idle = true
 		return l.SetDeadline(time.Unix(1, 0)) // ends a waiting Accept
 	}
-	l.all.kept = slices.DeleteFunc(l.all.kept, func(k *socket) bool { return k == l })
+	l.all.open = slices.DeleteFunc(l.all.open, func(k *socket) bool { return k == l })
 	return l.TCPListener.Close()
 }
 
@@ -68,7 +68,7 @@ func (s *sockets) settle() error {
 	defer s.mu.Unlock()
 	s.keep = false
 	var err error
-	s.kept = slices.DeleteFunc(s.kept, func(l *socket) bool {
+	s.open = slices.DeleteFunc(s.open, func(l *socket) bool {
 		if l.idle {
 			err = errors.Join(err, l.TCPListener.Close())
 		}

@@ -65,7 +65,7 @@ func TestRerunUndo(t *testing.T) {
 	restored := ""
 	r := &rerun{stop: func() {}}
 	for _, undo := range []func() error{func() error { restored = "first"; return nil }, nil, func() error { restored = "second"; return nil }} {
-		if !r.start(undo) {
+		if !r.restart(undo) {
 			t.Fatal("serve does not start again")
 		}
 	}
@@ -85,10 +85,10 @@ func TestSocketsSettleError(t *testing.T) {
 			t.Fatal(err)
 		}
 	}
-	if err := s.kept[0].TCPListener.Close(); err != nil {
+	if err := s.open[0].TCPListener.Close(); err != nil {
 		t.Fatal(err)
 	}
-	s.kept[0].idle, s.kept[1].idle = true, true
+	s.open[0].idle, s.open[1].idle = true, true
 	if err := s.settle(); err == nil {
 		t.Error("the first listener failed to close, and no error was returned")
 	}

@@ -141,8 +141,8 @@ func Status(ctx context.Context, s store.Store) *httpapi.DatabaseStatus {
 	return out
 }
 
-// RefuseBackup returns the error text for a backup of a PostgreSQL database.
-func RefuseBackup() string {
+// BackupUnsupported returns the error text for a backup of a PostgreSQL database.
+func BackupUnsupported() string {
 	return "a backup copies a database file, and store.postgres names a PostgreSQL database; " + insteadOf["backup"]
 }
 
