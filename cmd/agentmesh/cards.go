@@ -231,7 +231,7 @@ func (c *cardsImportCmd) Run(ctx context.Context, a *app) error {
 		return exit.FailHint(exit.Input, err, "name a file that agentmesh cards export wrote")
 	}
 	defer in.Close()
-	result, err := withResult(ctx, a, func(o *daemon.Client) (directory.ImportResult, error) { return c.send(ctx, o, in) })
+	result, err := withResult(ctx, a, func(o *daemon.Client) (directory.ImportResult, error) { return c.sendBatches(ctx, o, in) })
 	if err != nil {
 		return err
 	}
@@ -240,8 +240,8 @@ func (c *cardsImportCmd) Run(ctx context.Context, a *app) error {
 	})
 }
 
-// send imports the cards of a file, one per line, and returns the sum of the results of all batches.
-func (c *cardsImportCmd) send(ctx context.Context, o *daemon.Client, in io.Reader) (total directory.ImportResult, err error) {
+// sendBatches imports the cards of a file, one per line, and returns the sum of the results of all batches.
+func (c *cardsImportCmd) sendBatches(ctx context.Context, o *daemon.Client, in io.Reader) (total directory.ImportResult, err error) {
 	lines, size := []json.RawMessage(nil), 0
 	flush := func() error {
 		if len(lines) == 0 {

@@ -21,7 +21,7 @@ type configCheckCmd struct {
 type configReport struct {
 	File    string   `json:"file"`
 	Profile string   `json:"profile"`
-	Opened  []string `json:"opened"` // guards that a setting opens (AM-82)
+	Opened  []string `json:"opened"` // keys that switch off a protection or weaken it (AM-82)
 	Unknown []string `json:"unknown_environment,omitempty"`
 	Missing []string `json:"missing_programs,omitempty"`
 	Files   []string `json:"missing_files,omitempty"`
@@ -39,7 +39,7 @@ func (c *configCheckCmd) Run(a *app) error {
 	}
 	report := configReport{File: src.File, Profile: cfg.Profile(), Opened: cfg.OpenGuards(), Unknown: config.UnknownEnv(a.environ), Missing: src.MissingPrograms(cfg), Files: src.MissingFiles(cfg)}
 	if a.globals.JSON {
-		report.Opened = append([]string{}, report.Opened...)
+		report.Opened = append([]string{}, report.Opened...) // a JSON list, never null
 		return cmp.Or(a.JSON(report), report.err())
 	}
 	a.Print("ok: %s profile", report.Profile)

@@ -11,8 +11,8 @@ import (
 	"github.com/agentmesh/agentmesh/cmd/internal/terminal"
 )
 
-// settings turns the flags of the command into settings. A later setting overrides an earlier one: the flags for single
-// keys override --tls, and --set overrides both.
+// settings turns the flags of the command into settings of configuration keys. A later setting overrides an earlier
+// one: the flags for single keys override --tls, and --set overrides both.
 func (a *app) settings() ([]config.Setting, error) {
 	flags := a.server
 	var out []config.Setting

@@ -27,7 +27,7 @@ type hookReport struct {
 }
 
 func (c *hooksTestCmd) Run(ctx context.Context, a *app) (err error) {
-	payload, err := wire.ParseObject([]byte(examplePayload(wire.Intent(c.Intent), false)))
+	payload, err := wire.ParseObject([]byte((&sendFlags{Intent: c.Intent}).examplePayload()))
 	if c.Intent == string(wire.Deliver) {
 		payload = hook.TextPayload(wire.Deliver, "This is a test of your hook.")
 	}

@@ -43,7 +43,7 @@ func (c *inboxListCmd) Run(ctx context.Context, a *app) error {
 	if !a.globals.JSON {
 		return c.show(ctx, a)
 	}
-	return ask(ctx, a, owner.ListInbox.Call().Ask(c.query(c.After)), func(owner.List[owner.Item]) {})
+	return ask(ctx, a, owner.ListInbox.Call().Ask(c.query(c.After)), nil)
 }
 
 func (c *inboxListCmd) query(after string) url.Values {
@@ -134,7 +134,7 @@ func (f *follower) fetch(ctx context.Context, id string) error {
 		return nil
 	}
 	raw, err := daemon.Raw(ctx, f.o, owner.ShowItem.Call(id))
-	if exit.Code(err) == exit.No && err != nil { // deleted meanwhile
+	if exit.Code(err) == exit.No { // deleted meanwhile
 		return nil
 	}
 	if err != nil {

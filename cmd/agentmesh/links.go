@@ -134,7 +134,7 @@ func (c *linksAddCmd) Run(ctx context.Context, a *app) error {
 		}
 		return a.report(change, func() { a.Note("added %s; agentmesh serve will use it", terminal.Clean(change.Name)) })
 	}
-	tested, err := o.AwaitLink(ctx, change.Name)
+	tested, err := o.AwaitLink(ctx, change.Name) // makes clients of its own
 	if err != nil {
 		return err
 	}

@@ -76,7 +76,7 @@ type commands struct {
 	Calendar calendarCmd `cmd:"" group:"mesh" help:"Show free times and agreed events, and propose or cancel events."`
 
 	Bridge     bridgeCmd     `cmd:"" group:"mesh" help:"List and switch the protocols that this process serves to other networks."`
-	Links      linksCmd      `cmd:"" group:"mesh" help:"Show and test links to other networks."`
+	Links      linksCmd      `cmd:"" group:"mesh" help:"Show, test, add and remove links to other networks."`
 	Mess       messCmd       `cmd:"" group:"mesh" help:"Request work in the physical world, and carry out requests of others (MESS)."`
 	Mew        mewCmd        `cmd:"" group:"mesh" help:"Use MEW spaces that run here, and spaces behind links."`
 	AgentRelay agentRelayCmd `cmd:"" name:"agentrelay" group:"mesh" help:"Manage the AgentRelay relay that runs here, and use relays behind links."`

@@ -38,7 +38,7 @@ func (c *messImportCmd) Run(ctx context.Context, a *app) error {
 		return exit.Fail(exit.Input, err)
 	}
 	return a.withClient(ctx, func(o *daemon.Client) error {
-		raw, err := callBytes(ctx, o, http.MethodPost, messAPI+"import", data, octets)
+		raw, err := callBytes(ctx, o, http.MethodPost, messAPI+"import", data, octetHeader)
 		if err != nil {
 			return exit.Fail(exit.Code(err), fmt.Errorf("%s: %w", terminal.Clean(c.Path), err))
 		}
@@ -157,5 +157,5 @@ func (c *messExportCmd) exportDirectory(ctx context.Context, a *app) error {
 }
 
 func fetchAttachment(ctx context.Context, o *daemon.Client, ref, name string) ([]byte, error) {
-	return callBytes(ctx, o, http.MethodGet, attachmentPath(ref, name), nil, octets)
+	return callBytes(ctx, o, http.MethodGet, attachmentPath(ref, name), nil, octetHeader)
 }

@@ -80,7 +80,7 @@ func uploadFile(ctx context.Context, a *app, ref, name string) (wire.Value, erro
 		return wire.Value{}, exit.Fail(exit.Input, err)
 	}
 	raw, err := withResult(ctx, a, func(o *daemon.Client) ([]byte, error) {
-		return callBytes(ctx, o, http.MethodPost, attachmentPath(ref, filepath.Base(name)), data, octets)
+		return callBytes(ctx, o, http.MethodPost, attachmentPath(ref, filepath.Base(name)), data, octetHeader)
 	})
 	if err != nil {
 		return wire.Value{}, err
@@ -93,8 +93,8 @@ func attachmentPath(ref, name string) string {
 	return messAPI + "requests/" + url.PathEscape(ref) + "/attachments/" + url.PathEscape(name)
 }
 
-// octets is the header of a call whose body is a file.
-var octets = http.Header{"Content-Type": {"application/octet-stream"}}
+// octetHeader is the header of a call whose body is a file.
+var octetHeader = http.Header{"Content-Type": {"application/octet-stream"}}
 
 // callBytes makes a call with data as its body, and returns the body of the answer. Neither needs to be JSON.
 func callBytes(ctx context.Context, o *daemon.Client, method, path string, data []byte, header http.Header) ([]byte, error) {

@@ -127,7 +127,7 @@ func (c *messageVerifyCmd) Run(a *app) error {
 	if err != nil {
 		return exit.Fail(exit.Input, err)
 	}
-	key, now := keys[0], time.Now()
+	key, now := keys[0], time.Now() // the other keys only help to explain a signature that is not valid
 	if err := key.Usable(now); err != nil {
 		return exit.Fail(exit.Input, err)
 	}

@@ -67,7 +67,7 @@ func (c *mewGatewayCmd) Run(ctx context.Context, a *app) (err error) {
 		return exit.Fail(exit.Usage, err)
 	}
 	log := slog.New(slog.NewTextHandler(out, &slog.HandlerOptions{Level: level}))
-	space, err := gateway.ReadDropIn(c.SpaceConfig, os.Getenv, log)
+	dropIn, err := gateway.ReadDropIn(c.SpaceConfig, os.Getenv, log)
 	if err != nil {
 		return exit.Fail(exit.Config, err)
 	}
@@ -80,19 +80,19 @@ func (c *mewGatewayCmd) Run(ctx context.Context, a *app) (err error) {
 	if err != nil {
 		return err
 	}
-	if err := os.MkdirAll(space.Dir, 0o700); err != nil {
+	if err := os.MkdirAll(dropIn.Dir, 0o700); err != nil {
 		return exit.Fail(exit.Config, err)
 	}
-	st, err := datadir.OpenDatabase(ctx, filepath.Join(space.Dir, mewDatabase), log)
+	st, err := datadir.OpenDatabase(ctx, filepath.Join(dropIn.Dir, mewDatabase), log)
 	if err != nil {
 		return exit.Fail(exit.Config, fmt.Errorf("open the gateway's database: %w", err))
 	}
 	defer func() { err = errors.Join(err, st.Close()) }()
 	audit := acl.NewAudit(st.Records(), acl.AuditConfig{Logger: log})
 	g, err := gateway.New(ctx, gateway.Config{
-		Spaces: []gateway.SpaceConfig{space.Space}, Records: st.Records(), Audit: audit, AnyPath: true,
-		PublicURL: "ws://localhost:" + strconv.Itoa(port), Journal: space.Journal(),
-		KeepToken: space.KeepToken, Reload: space.Reload, Logger: log,
+		Spaces: []gateway.SpaceConfig{dropIn.Space}, Records: st.Records(), Audit: audit, AnyPath: true, // like the reference gateway
+		PublicURL: "ws://localhost:" + strconv.Itoa(port), Journal: dropIn.Journal(),
+		KeepToken: dropIn.KeepToken, Reload: dropIn.Reload, Logger: log,
 	})
 	if err != nil {
 		return exit.Fail(exit.Config, err)

@@ -57,7 +57,7 @@ type mewDecision struct {
 
 // decide sends the owner's decision about a proposal, and prints done with the id of the resulting envelope.
 func (t mewTarget) decide(ctx context.Context, a *app, proposal string, d mewDecision, done string) error {
-	return t.withSpace(ctx, a, true, func(o *daemon.Client, path string) error {
+	return t.withRunningSpace(ctx, a, func(o *daemon.Client, path string) error {
 		raw, err := o.Call(ctx, http.MethodPost, path+"/proposals/"+url.PathEscape(proposal), nil, d)
 		_, err = showAnswer(a, raw, err, func(got mewSendResult) { a.Print("%s (%s)", done, terminal.Clean(got.ID)) })
 		return err

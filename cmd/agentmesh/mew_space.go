@@ -75,13 +75,11 @@ func (t mewTarget) path(ctx context.Context, o *daemon.Client) (string, error) {
 	return "mew/links/" + url.PathEscape(all.Linked[0].Link), nil
 }
 
-// withSpace runs f with the path of the space in the owner API. If needsServe is true, serve must be running.
-func (t mewTarget) withSpace(ctx context.Context, a *app, needsServe bool, f func(o *daemon.Client, path string) error) error {
+// withRunningSpace runs f with the path of the space in the owner API. It returns an error if serve is not running.
+func (t mewTarget) withRunningSpace(ctx context.Context, a *app, f func(o *daemon.Client, path string) error) error {
 	return a.withClient(ctx, func(o *daemon.Client) error {
-		if needsServe {
-			if err := requireServe(o, "only serve runs spaces"); err != nil {
-				return err
-			}
+		if err := requireServe(o, "only serve runs spaces"); err != nil {
+			return err
 		}
 		path, err := t.path(ctx, o)
 		if err != nil {
@@ -102,7 +100,7 @@ type mewEnvelope struct {
 
 // send sends an envelope as the owner of a space here, or as this node in a space elsewhere. done describes success.
 func (t mewTarget) send(ctx context.Context, a *app, e mewEnvelope, done string) error {
-	return t.withSpace(ctx, a, true, func(o *daemon.Client, path string) error {
+	return t.withRunningSpace(ctx, a, func(o *daemon.Client, path string) error {
 		raw, err := o.Call(ctx, http.MethodPost, path+"/messages", nil, e)
 		_, err = showAnswer(a, raw, err, func(got mewSendResult) {
 			a.Print("%s (%s)", done, terminal.Clean(got.ID))
@@ -178,7 +176,11 @@ func (c *mewStatusCmd) Run(ctx context.Context, a *app) error {
 			return nil
 		})
 	}
-	return c.withSpace(ctx, a, false, func(o *daemon.Client, path string) error {
+	return a.withClient(ctx, func(o *daemon.Client) error {
+		path, err := c.path(ctx, o)
+		if err != nil {
+			return err
+		}
 		raw, err := o.Call(ctx, http.MethodGet, path, nil, nil)
 		_, err = showAnswer(a, raw, err, a.showSpace)
 		return err
@@ -216,7 +218,7 @@ type mewTailCmd struct {
 }
 
 func (c *mewTailCmd) Run(ctx context.Context, a *app) error {
-	return c.withSpace(ctx, a, true, func(o *daemon.Client, path string) error {
+	return c.withRunningSpace(ctx, a, func(o *daemon.Client, path string) error {
 		n, space := 0, view.Space{}
 		err := followMewEvents(ctx, o, path, nil, func(raw string, v wire.Value) (bool, error) {
 			if a.globals.JSON {
@@ -289,7 +291,7 @@ func (t mewTarget) sendAndAwait(ctx context.Context, a *app, e mewEnvelope, kind
 	caller := ctx
 	ctx, cancel := context.WithTimeout(ctx, mewAnswerTimeout)
 	defer cancel()
-	return t.withSpace(ctx, a, true, func(o *daemon.Client, path string) error {
+	return t.withRunningSpace(ctx, a, func(o *daemon.Client, path string) error {
 		err := followMewEvents(ctx, o, path, func() error {
 			_, err := o.Call(ctx, http.MethodPost, path+"/messages", nil, e)
 			return err

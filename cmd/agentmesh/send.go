@@ -55,26 +55,24 @@ func (c *sendFlags) payload(a *app, text string) (wire.Value, error) {
 		}
 		return v, nil
 	case c.Intent != "" && c.Intent != string(wire.Deliver):
-		return wire.Value{}, exit.FailHint(exit.Usage, fmt.Errorf("%s needs a JSON object as payload", c.Intent), "for example: '"+examplePayload(wire.Intent(c.Intent), c.isReply)+"'")
+		return wire.Value{}, exit.FailHint(exit.Usage, fmt.Errorf("%s needs a JSON object as payload", c.Intent), "for example: '"+c.examplePayload()+"'")
 	}
 	c.Intent = string(wire.Deliver)
 	return hook.TextPayload(wire.Deliver, text), nil
 }
 
 // examplePayload returns an example of a payload of the intent, as JSON, for a first message or for a reply.
-func examplePayload(intent wire.Intent, isReply bool) string {
-	switch intent {
-	case wire.RequestInfo:
-		if isReply {
-			return `{"action":"answer","answer":"…"}`
-		}
-		return `{"action":"ask","question":"…"}`
-	case wire.Schedule, wire.Negotiate:
-		if isReply {
-			return `{"action":"accept"}`
-		}
+func (c *sendFlags) examplePayload() string {
+	intent := wire.Intent(c.Intent)
+	switch {
+	case c.isReply && intent == wire.RequestInfo:
+		return `{"action":"answer","answer":"…"}`
+	case c.isReply && (intent == wire.Schedule || intent == wire.Negotiate):
+		return `{"action":"accept"}`
 	}
 	switch intent {
+	case wire.RequestInfo:
+		return `{"action":"ask","question":"…"}`
 	case wire.Schedule:
 		return `{"action":"propose","event":{"title":"…","duration":"30m","proposed_times":["2030-01-31T10:00:00Z"]}}`
 	case wire.Negotiate:

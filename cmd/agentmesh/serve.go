@@ -35,9 +35,9 @@ func (c *serveCmd) Run(ctx context.Context, a *app) (err error) {
 
 // serve runs until ctx ends. It prints the addresses once everything answers.
 func (a *app) serve(ctx context.Context, o daemon.Options) error {
-	return daemon.Run(ctx, o, a.options, func(running context.Context, p *daemon.Process, w daemon.ServeInfo) error {
+	return daemon.Run(ctx, o, a.options, func(running context.Context, p *daemon.Process, info daemon.ServeInfo) error {
 		if a.globals.JSON {
-			line, err := json.Marshal(w)
+			line, err := json.Marshal(info)
 			a.Print("%s", line)
 			return err
 		}
@@ -46,15 +46,15 @@ func (a *app) serve(ctx context.Context, o daemon.Options) error {
 			certificate = p.AwaitCertificate(running)
 		}
 		if a.logs == nil {
-			welcome.PrintForScript(&a.UI, w, certificate)
+			welcome.PrintForScript(&a.UI, info, certificate)
 			return nil
 		}
-		in, err := w.SignIn()
+		signIn, err := info.SignIn()
 		if err != nil {
 			return err
 		}
-		welcome.PrintForPerson(&a.UI, w, certificate, in)
-		terminal.OpenBrowser(in.URL)
+		welcome.PrintForPerson(&a.UI, info, certificate, signIn)
+		terminal.OpenBrowser(signIn.URL)
 		context.AfterFunc(ctx, func() { fmt.Fprintln(a.Out, welcome.Stopping) })
 		return a.logs.Release()
 	})

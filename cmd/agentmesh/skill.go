@@ -115,13 +115,12 @@ func (c *skillInstallCmd) skillFolder() (string, error) {
 // prepare refuses flags that the configuration file cannot keep, because a later agentmesh serve would not use them. It
 // also refuses flags that do not go together. It sets the defaults and, with --write-config, makes a missing token.
 func (c *skillInstallCmd) prepare(a *app) error {
-	g := a.globals
 	refuse := func(flag, hint string) error {
-		return exit.FailHint(exit.Usage, fmt.Errorf("skill install cannot keep %s", flag), hint)
+		return exit.FailHint(exit.Usage, fmt.Errorf("skill install cannot use %s", flag), hint)
 	}
 	const edit = "write the setting into the configuration file"
 	switch {
-	case len(g.Set) > 0:
+	case len(a.globals.Set) > 0:
 		return refuse("--set", edit)
 	case c.TokenFile == "" && !c.WriteConfig && c.Gateway+c.Agent != "":
 		return refuse("--gateway or --agent without a token", "add --token-file")
@@ -289,8 +288,7 @@ func (c *skillInstallCmd) configure(a *app) error {
 		}
 		return *flag
 	}
-	g := c.cardFlags
-	config := skillConfig{Name: orEmpty(g.Name), PublicURL: orEmpty(g.PublicURL), Directories: g.Directory, ViaRelay: orEmpty(g.ViaRelay)}
+	config := skillConfig{Name: orEmpty(c.Name), PublicURL: orEmpty(c.PublicURL), Directories: c.Directory, ViaRelay: orEmpty(c.ViaRelay)}
 	var err error
 	if config.AgentDoor.Socket, err = agentSocket(a); err != nil {
 		return err

@@ -36,9 +36,9 @@ type archiveContent struct {
 	leftOut []string // the first files that omit noted, each with the reason
 }
 
-// collectFiles finds the regular files in a data directory, except transient files, the socket pointer, backups, and
-// other data directories inside. It does not follow links: a link points outside the directory, or to a file that is in
-// the archive anyway.
+// collectFiles finds the regular files in a data directory, except transient files, the file with the path of the
+// owner's socket, backups, and other data directories inside. It does not follow links: a link points outside the
+// directory, or to a file that is in the archive anyway.
 func collectFiles(root *os.Root) (archiveContent, error) {
 	var c archiveContent
 	err := fs.WalkDir(root.FS(), ".", func(name string, d fs.DirEntry, err error) error {

@@ -99,7 +99,7 @@ func NoAgent(dir string) error {
 type Secrets struct {
 	Key        *signing.PrivateKey
 	Age        *signing.PrivateKey   // the age identity, which opens messages that are sealed for the recipient on the card
-	OldAges    []*signing.PrivateKey // retired age identities, for messages that peers sealed for an earlier card
+	OldAgeKeys []*signing.PrivateKey // retired age identities, for messages that peers sealed for an earlier card
 	Credential client.Credential
 }
 
@@ -143,7 +143,7 @@ func (d Dir) ParseKeys(keys Keys, passphrase func() ([]byte, error)) (s Secrets,
 		if err != nil {
 			return s, exit.Fail(exit.Config, fmt.Errorf("%s: %w", d.Path(name), err))
 		}
-		s.OldAges = append(s.OldAges, key)
+		s.OldAgeKeys = append(s.OldAgeKeys, key)
 	}
 	if keys[FileCredential] == nil {
 		return s, d.explainSecret(FileCredential, fs.ErrNotExist)

@@ -38,7 +38,7 @@ func TestSecretsReadsEveryRetiredAge(t *testing.T) {
 		t.Fatal(err)
 	}
 	var got []string
-	for _, key := range s.OldAges {
+	for _, key := range s.OldAgeKeys {
 		got = append(got, key.Public().Fingerprint())
 	}
 	if fmt.Sprint(got) != fmt.Sprint(want) {

@@ -70,12 +70,12 @@ func (d Dir) lockForRestore(replace bool) (release func(), err error) {
 	case len(names) > 0 && !replace:
 		return nil, exit.FailHint(exit.Config, fmt.Errorf("the data directory %s is not empty", string(d)), "restore into a new directory with --data, or add --replace")
 	}
-	free, err := bolt.Hold(d.Path(FileDatabase))
+	releaseDatabase, err := bolt.Hold(d.Path(FileDatabase))
 	if errors.Is(err, bolt.ErrLocked) {
 		return nil, d.InUse()
 	}
 	d.removeStale()
-	return func() { free(); unlock() }, nil // any other error of Hold means that no process can use the database
+	return func() { releaseDatabase(); unlock() }, nil // any other error of Hold means that no process can use the database
 }
 
 // verifyRestore checks the database and, as far as possible without a passphrase, the keys of an unpacked archive.
@@ -86,8 +86,8 @@ func (d Dir) verifyRestore(ctx context.Context) error {
 	if !d.HasAgent() {
 		return nil // a directory without a node has no keys
 	}
-	locked := func() ([]byte, error) { return nil, signing.ErrNoPassphrase }
-	if err := d.CheckSecrets(locked); err != nil && !errors.Is(err, signing.ErrNoPassphrase) {
+	noPassphrase := func() ([]byte, error) { return nil, signing.ErrNoPassphrase }
+	if err := d.CheckSecrets(noPassphrase); err != nil && !errors.Is(err, signing.ErrNoPassphrase) {
 		return err
 	}
 	return nil
@@ -194,7 +194,7 @@ func unpack(z *zip.Reader, dir string) error {
 	}
 	remaining := int64(maxOwnBytes + maxOwnBytes/16) // bytes that the files except the database may have, with room for the program's files
 	for _, f := range z.File {
-		if f.Name == fileManifest || f.Name == httpapi.SocketPointerFile { // old backups may hold a socket pointer
+		if f.Name == fileManifest || f.Name == httpapi.SocketPointerFile { // which old backups may hold
 			continue
 		}
 		isDatabase := f.Name == FileDatabase

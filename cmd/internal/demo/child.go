@@ -30,6 +30,7 @@ type child struct {
 	log   string // file with the standard error of the process
 }
 
+// spawn starts serve with args and waits until it answers. self is the path of this program.
 func (d *demo) spawn(ctx context.Context, self, name string, args ...string) (*child, error) {
 	c := &child{name: name, log: filepath.Join(d.dir, name+".log")}
 	log, err := os.OpenFile(c.log, os.O_CREATE|os.O_WRONLY, 0o600)
@@ -49,7 +50,7 @@ func (d *demo) spawn(ctx context.Context, self, name string, args ...string) (*c
 		return nil, fmt.Errorf("start %s: %w", name, err)
 	}
 	if err := c.awaitStart(ctx, out); err != nil {
-		return nil, errors.Join(fmt.Errorf("start %s: %w", name, err), c.stop(), c.logTail())
+		return nil, errors.Join(fmt.Errorf("start %s: %w", name, err), c.stop(), c.logError())
 	}
 	if c.owner = daemon.Running(ctx, data); c.owner == nil {
 		return nil, errors.Join(fmt.Errorf("start %s: its owner API does not answer", name), c.stop())
@@ -113,7 +114,8 @@ func (d *demo) stop() (err error) {
 	return err
 }
 
-func (c *child) logTail() error {
+// logError returns an error with the end of the process's log, or nil if the log is empty.
+func (c *child) logError() error {
 	data, err := os.ReadFile(c.log)
 	if err != nil || len(data) == 0 {
 		return err
@@ -121,9 +123,9 @@ func (c *child) logTail() error {
 	return fmt.Errorf("%s wrote: %s", c.name, data[max(0, len(data)-2000):])
 }
 
-func (d *demo) logTails() (err error) {
+func (d *demo) logErrors() (err error) {
 	for _, c := range d.children {
-		err = errors.Join(err, c.logTail())
+		err = errors.Join(err, c.logError())
 	}
 	return err
 }

@@ -47,7 +47,7 @@ func Run(ctx context.Context, o Options) (err error) {
 	defer cancel()
 	result, err := d.run(limited)
 	if err != nil {
-		return errors.Join(exit.Fail(exit.Unavailable, err), d.logTails())
+		return errors.Join(exit.Fail(exit.Unavailable, err), d.logErrors())
 	}
 	if o.JSON {
 		err = o.UI.JSON(result)
@@ -75,7 +75,8 @@ type demoResult struct {
 	Notices    map[string]string `json:"notices"` // the notice about the agreed event, by owner
 }
 
-// demoLine is one message. Verified reports whether the demo could verify the signature with the key in the directory.
+// demoLine is one message. Verified reports whether the demo could verify the signature with the key in the directory,
+// and Form is the form of the JSON text that was signed.
 type demoLine struct {
 	From     string          `json:"from"`
 	To       string          `json:"to"`
@@ -204,16 +205,16 @@ func nextFriday(now time.Time) time.Time {
 	return t.AddDate(0, 0, int(time.Friday-t.Weekday()+7)%7)
 }
 
-// messages is the number of messages of the flow. The last one is the close with which Sarah's node answers that of
+// messageCount is the number of messages of the flow. The last one is the close with which Sarah's node answers that of
 // Chris's node. It arrives after Chris's conversation is completed.
-const messages = 6
+const messageCount = 6
 
 // transcript reads the conversation from Chris's node and verifies every signature with the key in the directory.
 func (d *demo) transcript(ctx context.Context, conv string) ([]demoLine, error) {
 	var conversation owner.Transcript
 	err := poll(ctx, "Sarah's node did not confirm the close", func() (_ bool, err error) {
 		conversation, err = daemon.Fetch(ctx, d.chris.owner, owner.ShowConversation.Call(conv)) // it fits on one page
-		return len(conversation.Transcript) >= messages, err
+		return len(conversation.Transcript) >= messageCount, err
 	})
 	if err != nil {
 		return nil, fmt.Errorf("read the transcript: %w", err)

@@ -19,7 +19,7 @@ func (d *examination) checkClients(ctx context.Context, base string) {
 	const check = "clients"
 	status := d.status.Clients
 	if status == nil {
-		return // another version serves
+		return // another version of agentmesh serves
 	}
 	o := daemon.Running(ctx, string(d.dir))
 	if o == nil {

@@ -8,7 +8,6 @@ import (
 	"fmt"
 	"net/url"
 	"os"
-	"path/filepath"
 	"runtime"
 	"slices"
 	"strings"
@@ -307,7 +306,7 @@ func (d *examination) checkServe(ctx context.Context, configured bool) {
 	o := daemon.Running(ctx, string(d.dir))
 	if o == nil {
 		if configured && d.cfg.Store.Postgres == "" && d.dir.HasLostDatabase() {
-			d.fail("store", "restore a backup into a new directory, or let agentmesh serve start with an empty one", "%s: %v", filepath.Base(d.dir.Path(datadir.FileDatabase)), datadir.ErrNoDatabase)
+			d.fail("store", "restore a backup into a new directory, or let agentmesh serve start with an empty one", "%s: %v", datadir.FileDatabase, datadir.ErrNoDatabase)
 		}
 		d.warn(check, "agentmesh serve", "no agentmesh serve runs on this data directory, so nobody can reach it")
 		return

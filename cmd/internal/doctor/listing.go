@@ -31,7 +31,7 @@ type answer struct {
 	dated  bool          // the answer has a Date header
 }
 
-// peer makes requests with the same address guard as a peer of the agent.
+// peer makes requests as a peer of the agent does. It refuses the addresses that peers refuse, such as private ones.
 type peer struct {
 	*client.HTTP
 	reach client.Reach
@@ -180,8 +180,8 @@ func (d *examination) checkClock(base string, ahead time.Duration) {
 	}
 }
 
-// checkEndpoint fetches the card from the endpoint that the card names. It uses the same address guard as peers: no
-// peer of this project connects to an address that the guard refuses.
+// checkEndpoint fetches the card from the endpoint that the card names. If p refuses the address, so does every peer of
+// this project.
 func (d *examination) checkEndpoint(ctx context.Context, p peer) {
 	const check = "endpoint"
 	target := d.card.GetStr("endpoint")

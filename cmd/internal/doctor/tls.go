@@ -16,7 +16,7 @@ func (d *examination) checkOwnCertificate(ctx context.Context, o *daemon.Client)
 	const check = "TLS"
 	c, err := daemon.Fetch(ctx, o, owner.Call[daemon.Certificate]{Method: http.MethodGet, Path: "certificate"})
 	if err != nil || !c.TLS {
-		return // an error means that another version serves
+		return // an error means that another version of agentmesh serves
 	}
 	advice := "correct tls.cert_file and tls.key_file; they are read again within seconds"
 	if c.Authority != "" {

@@ -134,8 +134,9 @@ func (d *examination) checkCertificate(ctx context.Context, u *url.URL) bool {
 	return true
 }
 
-// findCard fetches the card from the URL itself, or from the endpoint in the node's well-known document. It returns
-// that endpoint, and the directory that the well-known document names.
+// findCard fetches the card from the URL u, or else from the endpoint in the node's well-known document. It returns the
+// URL that has the card, and the directory that the well-known document names. If u is a directory and not a node,
+// findCard examines the directory and returns false.
 func (d *examination) findCard(ctx context.Context, p peer, u *url.URL) (endpoint, listedAt string, ok bool) {
 	known, knownErr := p.get(ctx, u.Scheme+"://"+u.Host+"/.well-known/agentmesh.json", nil)
 	var doc wire.WellKnown
@@ -144,11 +145,9 @@ func (d *examination) findCard(ctx context.Context, p peer, u *url.URL) (endpoin
 	}
 	endpoint = u.String()
 	s, err := p.get(ctx, endpoint, nil)
-	if err == nil && s.status != http.StatusOK || err == nil && !isCard(s.body) {
-		if doc.Endpoint != "" {
-			endpoint = doc.Endpoint
-			s, err = p.get(ctx, endpoint, nil)
-		}
+	if err == nil && (s.status != http.StatusOK || !isCard(s.body)) && doc.Endpoint != "" {
+		endpoint = doc.Endpoint
+		s, err = p.get(ctx, endpoint, nil)
 	}
 	guard, refused := errors.AsType[*client.GuardError](err)
 	switch {

@@ -42,10 +42,10 @@ func (k *Keys) getRecord(ctx context.Context, ns, key string) (store.Record, err
 	return record, err
 }
 
-// CheckAgent returns an error if the database belongs to another agent than the data directory, or if the agent's key
-// was rotated and the data directory does not have the new key. An agent that lost its key may have a new one if its
-// credential is the same and no other instance runs. If CheckAgent returns nil, the database belongs to this agent
-// from then on. A database file is not checked, because it is in the data directory itself.
+// CheckAgent returns an error if database and data directory belong to different agents, or if the agent's key was
+// rotated and the data directory does not have the new key. An agent that lost its key may have a new one if its
+// credential is the same and no other instance runs. If CheckAgent returns nil, the database belongs to this agent from
+// then on. A database file is not checked, because it is in the data directory itself.
 func (k *Keys) CheckAgent(ctx context.Context, secrets datadir.Secrets) error {
 	if !k.several {
 		return nil
@@ -59,12 +59,12 @@ func (k *Keys) CheckAgent(ctx context.Context, secrets datadir.Secrets) error {
 		if string(record.Body) == ours {
 			return nil
 		}
-		stored, storedCredential, _ := strings.Cut(string(record.Body), " ")
-		fingerprint, credential, _ := strings.Cut(ours, " ")
-		isRotated := stored == fingerprint || k.dir.HasRetired(stored)
-		if record.Rev != store.Absent && !isRotated && (storedCredential != credential || k.runsElsewhere(ctx)) {
+		storedKey, storedCredential, _ := strings.Cut(string(record.Body), " ")
+		ourKey, ourCredential, _ := strings.Cut(ours, " ")
+		isRotated := storedKey == ourKey || k.dir.HasRetired(storedKey)
+		if record.Rev != store.Absent && !isRotated && (storedCredential != ourCredential || k.runsElsewhere(ctx)) {
 			hint := "copy signing.key, age.key, credential, card.json and retired-keys from the data directory of an instance of that agent, or use another database; if the key was lost, stop the other instances first"
-			return exit.FailHint(exit.Config, fmt.Errorf("the database belongs to the agent with the signing key %s, and %s has %s", stored, k.dir.Path(datadir.FileKey), fingerprint), hint)
+			return exit.FailHint(exit.Config, fmt.Errorf("the database belongs to the agent with the signing key %s, and %s has %s", storedKey, k.dir.Path(datadir.FileKey), ourKey), hint)
 		}
 		record.Body = []byte(ours)
 		err = k.db.Records().Apply(ctx, []store.Change{{Record: record, IfRev: record.Rev}}, time.Now())

@@ -7,7 +7,7 @@ import (
 
 // observeCommits adds the metrics of group commits, and returns the callback that observes each commit.
 func observeCommits(m *httpapi.Metrics) func(bolt.Commit) {
-	units := m.Histogram("store_commit_units", "Units in one commit.", []float64{1, 2, 4, 8, 16, 32, 64, 128, 256, 512, 1024})
+	units := m.Histogram("store_commit_units", "Units of work in one commit.", []float64{1, 2, 4, 8, 16, 32, 64, 128, 256, 512, 1024})
 	size := m.Histogram("store_commit_bytes", "Bytes of the pages that one commit wrote.",
 		[]float64{16 << 10, 64 << 10, 256 << 10, 1 << 20, 4 << 20, 16 << 20, 64 << 20})
 	took := m.Histogram("store_commit_seconds", "Time to write and sync one commit.",
@@ -19,7 +19,7 @@ func observeCommits(m *httpapi.Metrics) func(bolt.Commit) {
 	}
 }
 
-const queueHelp = "Units that wait for the next commit."
+const queueHelp = "Units of work that wait for the next commit."
 
 func addGauges(m *httpapi.Metrics, s *bolt.Store) {
 	m.Gauge("store_queue", queueHelp, func() float64 { return float64(s.Stats().Queued) })

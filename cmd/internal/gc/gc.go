@@ -17,7 +17,7 @@ const (
 	busyHeap = 128 << 20
 	// busyPause is the time between two collections below which a process is busy.
 	busyPause = time.Second
-	// maxPercent bounds GOGC, because the runtime does not collect a heap below 4 MiB × GOGC / 100.
+	// maxPercent is the GOGC at which the smallest heap that the runtime collects, 4 MiB × GOGC / 100, is busyHeap.
 	maxPercent = busyHeap / (4 << 20) * 100
 )
 
@@ -55,7 +55,9 @@ func (c *collector) adapt() {
 	c.watch()
 }
 
-// choose returns GOGC for a process that uses live bytes of heap.
+// choose returns GOGC for a process that uses live bytes of heap. A busy process collects when its heap reaches
+// busyHeap, or when garbage is half of live, whichever is later. Any other process does so at the latest when garbage
+// equals live, the default of Go.
 func choose(live uint64, busy bool) int {
 	garbage := max(busyHeap-min(live, busyHeap), live/2)
 	gogc := int(garbage * 100 / max(live, 1))

@@ -30,8 +30,8 @@ func newQuestions(e Env, silent bool) *questions {
 	return q
 }
 
-// text asks for a text, unless a flag has set it. preset is the text if the person enters nothing.
-func (q *questions) text(value *string, about, preset string) {
+// askText asks for a text, unless a flag has set it. preset is the text if the person enters nothing.
+func (q *questions) askText(value *string, about, preset string) {
 	if q.err != nil || *value != "" {
 		return
 	}
@@ -43,8 +43,8 @@ func (q *questions) text(value *string, about, preset string) {
 	}
 }
 
-// require asks for a text without which the command cannot go on.
-func (q *questions) require(value *string, flag, about string) {
+// askRequired asks for a text without which the command cannot go on.
+func (q *questions) askRequired(value *string, flag, about string) {
 	for q.err == nil && *value == "" {
 		if q.in == nil {
 			q.err = exit.FailHint(exit.Usage, fmt.Errorf("%s is missing", flag), "add it, or run the command on a terminal, where it asks")
@@ -54,8 +54,8 @@ func (q *questions) require(value *string, flag, about string) {
 	}
 }
 
-// choose asks for one of the choices. The first one is the default.
-func (q *questions) choose(value *string, about string, choices ...string) {
+// askChoice asks for one of the choices. The first one is the default.
+func (q *questions) askChoice(value *string, about string, choices ...string) {
 	if q.err != nil || *value != "" {
 		return
 	}

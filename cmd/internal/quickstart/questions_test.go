@@ -16,8 +16,8 @@ func TestInterruptedQuestion(t *testing.T) {
 	close(interrupted)
 	q := &questions{ui: &terminal.UI{Err: io.Discard, Interrupted: interrupted}, in: bufio.NewReader(in)}
 	mode, name := "", ""
-	q.require(&name, "--name", "name")
-	q.choose(&mode, "mode", "open", "closed")
+	q.askRequired(&name, "--name", "name")
+	q.askChoice(&mode, "mode", "open", "closed")
 	if q.err == nil {
 		t.Error("the questions go on")
 	}

@@ -69,9 +69,9 @@ func (d *Directory) Run(ctx context.Context, e Env) error {
 	if err != nil {
 		return err
 	}
-	q.text(&d.Title, "title of the public pages", "Agents of "+d.domain)
+	q.askText(&d.Title, "title of the public pages", "Agents of "+d.domain)
 	d.askNetwork(q)
-	q.choose(&d.Mode, "who may register", "invite", "open", "closed")
+	q.askChoice(&d.Mode, "who may register", "invite", "open", "closed")
 	if err := q.err; err != nil {
 		return err
 	}
@@ -95,16 +95,16 @@ func (a *Agent) Run(ctx context.Context, e Env) error {
 	if err != nil {
 		return err
 	}
-	q.text(&a.Title, "name of the agent", config.Default().Name)
-	q.text(&a.Owner, "your name, which is published (empty: none)", "")
+	q.askText(&a.Title, "name of the agent", config.Default().Name)
+	q.askText(&a.Owner, "your name, which is published (empty: none)", "")
 	if a.Host == "" {
-		q.require(&a.Directory, "--directory", "URL of the directory that keeps your mail, such as https://mesh.example.org/v1")
+		q.askRequired(&a.Directory, "--directory", "URL of the directory that keeps your mail, such as https://mesh.example.org/v1")
 	} else {
-		q.text(&a.Directory, "URL of a directory to join (empty: none)", "")
+		q.askText(&a.Directory, "URL of a directory to join (empty: none)", "")
 		a.askNetwork(q)
 	}
 	if a.Directory != "" {
-		q.text(&a.InviteFile, "file with your invite code (empty: none needed)", "")
+		q.askText(&a.InviteFile, "file with your invite code (empty: none needed)", "")
 	}
 	if err := q.err; err != nil {
 		return err
@@ -169,10 +169,10 @@ func (g *NetworkFlags) askNetwork(q *questions) {
 	how := ""
 	for q.err == nil && !g.TLS && !g.Proxy && how != "tls" && how != "proxy" {
 		how = ""
-		q.require(&how, "--tls or --proxy", "who serves HTTPS: tls (this process, with a certificate from Let's Encrypt, whose terms you accept) or proxy")
+		q.askRequired(&how, "--tls or --proxy", "who serves HTTPS: tls (this process, with a certificate from Let's Encrypt, whose terms you accept) or proxy")
 	}
 	g.TLS, g.Proxy = g.TLS || how == "tls", g.Proxy || how == "proxy"
-	q.text(&g.Mail, "mail address of the operator, which a directory publishes (empty: none)", "")
+	q.askText(&g.Mail, "mail address of the operator, which a directory publishes (empty: none)", "")
 }
 
 // write makes the data directory if necessary, stores the configuration, and reads it back.

@@ -60,8 +60,8 @@ type steps struct {
 	// none and the machine has no public one, of the machine.
 	Unreachable []string `json:"unreachable,omitempty"`
 
-	// These are only for the template. Program is the path of the program. Run and Backup begin the commands of a person
-	// and of cron. Backups is the folder of the backups.
+	// These are only for the template. Program is the path of the program. Run is how each command of a person begins, and
+	// Backup how that of cron begins. Backups is the folder of the backups.
 	Mode, User, Program, Run, Backup, Backups string `json:"-"`
 	TLS, NewUser                              bool   `json:"-"`
 	Install                                   string `json:"-"` // the program, if it must move to Program

@@ -16,13 +16,13 @@ import (
 // Frame writes a title and rows of a label and a value in a frame. It cleans the title and the values. On a terminal
 // that is too narrow it leaves the frame out, because a link that wraps inside a frame cannot be clicked.
 func (u *UI) Frame(title string, rows [][2]string) {
-	label := 0
+	labelWidth := 0
 	for _, r := range rows {
-		label = max(label, utf8.RuneCountInString(r[0]))
+		labelWidth = max(labelWidth, utf8.RuneCountInString(r[0]))
 	}
 	lines, width := []string{Clean(title)}, utf8.RuneCountInString(Clean(title))
 	for _, r := range rows {
-		line := r[0] + strings.Repeat(" ", label-utf8.RuneCountInString(r[0])+2) + Clean(r[1])
+		line := r[0] + strings.Repeat(" ", labelWidth-utf8.RuneCountInString(r[0])+2) + Clean(r[1])
 		lines, width = append(lines, line), max(width, utf8.RuneCountInString(line))
 	}
 	side, end := "│ ", " │"
