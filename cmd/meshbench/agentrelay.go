@@ -30,8 +30,8 @@ func (c *agentrelayCmd) Run(ctx context.Context, s streams) error {
 	return c.compare(ctx, s, entrant{messageKind: agentRelayThought, start: startAgentRelay})
 }
 
-// benchAgent returns the agent id of the client with this place; see [host].
-func benchAgent(place int) string { return fmt.Sprintf("bench-%d", place) }
+// benchAgent returns the agent id of client i; see [host].
+func benchAgent(i int) string { return fmt.Sprintf("bench-%d", i) }
 
 // startAgentRelay starts a relay without limits on messages, and registers the sender, n receivers and one more client.
 func startAgentRelay(ctx context.Context, program, dir string, n int, env ...string) (_ *host, err error) {
@@ -51,7 +51,7 @@ func startAgentRelay(ctx context.Context, program, dir string, n int, env ...str
 			return nil, errors.Join(err, server.stop())
 		}
 	}
-	return &host{server, func(place int) string { return tokens[place] }}, nil
+	return &host{server, func(i int) string { return tokens[i] }}, nil
 }
 
 func registerAgent(ctx context.Context, base, id string) (token string, err error) {

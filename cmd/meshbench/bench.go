@@ -41,16 +41,17 @@ func newBench(directory, endpoint string, workers int) (*bench, error) {
 // bench returns a bench for a child process that runs a directory and a node.
 func (c *child) bench(workers int) (*bench, error) { return newBench(c.Directory, c.Endpoint, workers) }
 
-// traffic makes the requests of a measurement and checks their responses.
+// traffic makes the requests of a measurement and checks their responses. They go to the server under test or to a
+// control server, which always returns the same response.
 type traffic struct {
-	base    *url.URL
+	base    *url.URL // of the server under test
 	request func(worker int) ([]byte, error)
 	check   func(worker int, a answer) error // checks a response of the server under test
 	status  int                              // the status that every response must have
-	durable bool                             // the control must commit the bodies
+	durable bool                             // a control server must commit the bodies to disk
 }
 
-// operation returns an operation that sends the traffic to base, which may be the server or a control.
+// operation returns an operation that sends the traffic to base. check is t.check, or nil to check only the status.
 func (t traffic) operation(base *url.URL, workers int, check func(int, answer) error) operation {
 	links := make([]link, workers)
 	for i := range links {
@@ -72,7 +73,7 @@ func (t traffic) operation(base *url.URL, workers int, check func(int, answer) e
 	}
 }
 
-// sampleAnswer makes one request and returns the response, which the control then repeats.
+// sampleAnswer makes one request and returns the response, which the control server then repeats.
 func (t traffic) sampleAnswer(ctx context.Context) (answer, error) {
 	req, err := t.request(0)
 	if err != nil {
@@ -89,7 +90,7 @@ func (b *bench) cardPath(i int) string { return b.path("/agents/" + string(b.cor
 
 // newRegistration returns the bytes of a request that registers a card.
 func (b *bench) newRegistration(card []byte, id wire.AgentID, headers ...string) []byte {
-	headers = append(headers, "Authorization", "Bearer "+benchCredential, keyHeader, string(id))
+	headers = append(headers, "Authorization", "Bearer "+benchCredential, keyHeader, string(id)) // keyHeader is for the control server
 	return request(http.MethodPost, b.directory, b.path("/agents"), card, headers...)
 }
 
@@ -140,7 +141,7 @@ func (b *bench) conditionalLookups(ctx context.Context) (traffic, error) {
 	return t, nil
 }
 
-// searches returns requests for a page of a search. All of them are the same, so that the control can repeat the
+// searches returns requests for a page of a search. All of them are the same, so that the control server can repeat the
 // response.
 func (b *bench) searches(q url.Values) traffic {
 	req := request(http.MethodGet, b.directory, b.path("/agents?"+q.Encode()), nil)

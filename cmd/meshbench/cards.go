@@ -11,8 +11,9 @@ import (
 	"github.com/agentmesh/agentmesh/signing"
 )
 
-// corpus makes the cards of a directory: words of a vocabulary with a long tail, one to three of 200 capabilities, one
-// to four intents, about 730 bytes. Corpora with the same prefix make the same card from the same number.
+// corpus makes the cards of a directory. A card has about 730 bytes, one to three of 200 capabilities, one to four
+// intents, and words from a vocabulary with a long tail. Corpora with the same prefix make the same card from the same
+// number.
 type corpus struct {
 	prefix string
 	keys   []keyPair

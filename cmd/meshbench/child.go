@@ -109,13 +109,13 @@ func (a agentmesh) serveWith(ctx context.Context, env []string, data string, mor
 	cmd.Stderr, cmd.Env = log, append(os.Environ(), env...)
 	c, err := startChild(cmd, nil, parseInfo)
 	if errors.Is(err, io.EOF) { // it ended before its first line
-		err = errors.Join(err, lastLine(log.Name()))
+		err = errors.Join(err, logError(log.Name()))
 	}
 	return c, err
 }
 
-// lastLine returns the last line of a log as an error, or nil if the log is empty.
-func lastLine(file string) error {
+// logError returns the last line of a log as an error, or nil if the log is empty.
+func logError(file string) error {
 	data, err := os.ReadFile(file)
 	if err != nil {
 		return err

@@ -9,7 +9,7 @@ import (
 // measure sends traffic from s.Concurrency workers to the server under test and, in turn, to a control server that
 // repeats a response of that server. cpu returns the processor time of the server under test.
 func (s *study) measure(ctx context.Context, name string, tr traffic, cpu func() time.Duration) (outcome, error) {
-	control, stop, err := s.control(ctx, name, tr)
+	control, stop, err := s.newControl(ctx, name, tr)
 	if err != nil {
 		return outcome{}, err
 	}
@@ -19,9 +19,9 @@ func (s *study) measure(ctx context.Context, name string, tr traffic, cpu func()
 	return summarize(got[0], got[1]), ctx.Err()
 }
 
-// control starts a control server that repeats a response to the given traffic. It returns the control as a contender,
-// and a function that stops the server.
-func (s *study) control(ctx context.Context, name string, tr traffic) (contender, func() error, error) {
+// newControl starts a control server that repeats a response to the given traffic. It returns the server as a
+// contender, and a function that stops it.
+func (s *study) newControl(ctx context.Context, name string, tr traffic) (contender, func() error, error) {
 	a, err := tr.sampleAnswer(ctx)
 	if err != nil {
 		return contender{}, nil, err

@@ -23,17 +23,17 @@ type fanout struct {
 	Agentmesh   string        `placeholder:"FILE" help:"The agentmesh program (default: in the directory of meshbench, or in PATH)."`
 }
 
-// host is a server under test. It admits a numbered set of clients: the sender has place 0, the receivers have the next
-// places, and one more client has the last.
+// host is a server under test. It admits a numbered set of clients: client 0 is the sender, the next ones are the
+// receivers, and there is one more client after them.
 type host struct {
 	*child
-	token func(place int) string // "" if the server needs no token
+	token func(i int) string // of client i; "" if the server needs no token
 }
 
 // entrant is the server that is compared with the Node relay.
 type entrant struct {
 	messageKind
-	// start runs the server with a directory of its own and with places for n receivers.
+	// start runs the server in the directory dir, for n receivers.
 	start func(ctx context.Context, program, dir string, n int, env ...string) (*host, error)
 	// measureExtra measures an additional case with n receivers; nil for no such case.
 	measureExtra func(ctx context.Context, s streams, program, dir string, n int) (caseResult, error)
@@ -145,7 +145,7 @@ func (c *fanout) measure(ctx context.Context, s streams, tested entrant, program
 }
 
 // idleMemory returns how much memory of the server an idle connection occupies. The server's garbage collector runs
-// often, so that garbage of the joins does not count.
+// often, so that garbage from connecting does not count.
 func idleMemory(ctx context.Context, s streams, tested entrant, program, dir string, n int) (perConnection float64, err error) {
 	s.p.say("%d idle connections", n)
 	server, err := tested.start(ctx, program, dir, n, "GOGC=5")
@@ -172,7 +172,7 @@ func idleMemory(ctx context.Context, s streams, tested entrant, program, dir str
 	return float64(after-before) / float64(n), err
 }
 
-// idleSettle is how long the runtime gets to return the memory that the joins used.
+// idleSettle is how long the runtime gets to return the memory that connecting used.
 const idleSettle = 3 * time.Second
 
 // round measures our server once and, if alsoStopped is set, once more while an additional receiver reads nothing. If

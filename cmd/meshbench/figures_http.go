@@ -59,7 +59,7 @@ func (s *study) measureLookups(ctx context.Context, b *bench, cpu func() time.Du
 	if err != nil {
 		return err
 	}
-	control, stop, err := s.control(ctx, "get", full)
+	control, stop, err := s.newControl(ctx, "get", full)
 	if err != nil {
 		return err
 	}

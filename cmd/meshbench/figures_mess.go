@@ -45,8 +45,8 @@ func registerMESS(ctx context.Context, base *url.URL, workers int) (*requesters,
 	return r, nil
 }
 
-// create returns an operation that creates a thread.
-func (r *requesters) create() operation {
+// newCreation returns an operation that creates a thread.
+func (r *requesters) newCreation() operation {
 	t := traffic{base: r.base, status: http.StatusCreated, request: func(w int) ([]byte, error) {
 		return r.request(w, http.MethodPost, "requests", []byte(`{"intent":"dice two onions for the soup tonight","context":["the board is in the second drawer"],"requires":["knife"]}`)), nil
 	}}
@@ -57,9 +57,9 @@ func (r *requesters) request(w int, method, path string, body []byte) []byte {
 	return request(method, r.base, messPath+path, body, "Authorization", "Bearer "+r.keys[w])
 }
 
-// page gets the page of pending threads that follows the cursor after. It returns the cursor of the next page, the
+// getPage gets the page of pending threads that follows the cursor after. It returns the cursor of the next page, the
 // number of threads on this page, and how long the response took.
-func (r *requesters) page(ctx context.Context, l *link, after string) (next string, n int, took time.Duration, err error) {
+func (r *requesters) getPage(ctx context.Context, l *link, after string) (next string, n int, took time.Duration, err error) {
 	begin := time.Now()
 	a, err := l.exchange(ctx, r.request(0, http.MethodGet, "requests?status=pending&limit=100&after="+url.QueryEscape(after), nil))
 	if err != nil {
@@ -101,7 +101,7 @@ func (s *study) measureMESS(ctx context.Context) (err error) {
 		return err
 	}
 	got := interleave(ctx, s.p, s.Rounds, s.Duration,
-		contender{"mess create", b.workers, r.create(), srv.cpu},
+		contender{"mess create", b.workers, r.newCreation(), srv.cpu},
 		contender{"message", b.workers, messages.operation(messages.base, b.workers, messages.check), srv.cpu})
 	o := summarize(got[0], nil)
 	s.add(newFigure("mess: threads created beside signed messages taken, a second", ratio(got[0], got[1], sample.rate), "×",
@@ -111,7 +111,7 @@ func (s *study) measureMESS(ctx context.Context) (err error) {
 	for _, one := range got[0] {
 		made += one.Ops
 	}
-	for create := r.create(); made < s.Threads && ctx.Err() == nil; {
+	for create := r.newCreation(); made < s.Threads && ctx.Err() == nil; {
 		s.p.say("mess: %d of %d threads", made, s.Threads)
 		one := drive(ctx, b.workers, time.Second, create)
 		if one.Ops == 0 {
@@ -123,7 +123,7 @@ func (s *study) measureMESS(ctx context.Context) (err error) {
 		return err
 	}
 	running := srv
-	srv = nil
+	srv = nil // the deferred function does not stop it again
 	if err := running.stop(); err != nil {
 		return fmt.Errorf("stop the server: %w", err)
 	}
@@ -137,7 +137,7 @@ func (s *study) measureMESSPages(ctx context.Context, r *requesters, made int) e
 	for range s.Rounds {
 		seen := 0
 		for after := ""; ctx.Err() == nil; {
-			next, n, one, err := r.page(ctx, &l, after)
+			next, n, one, err := r.getPage(ctx, &l, after)
 			if err != nil {
 				return err
 			}
@@ -164,7 +164,7 @@ func (s *study) measureMESSRestart(ctx context.Context, data string, r *requeste
 		}
 		l := link{base: base}
 		defer l.close()
-		_, n, _, err := (&requesters{base, r.keys}).page(ctx, &l, "")
+		_, n, _, err := (&requesters{base, r.keys}).getPage(ctx, &l, "")
 		return err == nil && n >= min(100, made)
 	}, messSettings...)
 	if err != nil {

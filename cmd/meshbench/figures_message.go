@@ -30,7 +30,7 @@ func (s *study) measureMessages(ctx context.Context) (err error) {
 	if err != nil {
 		return err
 	}
-	bare, stop, err := s.control(ctx, "message", messages)
+	bare, stop, err := s.newControl(ctx, "message", messages)
 	if err != nil {
 		return err
 	}

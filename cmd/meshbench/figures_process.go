@@ -89,11 +89,11 @@ const startTimeout = 5 * time.Minute
 
 // timedStart starts a server on a free port, with more arguments, and measures the time until isUp returns true.
 func (s *study) timedStart(ctx context.Context, data string, isUp func(base *url.URL) bool, more ...string) (time.Duration, *child, error) {
-	port, err := freePort()
+	address, err := freeAddress()
 	if err != nil {
 		return 0, nil, err
 	}
-	base := &url.URL{Scheme: "http", Host: port}
+	base := &url.URL{Scheme: "http", Host: address}
 	waitCtx, cancel := context.WithTimeout(ctx, startTimeout)
 	defer cancel()
 	up := make(chan time.Duration, 1)
@@ -110,7 +110,7 @@ func (s *study) timedStart(ctx context.Context, data string, isUp func(base *url
 		}
 		up <- time.Since(begin)
 	}()
-	srv, err := s.mesh.serve(ctx, data, append([]string{"--listen", port}, more...)...)
+	srv, err := s.mesh.serve(ctx, data, append([]string{"--listen", address}, more...)...)
 	if err != nil {
 		cancel()
 		<-up
@@ -123,8 +123,8 @@ func (s *study) timedStart(ctx context.Context, data string, isUp func(base *url
 	return took, srv, nil
 }
 
-// freePort returns a loopback address with a port that was free a moment ago.
-func freePort() (string, error) {
+// freeAddress returns a loopback address with a port that was free a moment ago.
+func freeAddress() (string, error) {
 	l, err := net.Listen("tcp", "127.0.0.1:0")
 	if err != nil {
 		return "", err

@@ -158,7 +158,7 @@ func (c *loadClient) nextMessage() string {
 
 // receive reads frames until the connection ends. It counts the messages of this load client and checks their order.
 func (c *loadClient) receive(in *bufio.Reader) error {
-	next := int64(-1)
+	next := int64(-1) // number of the message to come next; -1 before the first one
 	for {
 		head, err := in.Peek(2)
 		if err != nil {
@@ -181,7 +181,7 @@ func (c *loadClient) receive(in *bufio.Reader) error {
 			}
 			size, skip = int(binary.BigEndian.Uint64(head[2:])), 10
 		}
-		if size != c.size {
+		if size != c.size { // not one of our messages: a greeting, for example
 			if _, err := in.Discard(skip + size); err != nil {
 				return c.connectionError(err)
 			}

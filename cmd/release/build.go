@@ -90,18 +90,18 @@ func (r *release) make(ctx context.Context, out, cache string) (err error) {
 	if err := b.clone(ctx); err != nil {
 		return err
 	}
-	common, err := b.common(ctx)
+	common, err := b.makeCommonFiles(ctx)
 	if err != nil {
 		return err
 	}
 	for _, p := range r.targets {
 		start := time.Now()
-		if err := b.target(ctx, p, common, stage); err != nil {
+		if err := b.writeArchive(ctx, p, common, stage); err != nil {
 			return fmt.Errorf("%s: %w", p, err)
 		}
 		fmt.Fprintf(r.log, "built %s in %ds\n", p, int(time.Since(start).Seconds()))
 	}
-	if err := b.packages(ctx, stage); err != nil {
+	if err := b.writePackages(ctx, stage); err != nil {
 		return err
 	}
 	if err := errors.Join(writeMCPServer(stage, r.version), writeFormula(stage, r.version, r.url)); err != nil {
@@ -152,8 +152,8 @@ func (b *build) compile(ctx context.Context, p platform, file string) error {
 	return err
 }
 
-// common returns the files that all archives contain: the manual, the completions, the license and the README.
-func (b *build) common(ctx context.Context) ([]file, error) {
+// makeCommonFiles returns the files that all archives contain: the manual, the completions, the license and the README.
+func (b *build) makeCommonFiles(ctx context.Context) ([]file, error) {
 	here := filepath.Join(b.tmp, "here") // a binary that runs on this machine
 	if err := b.compile(ctx, platform{}, here); err != nil {
 		return nil, err
@@ -191,8 +191,8 @@ func (b *build) common(ctx context.Context) ([]file, error) {
 	return files, nil
 }
 
-// target writes the archive of one platform, and its files for [build.packages].
-func (b *build) target(ctx context.Context, p platform, common []file, out string) error {
+// writeArchive writes the archive of one platform, and its files for [build.writePackages].
+func (b *build) writeArchive(ctx context.Context, p platform, common []file, out string) error {
 	built := filepath.Join(b.tmp, p.os+"-"+p.arch)
 	if err := b.compile(ctx, p, built); err != nil {
 		return err
@@ -236,8 +236,9 @@ func archiveName(version string, p platform) string {
 	return fmt.Sprintf("agentmesh_%s_%s_%s", version, p.os, p.arch)
 }
 
-// packages writes the SBOMs, deb, rpm and container image. The module .ci/packages makes them, with its own libraries.
-func (b *build) packages(ctx context.Context, out string) error {
+// writePackages writes the SBOMs, deb, rpm and container image. The module .ci/packages makes them, with its own
+// libraries.
+func (b *build) writePackages(ctx context.Context, out string) error {
 	_, err := output(ctx, filepath.Join(b.src, ".ci", "packages"), nil, "go", "run", ".",
 		"-version", b.version, "-date", b.date.Format(time.RFC3339), "-in", filepath.Join(b.tmp, "packages"), "-out", out)
 	return err

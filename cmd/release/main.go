@@ -59,23 +59,24 @@ func run(ctx context.Context, args []string, log io.Writer) error {
 	if err := flags.Parse(args); err != nil {
 		return flag.ErrHelp
 	}
-	form := versionForm.FindStringSubmatch(flags.Arg(0))
-	if form == nil || flags.NArg() > 2 {
+	match := versionForm.FindStringSubmatch(flags.Arg(0))
+	if match == nil || flags.NArg() > 2 {
 		flags.Usage()
 		return flag.ErrHelp
 	}
-	targets, err := choose(*only)
+	version := match[1]
+	targets, err := parsePlatforms(*only)
 	if err != nil {
 		return err
 	}
 	out := flags.Arg(1)
 	if out == "" {
-		out = filepath.Join(".ci", "out", "release-"+form[1])
+		out = filepath.Join(".ci", "out", "release-"+version)
 	}
 	if out, err = filepath.Abs(out); err != nil {
 		return err
 	}
-	r, err := newRelease(ctx, form[1], *commit, targets, log)
+	r, err := newRelease(ctx, version, *commit, targets, log)
 	if err != nil {
 		return err
 	}
@@ -107,8 +108,8 @@ func sign(ctx context.Context, dir, key string) error {
 	return err
 }
 
-// choose returns the platforms in names, a comma-separated list. If names is empty, it returns all platforms.
-func choose(names string) ([]platform, error) {
+// parsePlatforms returns the platforms in names, a comma-separated list. If names is empty, it returns all platforms.
+func parsePlatforms(names string) ([]platform, error) {
 	if names == "" {
 		return platforms, nil
 	}

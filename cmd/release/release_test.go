@@ -225,8 +225,8 @@ func TestArguments(t *testing.T) {
 	if err := run(t.Context(), []string{"-platforms", "plan9/386", "0.1.0"}, io.Discard); err == nil || !strings.Contains(err.Error(), "plan9/386") {
 		t.Errorf("run() = %v", err)
 	}
-	if got, err := choose("linux/arm64,windows/amd64"); err != nil || !slices.Equal(got, []platform{{"linux", "arm64"}, {"windows", "amd64"}}) {
-		t.Errorf("choose() = %v, %v", got, err)
+	if got, err := parsePlatforms("linux/arm64,windows/amd64"); err != nil || !slices.Equal(got, []platform{{"linux", "arm64"}, {"windows", "amd64"}}) {
+		t.Errorf("parsePlatforms() = %v, %v", got, err)
 	}
 }
 
