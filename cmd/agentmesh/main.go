@@ -180,7 +180,7 @@ func run(ctx context.Context, args []string, in io.Reader, out, errOut io.Writer
 		_, _ = newParser(&cli, errOut, errOut).Parse([]string{"--help"}) // ends in an exitPanic
 	}
 	args = manual.ExpandArgs(args)
-	parsed, err := newParser(&cli, out, errOut, manual.Only(&cli, args)).Parse(args)
+	parsed, err := newParser(&cli, out, errOut, manual.OmitUnnamed(&cli, args)).Parse(args)
 	if err != nil { // parse again with all commands, because the error may suggest another one
 		cli = commands{}
 		parsed, err = newParser(&cli, out, errOut).Parse(args)

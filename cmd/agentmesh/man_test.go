@@ -207,7 +207,7 @@ func TestManualExamplesParse(t *testing.T) {
 			for line := range strings.Lines(e.Command) {
 				words := shellWords(strings.TrimSpace(line))
 				var cli commands
-				if _, err := newParser(&cli, io.Discard, io.Discard, manual.Only(&cli, words[1:])).Parse(words[1:]); err != nil || words[0] != "agentmesh" {
+				if _, err := newParser(&cli, io.Discard, io.Discard, manual.OmitUnnamed(&cli, words[1:])).Parse(words[1:]); err != nil || words[0] != "agentmesh" {
 					t.Errorf("%s: %v", line, err)
 				}
 			}

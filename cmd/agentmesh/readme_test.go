@@ -273,7 +273,7 @@ func TestSnippets(t *testing.T) {
 				for _, command := range agentmeshCalls(line) {
 					var cli commands
 					words := shellWords(command)[1:]
-					if _, err := newParser(&cli, io.Discard, io.Discard, manual.Only(&cli, words)).Parse(words); err != nil {
+					if _, err := newParser(&cli, io.Discard, io.Discard, manual.OmitUnnamed(&cli, words)).Parse(words); err != nil {
 						t.Errorf("%s: %s: %v", name, command, err)
 					}
 				}

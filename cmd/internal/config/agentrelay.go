@@ -14,8 +14,8 @@ type AgentRelay struct {
 	// The relay's name in its welcome frame.
 	Name string `key:"name"`
 	// Which agents get an id: open (anyone who asks), invite (agents with a code from agentmesh agentrelay invite), or
-	// closed (you make tokens with agentmesh agentrelay token). Empty: open in the local profile, closed in the public
-	// profile. Danger: open lets anyone who reaches the listener use your relay.
+	// closed (you make tokens with agentmesh agentrelay token). Empty: open without a public_url (the local profile),
+	// otherwise closed. Danger: open lets anyone who reaches the listener use your relay.
 	Registration string `key:"registration"`
 	// The content of GET /stats: public (the agents that are registered and connected), counts, or off.
 	Stats string `key:"stats"`
@@ -38,7 +38,7 @@ type AgentRelay struct {
 	HistoryKeep time.Duration `key:"history_keep"`
 	// The maximum number of messages in history.
 	HistoryMessages int `key:"history_messages"`
-	// How long a vote may stay undecided before it is rejected.
+	// How long agents can vote on a proposal. If it is undecided by then, it is rejected.
 	VoteFor time.Duration `key:"vote_for"`
 }
 

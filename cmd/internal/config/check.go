@@ -93,9 +93,7 @@ func (c Config) Check(kinds []bridge.Kind) error {
 // checkProcess checks the keys that describe the process itself: its roles, its listeners, and its directories.
 func (c Config) checkProcess(p *problems) {
 	host, ok := p.checkAddress("listen", c.Listen)
-	switch {
-	case !ok:
-	case !c.Public() && !httpapi.LoopbackHost(host):
+	if ok && !c.Public() && !httpapi.LoopbackHost(host) {
 		p.add("listen", fmt.Sprintf("%s is not loopback: set public_url to the URL under which others reach you, or listen on 127.0.0.1", c.Listen)) // AM-82
 	}
 	if c.Public() {

@@ -36,8 +36,8 @@ func (s Source) RemoveLink(name string, kinds []bridge.Kind) error {
 	})
 }
 
-// readLinks returns the lines of a configuration file, and the key and the value of its member links, which are nil if
-// it has no such member.
+// readLinks returns the lines of a configuration file, and the nodes of its key "links" and of the list of links. Both
+// nodes are nil if the file has no such key.
 func readLinks(data []byte) (lines []string, key, list *yaml.Node, err error) {
 	root, err := parseYAML("the configuration", data)
 	if err != nil {

@@ -10,9 +10,8 @@ type MESS struct {
 	Serve string `key:"serve"`
 	// Id of the exchange and part of every API key: A-Z a-z 0-9 and -.
 	Exchange string `key:"exchange"`
-	// How executors register: open, approval (a key works after you approve it), or invite. Empty: open in the local
-	// profile, approval in the public profile. Danger: a working key may claim every request that it has the capabilities
-	// for.
+	// How executors register: open, approval (a key works after you approve it), or invite. Empty: open without a
+	// public_url, otherwise approval. Danger: a working key may claim every request that it has the capabilities for.
 	Registration string `key:"registration"`
 	// File with the bearer token that executors need to register. Only for the registration mode invite.
 	InviteFile string `key:"invite_file"`

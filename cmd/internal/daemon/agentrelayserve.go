@@ -55,13 +55,13 @@ func servesAgentRelay(p *Process) bool {
 
 func (p *Process) relayConfig() relay.Config {
 	c := p.cfg.AgentRelay
-	mode, registrations := credential.Closed, zeroIsOff(c.RegistrationsPerHour)
+	defaultMode, registrations := credential.Closed, zeroIsOff(c.RegistrationsPerHour)
 	if !p.cfg.Public() {
-		mode, registrations = credential.Open, -1 // AR-36; no limits in the local profile, as at the directory
+		defaultMode, registrations = credential.Open, -1 // AR-36; no limits in the local profile, as at the directory
 	}
 	has := func(name string) bool { return slices.Contains(c.Extensions, name) }
 	return relay.Config{
-		Name: c.Name, Records: p.bridgeStore.Records(), Registration: cmp.Or(credential.Mode(c.Registration), mode),
+		Name: c.Name, Records: p.bridgeStore.Records(), Registration: cmp.Or(credential.Mode(c.Registration), defaultMode),
 		Stats: relay.StatsMode(c.Stats), MaxAgents: c.MaxAgents, PerMinute: zeroIsOff(c.PerMinute), PerHour: zeroIsOff(c.PerHour),
 		RegistrationsPerHour: registrations, Origins: c.Origins, AnyOrigin: p.cfg.Public(), // of pages that call HTTP routes
 		Extensions: relay.Extensions{

@@ -45,8 +45,8 @@ func (a echoAgent) Deliver(ctx context.Context, d bridge.Delivery) (bridge.Deliv
 		MessageID: wire.MessageID("msg_" + hex.EncodeToString(sum[:16])), ConvID: d.Message.Conversation, Intent: wire.Deliver,
 		Payload: payload, Time: now, Received: now, Raw: payload.JSON(), Digest: sum, Unattended: true,
 	})
-	if refused, ok := errors.AsType[*wire.Error](err); ok {
-		return bridge.Delivered{}, &client.SendError{Retry: refused.Retry, Refusal: refused}
+	if refusal, ok := errors.AsType[*wire.Error](err); ok {
+		return bridge.Delivered{}, &client.SendError{Retry: refusal.Retry, Refusal: refusal}
 	}
 	return bridge.Delivered{Queued: true}, err
 }

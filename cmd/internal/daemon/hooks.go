@@ -55,11 +55,12 @@ func (p *Process) newHandler(h config.Hook) (hook.Handler, error) {
 	return nil, nil
 }
 
-// hookEnvironment returns the whole environment of an exec hook: PATH, the configured variables, and the agent's door.
-func hookEnvironment(h config.Hook, door string, src config.Source) []string {
+// hookEnvironment returns the whole environment of an exec hook: PATH, the configured variables and, unless socket is
+// "", the path of this socket for the owner's agent.
+func hookEnvironment(h config.Hook, socket string, src config.Source) []string {
 	env := append([]string{"PATH=/usr/local/bin:/usr/bin:/bin"}, h.Environment...) // a later entry replaces an earlier one
-	if door != "" {
-		env = append(env, config.EnvAgentSocket+"="+src.ResolvePath(door))
+	if socket != "" {
+		env = append(env, config.EnvAgentSocket+"="+src.ResolvePath(socket))
 	}
 	return env
 }

@@ -59,18 +59,18 @@ type host struct {
 // Bridges keep their state in memory, so another process only forwards their requests, and starts again when it gets
 // the lease.
 type hosting struct {
-	lease string
-	duty  context.Context // ends with the lease that claim acquired; nil without that lease
-	end   func()          // releases the lease; nil if there is nothing to release
+	lease    string
+	leaseCtx context.Context // ends with the lease that claim acquired; nil without that lease
+	release  func()          // releases the lease; nil if there is nothing to release
 
 	listener  net.Listener // for the requests that other processes forward; nil if not configured
 	key       string       // that those requests must carry
 	forwarder *httpapi.Forwarder
 
-	mu        sync.Mutex
-	current   host
-	tenure    context.Context // ends when current changes
-	endTenure context.CancelFunc
+	mu         sync.Mutex
+	current    host            // where the bridges run, as last read
+	hostCtx    context.Context // ends when current changes
+	endHostCtx context.CancelFunc
 }
 
 // claim opens the listener for forwarded requests, and acquires the lease for the bridges. If another process has the
@@ -89,7 +89,7 @@ func (h *hosting) claim(ctx context.Context, p *Process) (err error) {
 	if p.rerun.takesOver.Swap(false) {
 		patience = takeOverFor
 	}
-	h.duty, h.end, err = p.session.ClaimSoon(ctx, h.lease, patience)
+	h.leaseCtx, h.release, err = p.session.ClaimSoon(ctx, h.lease, patience)
 	switch {
 	case errors.Is(err, store.ErrLeaseTaken):
 		p.store.OnRemote(nsHosting, func(c store.Change) {
@@ -101,7 +101,7 @@ func (h *hosting) claim(ctx context.Context, p *Process) (err error) {
 	case err != nil:
 		return err
 	}
-	return h.publish(h.duty, p)
+	return h.publish(h.leaseCtx, p)
 }
 
 // publish stores where this process takes forwarded requests. If it takes none, publish only clears an old record.
@@ -128,20 +128,20 @@ func (h *hosting) store(ctx context.Context, p *Process, self host) error {
 
 // isElsewhere reports whether another process runs the bridges. A command that does not serve claims nothing, and uses
 // the bridges itself.
-func (h *hosting) isElsewhere() bool { return h.lease != "" && h.duty == nil }
+func (h *hosting) isElsewhere() bool { return h.lease != "" && h.leaseCtx == nil }
 
 // currentLease returns the lease for the bridges if this process has it, or nil.
 func (h *hosting) currentLease() *store.Lease {
-	if h.duty == nil {
+	if h.leaseCtx == nil {
 		return nil
 	}
-	return store.LeaseOf(h.duty)
+	return store.LeaseOf(h.leaseCtx)
 }
 
 // close releases the lease, if this process has it, and closes the listener.
 func (h *hosting) close() {
-	if h.end != nil {
-		h.end()
+	if h.release != nil {
+		h.release()
 	}
 	if h.listener != nil {
 		_ = h.listener.Close() // it may be closed already
@@ -158,7 +158,7 @@ func (h *hosting) run(ctx context.Context, p *Process) error {
 	if h.isElsewhere() {
 		return h.await(ctx, p)
 	}
-	work, stop := context.WithCancel(h.duty)
+	work, stop := context.WithCancel(h.leaseCtx)
 	defer stop()
 	defer context.AfterFunc(ctx, stop)()
 	g, work := errgroup.WithContext(work)
@@ -166,7 +166,7 @@ func (h *hosting) run(ctx context.Context, p *Process) error {
 		g.Go(func() error { return b.Run(work) })
 	}
 	err := g.Wait()
-	if errors.Is(context.Cause(h.duty), store.ErrLeaseLost) {
+	if errors.Is(context.Cause(h.leaseCtx), store.ErrLeaseLost) {
 		p.log.Warn("start again, because the lease for the bridges is lost", "err", err)
 		if awaitStore(ctx, p.store) {
 			p.rerun.restart(nil)
@@ -233,15 +233,15 @@ func (h *hosting) await(ctx context.Context, p *Process) error {
 			until = state.Until
 			continue
 		}
-		duty, end, err := standby.Claim(context.WithoutCancel(ctx), h.lease)
+		leaseCtx, release, err := standby.Claim(context.WithoutCancel(ctx), h.lease)
 		if err != nil {
 			if !errors.Is(err, store.ErrLeaseTaken) {
 				p.log.Warn("acquire lease", "lease", h.lease, "err", err)
 			}
 			continue
 		}
-		h.end = end
-		if err := h.store(duty, p, host{Starting: true}); err != nil {
+		h.release = release
+		if err := h.store(leaseCtx, p, host{Starting: true}); err != nil {
 			p.log.Warn("store where the bridges run", "err", err)
 		}
 		p.log.Info("start again, to run the bridges")
@@ -311,8 +311,8 @@ func (h *hosting) forward(c echo.Context, p *Process) error {
 	if err != nil {
 		return errElsewhere().Because(err)
 	}
-	to, tenure := h.read(p, record)
-	defer context.AfterFunc(tenure, cancel)()
+	to, hostCtx := h.read(p, record)
+	defer context.AfterFunc(hostCtx, cancel)()
 	base, err := url.Parse(to.URL)
 	if err == nil && to.URL == "" {
 		err = fmt.Errorf("the process with the lease %s has no network.forward_listen", h.lease)
@@ -328,18 +328,18 @@ func (h *hosting) forward(c echo.Context, p *Process) error {
 
 // read returns the host in a record, and a context that ends when the host changes. If the host has changed since the
 // last call, read ends the requests that were forwarded to the previous one.
-func (h *hosting) read(p *Process, record store.Record) (to host, tenure context.Context) {
+func (h *hosting) read(p *Process, record store.Record) (to host, hostCtx context.Context) {
 	if err := json.Unmarshal(record.Body, &to); err != nil && len(record.Body) > 0 {
 		p.log.Error("read where the bridges run", "err", err)
 	}
 	h.mu.Lock()
 	defer h.mu.Unlock()
-	if h.tenure == nil || to != h.current {
-		if h.tenure != nil {
-			h.endTenure()
+	if h.hostCtx == nil || to != h.current {
+		if h.hostCtx != nil {
+			h.endHostCtx()
 		}
 		h.current = to
-		h.tenure, h.endTenure = context.WithCancel(context.Background())
+		h.hostCtx, h.endHostCtx = context.WithCancel(context.Background())
 	}
-	return to, h.tenure
+	return to, h.hostCtx
 }

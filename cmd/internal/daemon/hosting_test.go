@@ -219,7 +219,7 @@ func (brokenBridge) Run(context.Context) error { return errBroken }
 // TestBrokenBridgeEndsTheProcess: a process does not stay without its bridges.
 func TestBrokenBridgeEndsTheProcess(t *testing.T) {
 	p := &Process{bridges: []bridge.Service{brokenBridge{}}}
-	h := &hosting{duty: t.Context()}
+	h := &hosting{leaseCtx: t.Context()}
 	failed := make(chan error, 1)
 	go func() { failed <- h.run(t.Context(), p) }()
 	select {
@@ -350,7 +350,7 @@ func TestHostWithoutStore(t *testing.T) {
 	t.Parallel()
 	p := newHosts(t).serve("directory", nil)
 	p.shaky.Kill()
-	duty := p.hosting.duty
+	duty := p.hosting.leaseCtx
 	select {
 	case <-duty.Done():
 	case <-time.After(takeover):
@@ -418,7 +418,7 @@ func TestSlowStart(t *testing.T) {
 	if _, err := hs.db.Handle("other").Leases().Acquire(t.Context(), leaseBridges); !errors.Is(err, store.ErrLeaseTaken) {
 		t.Errorf("another process acquires the lease: %v, want ErrLeaseTaken", err)
 	}
-	if p.hosting.duty.Err() != nil {
+	if p.hosting.leaseCtx.Err() != nil {
 		t.Error("the lease is lost before the start has ended")
 	}
 }

@@ -238,7 +238,7 @@ func (p *Process) addDirectory(base string) error {
 		},
 		Site: shown, Lifetime: p.cfg.Registration.Lifetime, AllowPrivate: p.cfg.Network.AllowPrivate, Addresses: p.edge.Addresses(), Version: p.build.Version, Logger: p.log,
 	}
-	if p.secrets.Credential != "" {
+	if p.secrets.Credential != "" { // the node of this process may always register
 		cfg.Operators = [][32]byte{credential.HashOf(string(registration.Credential(p.secrets.Credential, &client.Directory{Base: base, Alias: OwnDirectory})))}
 	}
 	cfg.FeedPosition = engine.FeedPosition(p.db)

@@ -92,6 +92,7 @@ func Run(
 		o.rerun = r
 		undo := r.takeUndo()
 		r.wanted.Store(false)
+		hasServed := started == nil // the first start that succeeds calls started, and sets it to nil
 		page, up, err := o.serve(ctx, started)
 		switch {
 		case err != nil && !up && undo != nil && ctx.Err() == nil && !isDatabaseAway(err):
@@ -106,9 +107,9 @@ func Run(
 			if err != nil { // for example, the database does not answer
 				o.Logger.Warn("the process did not stop cleanly, and starts again", "err", err)
 			}
-		case ctx.Err() != nil && !up && started == nil && (isDatabaseAway(err) || errors.Is(err, context.Canceled)):
+		case ctx.Err() != nil && !up && hasServed && (isDatabaseAway(err) || errors.Is(err, context.Canceled)):
 			return nil // somebody ended the process while it started again
-		case !up && started == nil && isDatabaseAway(err):
+		case !up && hasServed && isDatabaseAway(err):
 			o.Logger.Warn("start again in a second, because the database does not answer", "err", err)
 			r.addUndo(undo)
 			if !waiting.Pause(ctx, time.Second) {
@@ -130,7 +131,7 @@ func Run(
 		}
 		old, o = o, next
 		if up {
-			started = nil // also shows that this process has served
+			started = nil
 		}
 	}
 }

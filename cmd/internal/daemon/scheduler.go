@@ -18,7 +18,7 @@ func (p *Process) addCalendar() (*calendar.Scheduler, error) {
 	if !c.On() {
 		return nil, nil
 	}
-	book := calendar.BookConfig{Records: p.store.Records(), Failed: p.eventNotWritten, Logger: p.log}
+	bookConfig := calendar.BookConfig{Records: p.store.Records(), Failed: p.eventNotWritten, Logger: p.log}
 	var sources []calendar.Source
 	for _, f := range c.Files {
 		sources = append(sources, calendar.Files{Path: p.src.ResolvePath(f)})
@@ -33,12 +33,12 @@ func (p *Process) addCalendar() (*calendar.Scheduler, error) {
 			return nil, exit.Fail(exit.Config, err)
 		}
 		sources = append(sources, dav)
-		book.Writer = dav
+		bookConfig.Writer = dav
 	}
 	if c.Folder != "" {
-		book.Writer = calendar.Folder{Path: p.src.ResolvePath(c.Folder)}
+		bookConfig.Writer = calendar.Folder{Path: p.src.ResolvePath(c.Folder)}
 	}
-	p.events = calendar.NewBook(book)
+	p.events = calendar.NewBook(bookConfig)
 	zone, err := calendar.ParseZone(c.Zone)
 	if err != nil {
 		return nil, exit.Fail(exit.Config, err)

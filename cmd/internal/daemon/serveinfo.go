@@ -30,20 +30,20 @@ type ServeInfo struct {
 // serveInfo describes this process, which serves, after awaitRegistration.
 func (p *Process) serveInfo(ctx context.Context, address, base string) (ServeInfo, error) {
 	p.awaitRegistration(ctx)
-	w := ServeInfo{PID: os.Getpid(), Profile: p.cfg.Profile(), Address: address, URL: base, Data: string(p.home), SignIn: p.owner.SignIn}
+	info := ServeInfo{PID: os.Getpid(), Profile: p.cfg.Profile(), Address: address, URL: base, Data: string(p.home), SignIn: p.owner.SignIn}
 	if p.registry != nil {
-		w.Directory = base + "/v1"
+		info.Directory = base + "/v1"
 	}
 	if p.node != nil {
 		card := p.node.Card()
-		w.Endpoint, w.AgentID, w.Name = card.Endpoint, card.ID, card.Name
+		info.Endpoint, info.AgentID, info.Name = card.Endpoint, card.ID, card.Name
 	}
 	if addr := p.owner.Addr(); addr != nil {
-		w.OwnerAPI = "http://" + addr.String()
+		info.OwnerAPI = "http://" + addr.String()
 	}
 	var err error
-	w.Socket, err = httpapi.OwnerSocket(string(p.home))
-	return w, err
+	info.Socket, err = httpapi.OwnerSocket(string(p.home))
+	return info, err
 }
 
 // registrationWait is the longest wait of awaitRegistration.

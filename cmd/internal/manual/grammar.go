@@ -9,10 +9,10 @@ import (
 	"github.com/alecthomas/kong"
 )
 
-// Only returns an option that leaves out each command of a grammar that args does not name. Kong reads the tags of every
-// flag of every command, which takes longer than many commands run. The option leaves out no command if args names
-// none, or asks for help. grammar is a pointer to a struct with a field for each command.
-func Only(grammar any, args []string) kong.Option {
+// OmitUnnamed returns an option that leaves out each command of a grammar that args does not name. Without it, kong
+// reads the tags of every flag of every command, which takes longer than many commands run. If args names no command,
+// or asks for help, the option leaves nothing out. grammar is a pointer to a struct with a field for each command.
+func OmitUnnamed(grammar any, args []string) kong.Option {
 	t := reflect.TypeOf(grammar).Elem()
 	var others []string
 	found := false

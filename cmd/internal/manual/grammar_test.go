@@ -25,8 +25,8 @@ type testGrammar struct {
 	} `cmd:"" name:"directory"`
 }
 
-// TestOnly checks which commands of a grammar remain for a command line.
-func TestOnly(t *testing.T) {
+// TestOmitUnnamed checks which commands of a grammar remain for a command line.
+func TestOmitUnnamed(t *testing.T) {
 	all := []string{"send", "status", "directory"}
 	for _, tt := range []struct{ args, want []string }{
 		{nil, all},
@@ -39,7 +39,7 @@ func TestOnly(t *testing.T) {
 		{all, all},
 	} {
 		var g testGrammar
-		parser, err := kong.New(&g, manual.Only(&g, tt.args))
+		parser, err := kong.New(&g, manual.OmitUnnamed(&g, tt.args))
 		if err != nil {
 			t.Fatal(err)
 		}
