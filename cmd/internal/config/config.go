@@ -25,8 +25,9 @@ type Config struct {
 
 	// Address and port of the listener. Without public_url this must be a loopback address.
 	Listen string `key:"listen"`
-	// The https base URL under which others reach the listener. Setting it makes the process public and turns every
-	// guard on. Your reverse proxy terminates TLS, unless tls gives the listener a certificate of its own.
+	// The https base URL under which others reach the listener. Setting it puts the process into the public profile, in
+	// which every guard against strangers is on. Your reverse proxy terminates TLS, unless tls gives the listener a
+	// certificate of its own.
 	PublicURL string `key:"public_url"`
 	// The certificate of the listener. The flag --tls NAME sets public_url, listen, acme, accept_terms and plain_listen.
 	TLS TLS `key:"tls"`
@@ -46,9 +47,9 @@ type Config struct {
 	Card Card `key:"card"`
 	// Decides which agents may write to the node.
 	Access Access `key:"access"`
-	// Rules that decide which messages wait for the owner. If no rule matches, these wait in both directions: every
-	// mesh.handoff, every custom intent without a hook, and offers and acceptances of mesh.negotiate. The first rule that
-	// matches decides.
+	// Rules that decide which messages wait for the owner. The first rule that matches decides. If no rule matches, these
+	// wait in both directions: every mesh.handoff, every custom intent without a hook, and offers and acceptances of
+	// mesh.negotiate.
 	Hold []HoldRule `key:"hold"`
 	// The programs and URLs that answer messages, by intent. The first hook that matches gets the message; without a
 	// match the message goes to the inbox. Each hook has exactly one of exec, webhook, a2a, openclaw and inbox.
@@ -57,7 +58,7 @@ type Config struct {
 	Calendar Calendar `key:"calendar"`
 	// JSON Schemas for the payloads of custom intents. A payload that does not fit is refused.
 	Schemas []Schema `key:"schemas"`
-	// Time limits of hooks and holds.
+	// Time limits of hooks, and of messages that wait for the owner.
 	Timeouts Timeouts `key:"timeouts"`
 	// Decides what the node may send.
 	Outgoing Outgoing `key:"outgoing"`
@@ -196,7 +197,7 @@ type Schema struct {
 	File string `key:"file"`
 }
 
-// Timeouts holds the time limits of hooks and holds.
+// Timeouts has the time limits of hooks, and of messages that wait for the owner.
 type Timeouts struct {
 	// How long a sender waits for a hook before it gets pending_approval. At most 20s.
 	Sync time.Duration `key:"sync"`
@@ -271,7 +272,8 @@ type Window struct {
 
 // Registration decides how the directory accepts cards (AM-56, AM-58).
 type Registration struct {
-	// open (any bearer token becomes the card's credential), invite (a code from `agentmesh token create`), or closed.
+	// open (any bearer token becomes the card's credential), invite (a code from `agentmesh token create`), or closed
+	// (nobody).
 	Mode string `key:"mode"`
 	// Cards per credential. 0: no limit. The local profile has no limit.
 	CardsPerToken int `key:"cards_per_token"`

@@ -20,9 +20,8 @@ func (s Source) LinkToken(l bridge.Link) (client.Credential, error) {
 }
 
 // Secret reads a secret from the file or the environment variable that the configuration names. It returns "" if the
-// configuration names neither. part names the part of the configuration to which the secret belongs, such as "link
-// home", for error texts.
-func (s Source) Secret(part, file, env string) (string, error) {
+// configuration names neither. Errors begin with subject, which is what the secret belongs to, such as "link home".
+func (s Source) Secret(subject, file, env string) (string, error) {
 	if file+env == "" {
 		return "", nil
 	}
@@ -30,12 +29,12 @@ func (s Source) Secret(part, file, env string) (string, error) {
 	if file != "" {
 		data, err := os.ReadFile(s.ResolvePath(file))
 		if err != nil {
-			return "", fmt.Errorf("%s: read secret: %w", part, err)
+			return "", fmt.Errorf("%s: read secret: %w", subject, err)
 		}
 		text = string(data)
 	}
 	if text = strings.TrimSpace(text); text == "" {
-		return "", fmt.Errorf("%s: the secret is empty", part)
+		return "", fmt.Errorf("%s: the secret is empty", subject)
 	}
 	return text, nil
 }

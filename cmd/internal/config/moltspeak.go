@@ -31,10 +31,10 @@ type MoltSpeak struct {
 	SecretCommand []string `key:"secret_command"`
 	// Origins of web pages that may open the WebSocket, besides the listener's own origin.
 	Origins []string `key:"origins"`
-	// Serve the directory's cards, and agents that register, in the format of the MoltSpeak registry: /api/v1/agents,
-	// /api/v1/search.
+	// Serve a MoltSpeak registry under /api/v1/agents and /api/v1/search. It has the directory's cards, and the agents
+	// that register with it.
 	Registry bool `key:"registry"`
-	// How entries of the registry are protected: token (a bearer token that the client chooses guards its entry) or none.
+	// How entries of the registry are protected: token (a bearer token for each entry, which its client chooses) or none.
 	// Danger: with none, anyone can change and delete every entry. Use none only for development.
 	RegistryAuth string `key:"registry_auth"`
 }

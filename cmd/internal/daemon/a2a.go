@@ -53,8 +53,8 @@ func addA2AMetadata(p *Process, card wire.Card, base string) (wire.Card, error) 
 	return addMetadata(card, wire.TextField("a2a", cmp.Or(mailbox, base)+message.PathCard))
 }
 
-// ownEntries returns the entries in the directory's manifest besides the directory itself: the node of this process, if
-// the node serves A2A at its own address (DISC-D1).
+// ownEntries returns what the ARD manifest of the directory lists besides the directory itself: the node of this
+// process, if the node serves A2A at its own address (DISC-D1).
 func ownEntries(p *Process) []discovery.Entry {
 	if p.node == nil || p.cfg.A2A.Serve != "on" || p.mailboxDirectory() != nil {
 		return nil

@@ -40,7 +40,7 @@ func newMew(p *Process, links []linkConfig, mesh bridge.Mesh) (bridge.Service, e
 	}
 	cfg := gateway.Config{
 		Records: p.bridgeStore.Records(), Audit: p.audit, PublicURL: socketURL(p.base), Origins: p.cfg.MEW.Origins,
-		CORSOrigins: p.cfg.MEW.Origins, Logger: p.log, Invited: p.noticeInvitation,
+		CORSOrigins: p.cfg.MEW.Origins, Logger: p.log, Invited: p.newInvitationNotice,
 	}
 	for _, s := range p.cfg.MEW.Spaces {
 		space, err := p.src.LoadMEWSpace(s)
@@ -67,9 +67,9 @@ func newMew(p *Process, links []linkConfig, mesh bridge.Mesh) (bridge.Service, e
 	return &mewService{Bridge: b, gateway: g}, err
 }
 
-// noticeInvitation returns the change that stores a notice to the owner about an invitation to an e-mail address. The
-// gateway does not send mail: the inviter, who has the token, must send the invitation.
-func (p *Process) noticeInvitation(i gateway.Invitation) store.Change {
+// newInvitationNotice returns the change that stores a notice to the owner about an invitation to an e-mail address.
+// The gateway does not send mail: the inviter, who has the token, must send the invitation.
+func (p *Process) newInvitationNotice(i gateway.Invitation) store.Change {
 	return p.notices.Change(notify.Notice{
 		Kind: "mew-invited", Title: "somebody was invited to a MEW space", At: time.Now(),
 		Text: fmt.Sprintf("%s to space %s, invitation for %s, %s", i.Participant, i.Space, i.Email, i.URL),

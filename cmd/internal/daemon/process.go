@@ -350,7 +350,7 @@ func (p *Process) agentDoor() httpapi.AgentDoor {
 	return door
 }
 
-// mountMCP serves the tools of the agent's door over HTTP at /mcp of that door, and the URLs of contacts for A2A.
+// mountMCP serves MCP tools at /mcp of the agent's door, and an A2A URL for each of the owner's contacts.
 func (p *Process) mountMCP() {
 	api := &owner.Client{HTTP: &http.Client{Transport: client.InProcess(p.owner.AgentHandler())}, Door: httpapi.DoorOfAgent}
 	serve := mcp.Handler(mcp.New(mcp.Config{Client: api, Version: p.build.Version, Logger: p.log}), p.log)

@@ -60,7 +60,7 @@ func (p *Process) addCalendar() (*calendar.Scheduler, error) {
 }
 
 // eventNotWritten notifies the owner that an agreed event was not written to the calendar, or that a cancelled event
-// was not removed from it. The book tries again.
+// was not removed from it. The [calendar.Book] tries again.
 func (p *Process) eventNotWritten(ctx context.Context, e calendar.Event, isCancelled bool, _ error) {
 	title := "an agreed event could not be written to the calendar"
 	if isCancelled {

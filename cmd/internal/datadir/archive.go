@@ -122,8 +122,8 @@ func CopyArchive(w io.Writer, archive io.Reader, encryption *signing.AgeFile) er
 // maxPackedManifest bounds the bytes at the beginning of an archive in which PeekManifest looks for the manifest.
 const maxPackedManifest = 64 << 10
 
-// PeekManifest returns the manifest at the beginning of an archive that is written to a stream, and a reader for the
-// whole archive. The manifest is empty if the stream begins with something else.
+// PeekManifest returns the manifest at the beginning of an archive that arrives as a stream, and a reader for the whole
+// archive. The manifest is empty if the stream begins with something else.
 func PeekManifest(archive io.Reader) (m Manifest, whole io.Reader) {
 	const (
 		headerSize    = 30 // of an entry, without its name

@@ -195,7 +195,7 @@ func (d Dir) SaveCard(card wire.Value) error {
 // CardFile returns the content of the file of a card.
 func CardFile(card wire.Value) []byte { return append(card.JSON(), '\n') }
 
-// RetiredKey returns the path of a signing key that was rotated. digits are the digits of its fingerprint.
+// RetiredKey returns the path of a signing key that a rotation replaced. digits are the hex digits of its fingerprint.
 func (d Dir) RetiredKey(digits string) string {
 	return filepath.Join(d.Path(DirRetired), retiredName(digits))
 }

@@ -101,8 +101,8 @@ func isReplacement(name string) bool {
 	return strings.HasPrefix(name, prefixReplace) || strings.HasPrefix(name, prefixPlace) || strings.HasPrefix(name, prefixReplaced)
 }
 
-// replaceWith replaces the content of the directory with the content of the folder stage. It returns the folder that
-// keeps the old content, or "" if the directory was empty.
+// replaceWith replaces the content of the directory with that of stage, the folder of an unpacked archive. It returns
+// the folder that keeps the old content, or "" if the directory was empty.
 func (d Dir) replaceWith(stage string) (kept string, err error) {
 	id := time.Now().UTC().Format("20060102-150405.000")
 	if err := os.Rename(stage, d.Path(prefixReplace+id)); err != nil {
@@ -186,7 +186,8 @@ func (d Dir) finishPhase(id, phase string) error {
 	return removeEmpty(source)
 }
 
-// moveEntries moves the named entries of the directory source to target. It makes target if there are any.
+// moveEntries moves the named entries of the directory source to target, which it makes if necessary. Without names, it
+// does nothing.
 func moveEntries(source, target string, names []string) error {
 	if len(names) == 0 {
 		return nil

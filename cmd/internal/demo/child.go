@@ -130,14 +130,14 @@ func (d *demo) logErrors() (err error) {
 	return err
 }
 
-// poll calls done until it returns true or an error, or ctx ends. The error for an ended ctx begins with failure.
-func poll(ctx context.Context, failure string, done func() (bool, error)) error {
+// poll calls done until it returns true or an error, or ctx ends. If ctx ends, the error begins with prefix.
+func poll(ctx context.Context, prefix string, done func() (bool, error)) error {
 	for {
 		if ok, err := done(); ok || err != nil {
 			return err
 		}
 		if !waiting.Pause(ctx, 20*time.Millisecond) {
-			return fmt.Errorf("%s: %w", failure, ctx.Err())
+			return fmt.Errorf("%s: %w", prefix, ctx.Err())
 		}
 	}
 }

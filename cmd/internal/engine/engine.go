@@ -154,8 +154,8 @@ var insteadOf = map[string]string{
 	"compact": "autovacuum reuses free space; VACUUM FULL returns it to the disk",
 }
 
-// RequireFile returns an error if the configuration names a PostgreSQL database, because command works only on a database
-// file. It accepts a configuration that cannot be read, because these commands help after an accident.
+// RequireFile returns an error if the configuration names a PostgreSQL database, because the given command works only
+// on a database file. It accepts a configuration that cannot be read, because these commands help after an accident.
 func RequireFile(src config.Source, command string) error {
 	if cfg, err := config.Load(src); err != nil || cfg.Store.Postgres == "" {
 		return nil
