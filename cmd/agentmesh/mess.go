@@ -243,7 +243,7 @@ func (c *messListCmd) Run(ctx context.Context, a *app) error {
 	if c.Limit < 1 {
 		return exit.Fail(exit.Usage, errors.New("--limit must be 1 or more"))
 	}
-	const page = 1000 // most threads in one answer of the exchange
+	const page = 1000 // the exchange returns at most this many threads at once
 	list, v := []wire.Value{}, wire.Value{}
 	for more := true; more && len(list) < c.Limit; {
 		var err error

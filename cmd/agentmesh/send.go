@@ -35,7 +35,7 @@ type sendFlags struct {
 }
 
 // payload returns the payload from an argument: a JSON object, @FILE, - for standard input, or a text for mesh.message.
-// With --text, every argument is a text.
+// With --text, every argument is a text. For a text, payload also sets the intent.
 func (c *sendFlags) payload(a *app, text string) (wire.Value, error) {
 	switch {
 	case c.Action != "" && (text != "" || c.Text):

@@ -32,7 +32,7 @@ func (c *tokenCreateCmd) Run(ctx context.Context, a *app) error {
 		a.Print("%s", terminal.Clean(t.Code))
 		times := "once"
 		if t.Uses > 1 {
-			times = fmt.Sprintf("%d times, together with each agent's own credential,", t.Uses)
+			times = fmt.Sprintf("for %d cards, each with a credential of its own,", t.Uses)
 		}
 		a.Note("id %s, valid %s until %s", terminal.Clean(t.ID), times, terminal.FormatTime(t.Expires))
 	})

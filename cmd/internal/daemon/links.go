@@ -236,9 +236,9 @@ const restartTime = 10 * time.Second
 // AwaitLink tests a link that was just added, as soon as serve has started again.
 func (o *Client) AwaitLink(ctx context.Context, name string) (LinkTest, error) {
 	for end := time.Now().Add(restartTime); ; {
-		if o := Running(ctx, string(o.home)); o != nil {
-			tested, err := Fetch(ctx, o, TestLink.Call(name))
-			err = errors.Join(err, o.Close())
+		if serve := Running(ctx, string(o.home)); serve != nil {
+			tested, err := Fetch(ctx, serve, TestLink.Call(name))
+			err = errors.Join(err, serve.Close())
 			if err == nil || exit.Code(err) == exit.Input || time.Now().After(end) { // exit.Input: serve has undone the change
 				return tested, err
 			}

@@ -47,7 +47,7 @@ func (k *Keys) getRecord(ctx context.Context, ns, key string) (store.Record, err
 // credential is the same and no other instance runs. If CheckAgent returns nil, the database belongs to this agent from
 // then on. A database file is not checked, because it is in the data directory itself.
 func (k *Keys) CheckAgent(ctx context.Context, secrets datadir.Secrets) error {
-	if !k.several {
+	if !k.isPostgres {
 		return nil
 	}
 	for {

@@ -25,8 +25,8 @@ import (
 type Keys struct {
 	dir        datadir.Dir
 	db         store.Store
-	several    bool               // other processes may use the database
-	shared     *signing.SharedKey // nil: the keys are only in the data directory
+	isPostgres bool               // so other processes may use the database, too
+	sharedKey  *signing.SharedKey // from store.key_file; nil: the keys are only in the data directory
 	keyFile    string
 	passphrase func() ([]byte, error)
 	log        *slog.Logger
@@ -39,16 +39,16 @@ type Keys struct {
 // keys.
 func OpenKeys(o Options, db store.Store, passphrase func() ([]byte, error)) (*Keys, error) {
 	k := &Keys{dir: o.Dir, db: db, passphrase: passphrase, log: o.Logger}
-	_, k.several = db.(*postgres.Store)
+	_, k.isPostgres = db.(*postgres.Store)
 	if o.Config.Store.KeyFile == "" {
-		if k.several && o.Config.Has(config.RoleNode) {
+		if k.isPostgres && o.Config.Has(config.RoleNode) {
 			k.log.Info("store.key_file is not set, so the keys are only in the data directory; other instances need copies, and new ones after each rotation")
 		}
 		return k, nil
 	}
 	k.keyFile = o.Source.ResolvePath(o.Config.Store.KeyFile)
 	var err error
-	if k.shared, err = signing.ReadSharedKey(k.keyFile); err != nil {
+	if k.sharedKey, err = signing.ReadSharedKey(k.keyFile); err != nil {
 		hint := "make it with: agentmesh keys generate --kind age " + k.keyFile + ", or copy it from another instance"
 		if errors.Is(err, signing.ErrKeyFileMode) {
 			hint = "chmod 600 " + k.keyFile
@@ -58,7 +58,7 @@ func OpenKeys(o Options, db store.Store, passphrase func() ([]byte, error)) (*Ke
 	return k, nil
 }
 
-// sealPurpose is the purpose of the sealed keys in the record.
+// sealPurpose distinguishes the sealed keys from everything else that is sealed with the key file.
 const sealPurpose = "agent keys"
 
 // Update brings the keys in the data directory and in the database to the same state, applies change to them, and
@@ -100,14 +100,14 @@ type records struct {
 // find reads the records. If there are sealed keys but no key file, find returns an error, because the keys in the data
 // directory may be old.
 func (k *Keys) find(ctx context.Context) (found records, err error) {
-	if !k.several {
+	if !k.isPostgres {
 		return found, nil
 	}
-	if found.agent, err = k.getRecord(ctx, agentNS, agentKey); err != nil { // first, because it is stored together with the sealed keys, or before them
+	if found.agent, err = k.getRecord(ctx, agentNS, agentKey); err != nil { // first: read last, an agent stored meanwhile would seem to have no sealed keys
 		return found, err
 	}
 	found.sealed, err = k.getRecord(ctx, registration.Namespace, registration.SharedKeys)
-	if err == nil && k.shared == nil && found.sealed.Rev != store.Absent {
+	if err == nil && k.sharedKey == nil && found.sealed.Rev != store.Absent {
 		err = exit.FailHint(exit.Config, errors.New("the keys of the agent are in the database, and store.key_file is not set"),
 			"set store.key_file to a copy of the key file of the other instances")
 	}
@@ -118,7 +118,7 @@ func (k *Keys) find(ctx context.Context) (found records, err error) {
 func (k *Keys) merge(found *records) (datadir.Keys, error) {
 	local, err := k.dir.Keys()
 	switch {
-	case err != nil || k.shared == nil:
+	case err != nil || k.sharedKey == nil:
 		return local, err
 	case found.sealed.Rev != store.Absent:
 		if found.keys, err = k.open(found.sealed.Body); err != nil {
@@ -137,10 +137,10 @@ func (k *Keys) open(body []byte) (keys datadir.Keys, err error) {
 	var sealed signing.Sealed
 	plain := []byte(nil)
 	if err = json.Unmarshal(body, &sealed); err == nil {
-		plain, err = k.shared.Open(sealPurpose, sealed)
+		plain, err = k.sharedKey.Open(sealPurpose, sealed)
 	}
 	if errors.Is(err, signing.ErrOtherKey) {
-		return nil, exit.FailHint(exit.Config, fmt.Errorf("the keys in the database are sealed for %s, and %s has %s", sealed.Recipient, k.keyFile, k.shared.Recipient()),
+		return nil, exit.FailHint(exit.Config, fmt.Errorf("the keys in the database are sealed for %s, and %s has %s", sealed.Recipient, k.keyFile, k.sharedKey.Recipient()),
 			"set store.key_file to a copy of the key file of the other instances")
 	}
 	if err == nil {
@@ -160,21 +160,21 @@ func (k *Keys) hasStored(keys datadir.Keys, found records) bool {
 	if json.Unmarshal(found.sealed.Body, &sealed) != nil {
 		return false
 	}
-	k.sealedForFirst = k.sealedForFirst || sealed.Recipient == k.shared.Recipient()
+	k.sealedForFirst = k.sealedForFirst || sealed.Recipient == k.sharedKey.Recipient()
 	return k.sealedForFirst && maps.EqualFunc(keys, found.keys, bytes.Equal)
 }
 
 // store stores keys in place of those that were found, and the name of the agent in the same transaction. If another
 // process has changed either record, the error is [store.ErrConflict].
 func (k *Keys) store(ctx context.Context, found records, keys datadir.Keys) error {
-	if k.shared == nil || !keys.HasAgent() || k.hasStored(keys, found) {
+	if k.sharedKey == nil || !keys.HasAgent() || k.hasStored(keys, found) {
 		return nil
 	}
 	secrets, err := k.dir.ParseKeys(keys, k.passphrase)
 	if err != nil {
 		return err
 	}
-	if found.sealed.Rev == store.Absent && found.agent.Rev != store.Absent {
+	if found.sealed.Rev == store.Absent && found.agent.Rev != store.Absent { // the first sealed keys in a database that has been used
 		if err := k.CheckAgent(ctx, secrets); err != nil {
 			return err
 		}
@@ -186,7 +186,7 @@ func (k *Keys) store(ctx context.Context, found records, keys datadir.Keys) erro
 	if err != nil {
 		return err
 	}
-	sealed, err := k.shared.Seal(sealPurpose, plain)
+	sealed, err := k.sharedKey.Seal(sealPurpose, plain)
 	if err != nil {
 		return err
 	}
@@ -198,7 +198,7 @@ func (k *Keys) store(ctx context.Context, found records, keys datadir.Keys) erro
 	switch err = k.db.Records().Apply(ctx, changes, time.Now()); {
 	case err == nil:
 		k.sealedForFirst = true
-		k.log.Info("the keys are in the database", "sealed_for", k.shared.Recipient())
+		k.log.Info("the keys are in the database", "sealed_for", k.sharedKey.Recipient())
 	case !errors.Is(err, store.ErrConflict):
 		err = exit.Fail(exit.Unavailable, fmt.Errorf("store the keys in the database: %w", err))
 	}
