@@ -12,7 +12,7 @@ import (
 // Limits of messages that pass through: they are handed to a connected agent instead of being stored in its mailbox
 // (AM-67).
 const (
-	ReplyWithin        = 25 * time.Second // after arrival; more than a handler's 20 s, less than a client's 30 s
+	ReplyWithin        = 25 * time.Second // after arrival; an agent's handler may take 20 s, and a client waits 30 s
 	takeWithin         = 3 * time.Second  // for a poll to fetch the message; if none does, the message is stored
 	ConnectedFor       = 3 * time.Second  // an agent counts as connected for this long after a poll that waited
 	maxTransit         = 64               // messages to the agents of one owner that pass through at once

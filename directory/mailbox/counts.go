@@ -36,15 +36,14 @@ const (
 // Mail describes a message that waits in a mailbox.
 type Mail struct {
 	Box     wire.AgentID        `json:"box"`
-	From    wire.AgentID        `json:"from,omitempty"` // "" if the sender has no card here
+	From    wire.AgentID        `json:"from,omitempty"` // "" if the sender has no card here; for a call, the HMAC of its caller's address
 	Conv    wire.ConversationID `json:"conversation"`
 	Size    int                 `json:"size"`
 	Call    bool                `json:"call,omitempty"` // an A2A call (package a2arelay), not a message
 	Created time.Time           `json:"created_at"`
 
-	// Networks is for a call, whose From is the source of the caller, such as an address: the networks that contain the
-	// source, narrowest first, at most maxNetworks. Each may use twice as much of the mailbox as the next narrower one
-	// (AM-42).
+	// Networks are the networks of the caller's address, narrowest first, at most maxNetworks; only a call has them. Each
+	// may use twice as much of the mailbox as the next narrower one (AM-42).
 	Networks []wire.AgentID `json:"networks,omitempty"`
 }
 

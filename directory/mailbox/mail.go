@@ -67,7 +67,7 @@ func (r *Relay) openRelayID(ctx context.Context, owner [32]byte, id string) (str
 func ownerTerm(owner [32]byte) string { return "owner:" + hex.EncodeToString(owner[:]) }
 func boxTerm(id wire.AgentID) string  { return "box:" + string(id) }
 
-// CardTerm returns the term of the cards that have this credential and whose endpoint is their mailbox here.
+// CardTerm returns the term (index key) of the cards that have this credential and whose endpoint is their mailbox here.
 func CardTerm(owner [32]byte) string { return "mailbox:" + hex.EncodeToString(owner[:16]) }
 
 // digest identifies what the sender wrote, so that a repeated message is stored once. One signature can be written in
@@ -146,7 +146,7 @@ func (r *Relay) queue(ctx context.Context, m Mail, owner [32]byte, raw []byte, c
 	if err := counts.Admit(key, m, now); err != nil {
 		return "", err
 	}
-	err = r.records.Apply(ctx, append(changes(id),
+	err = r.records.Apply(ctx, append(changes(id), // Max bounds the messages with the first of the Terms
 		store.Change{Record: store.Record{NS: MailNS, Key: key, Body: wire.MustMarshal(m), Terms: []string{boxTerm(m.Box), ownerTerm(owner)}, Expires: expires}, Max: MaxMail},
 		store.Change{Record: store.Record{NS: mailTextNS, Key: key, Body: raw, Expires: expires}},
 	), now)
@@ -215,8 +215,8 @@ func (r *Relay) ApplyChange(ctx context.Context, ns, key string) error {
 	return nil
 }
 
-// Invalidate makes the relay read again what other processes stored. Call it when hints about their changes may have been
-// lost.
+// Invalidate makes the relay read again what other processes stored. Call it when the store may not have reported some of
+// their changes.
 func (r *Relay) Invalidate() {
 	r.counts.Invalidate()
 	r.connections.NotifyAll()

@@ -159,6 +159,7 @@ func (o *Offers) offer(ctx context.Context, owner [32]byte, key string, t *Trans
 	}
 	f := offer{From: t.Message.From, To: t.Message.To, Conversation: t.Message.Conversation, Created: t.Created}
 	put := f.change(key, hex.EncodeToString(owner[:])+":"+string(t.Sender), store.Absent)
+	// Max bounds the offers with the same term, so those of one sender.
 	put.Max = MaxTransitOfSender
 	text := store.Record{NS: offerTextNS, Key: key, Body: t.Raw, Expires: put.Record.Expires}
 	return o.records.Apply(ctx, []store.Change{put, {Record: text}}, t.Created) == nil

@@ -156,7 +156,7 @@ func (r *Relay) checkPosting(ctx context.Context, raw []byte, box wire.AgentID, 
 	if err != nil {
 		return p, wire.ErrUnknownSender.Because(err)
 	}
-	window := signing.Window{From: p.msg.Time.Add(-client.DefaultPast), To: p.msg.Time.Add(client.DefaultFuture)}
+	window := signing.Window{From: p.msg.Time.Add(-client.DefaultPast), To: p.msg.Time.Add(client.DefaultFuture)} // for the time in an OpenPGP signature
 	if _, err := key.VerifyValue(p.tree.Without("signature"), p.msg.Signature, window, now); err != nil {
 		r.cfg.Addresses.Fault(ctx, from)
 		return p, wire.ErrSignature.Because(err)
