@@ -53,6 +53,7 @@ func (s *Service) send(ctx context.Context, agent wire.AgentID, call message.Cal
 			s.hub.publish(t.ID)
 			return s.load(ctx, t.ID)
 		}
+		// admit has counted the task; count what is stored instead.
 		if e := s.recount(context.WithoutCancel(ctx), t.ID); e != nil || !errors.Is(err, store.ErrConflict) {
 			return nil, errors.Join(err, e)
 		}
@@ -60,8 +61,8 @@ func (s *Service) send(ctx context.Context, agent wire.AgentID, call message.Cal
 	return nil, wire.ErrUnavailable.Because(errors.New("lost every race for the message"))
 }
 
-// rowFor returns the task with this id, with the message m added. If the task already has m, known is true and nothing
-// is added. rowFor refuses a different message with the same message id.
+// rowFor returns the task with this id, or a new task if m names none, with the message m added. If the task already has
+// m, known is true and nothing is added. rowFor refuses a different message with the same message id.
 func (s *Service) rowFor(ctx context.Context, agent wire.AgentID, m message.Message, from caller, id string) (t *taskRow, known bool, err error) {
 	now, sum := time.Now(), signing.Digest(m.Tree)
 	digest := hex.EncodeToString(sum[:16])
@@ -80,7 +81,7 @@ func (s *Service) rowFor(ctx context.Context, agent wire.AgentID, m message.Mess
 		return nil, false, message.ErrParams.At("the message id was used before with other content")
 	case known:
 		return t, true, nil
-	case m.TaskID == "":
+	case m.TaskID == "": // a new task
 	case t.hasEnded(now):
 		return nil, false, message.ErrUnsupported.At("the task has ended")
 	case t.Remote == "":
@@ -156,9 +157,9 @@ func (s *Service) cancel(ctx context.Context, t *taskRow, from caller) (*taskRow
 	return s.await(ctx, t, from, func(t *taskRow) bool { return isTerminal(t.State) })
 }
 
-// cancelCall returns the call that cancels the task at the agent, where its id is remote.
-func (t *taskRow) cancelCall(remote string) Call {
-	return Call{Method: message.CancelTask, Params: wire.Obj(wire.TextField("id", remote)), Token: t.Token, Task: t.ID}
+// cancelCall returns the call that cancels the task at the agent, which knows it as remoteID.
+func (t *taskRow) cancelCall(remoteID string) Call {
+	return Call{Method: message.CancelTask, Params: wire.Obj(wire.TextField("id", remoteID)), Token: t.Token, Task: t.ID}
 }
 
 // postTask takes the agent's answer to a call, or its push notification about a task. If the caller canceled the task
@@ -203,7 +204,7 @@ func (s *Service) postTask(c echo.Context) error {
 		case t.CancelPending && (isError || isTerminal(status.GetStr("state"))):
 			t.CancelPending = false
 			return true
-		case isError && (isTerminal(t.State) || t.Remote != "" && !t.Unanswered): // the answer to a cancellation, or too late
+		case isError && (isTerminal(t.State) || t.Remote != "" && !t.Unanswered): // the task has ended, or no message waits for an answer
 			return false
 		case isError:
 			t.Unanswered, t.State, t.Reason = false, stateRejected, message.ReadError(http.StatusBadRequest, failure).Reason

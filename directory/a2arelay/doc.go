@@ -104,7 +104,7 @@ func (s *Service) sum(ctx context.Context, texts ...string) (string, error) {
 // caller is the client that makes an A2A call.
 type caller struct {
 	token    string         // SHA-256 of the bearer token in hex; "" without one
-	source   wire.AgentID   // where the request came from, for fair shares; never an agent id
+	source   wire.AgentID   // HMAC of the client's address; stands for the sender in [mailbox.Mail]
 	networks []wire.AgentID // around source, as in [mailbox.Mail]
 }
 

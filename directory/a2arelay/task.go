@@ -54,6 +54,7 @@ func (t *taskRow) changes() (list []store.Change, size int) {
 	t.Size, t.Inline = len(text), nil
 	row := wire.MustMarshal(t)
 	return []store.Change{
+		// Max bounds the tasks of the agent.
 		{IfRev: t.rev, Max: mailbox.MaxMail, Record: store.Record{NS: NSTasks, Key: t.ID, Body: row, Terms: []string{"agent:" + string(t.Agent)}, Expires: expires}},
 		{IfRev: store.Any, Record: store.Record{NS: nsBodies, Key: t.ID, Body: text, Expires: expires}},
 	}, len(row) + len(text)
@@ -79,7 +80,7 @@ const (
 	addedIDs   = 3 // values that the relay may add to the task: its context, and the ids in the message of its status
 )
 
-// isReport reports whether these members of a task that an agent reports are present and short.
+// isReport reports whether a task that an agent reports has an id and a state, and whether these members are all short.
 func isReport(id, state, stamp string) bool {
 	return id != "" && len(id) <= 128 && state != "" && len(state) <= 64 && len(stamp) <= 64
 }
@@ -160,7 +161,7 @@ func (s *Service) recount(ctx context.Context, id string) error {
 		t, err = decodeTask(rec)
 	}
 	if err != nil {
-		s.counts.Invalidate() // the next task reads them again
+		s.counts.Invalidate() // the next call of admit counts all tasks again
 		return err
 	}
 	s.counts.Learn(id, t.mail(len(rec.Body)+t.Size))
