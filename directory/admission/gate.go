@@ -137,11 +137,11 @@ func (g *Gate) CheckThrottleUnlessKnown(ctx context.Context, bearer string, clie
 
 // IsKnown reports whether a card has the credential.
 func (g *Gate) IsKnown(ctx context.Context, owner [32]byte, now time.Time) (bool, error) {
-	return g.cfg.Store.Cards().HasCount(ctx, tokenCount(owner), now)
+	return g.cfg.Store.Cards().HasCount(ctx, tokenCountKey(owner), now)
 }
 
-// CountFailure counts a wrong credential against the client's address. For [rate.Unknown], an address that many
-// clients share, it delays the response instead.
+// CountFailure counts a wrong credential against the client's address. [rate.Unknown] stands for many clients: their
+// failures do not count, but their responses are delayed.
 func (g *Gate) CountFailure(ctx context.Context, client netip.Addr, now time.Time) {
 	if client.IsValid() {
 		g.failures.Fault(client, now)
@@ -149,12 +149,12 @@ func (g *Gate) CountFailure(ctx context.Context, client netip.Addr, now time.Tim
 	}
 }
 
-func tokenCount(owner [32]byte) string { return "token:" + hex.EncodeToString(owner[:]) }
+func tokenCountKey(owner [32]byte) string { return "token:" + hex.EncodeToString(owner[:]) }
 
 // Counts returns the keys under which the store counts a card: one for its credential, and one for the host of its
 // endpoint. host is "" for a mailbox, because all mailboxes have the same host (AM-66).
 func Counts(owner [32]byte, host string) []string {
-	list := []string{tokenCount(owner)}
+	list := []string{tokenCountKey(owner)}
 	if host != "" {
 		list = append(list, "host:"+host)
 	}

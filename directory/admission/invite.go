@@ -20,7 +20,8 @@ const (
 	maxUses    = 1000
 )
 
-// IssueToken makes an invite code for up to uses registrations (0 is 1). by is the interface that the order came from.
+// IssueToken makes an invite code for up to uses registrations (0 is 1). by is the page or client that the
+// operator used, such as "cli".
 func (g *Gate) IssueToken(ctx context.Context, label string, uses int, expires time.Time, by string) (code string, t credential.Code, err error) {
 	now := wire.Now()
 	switch {
@@ -55,9 +56,9 @@ func (g *Gate) RevokeToken(ctx context.Context, id, by string) error {
 		return wire.ErrRoute
 	}
 	now := wire.Now()
-	gone, err := g.invites.Revoke(ctx, id, now)
+	deletion, err := g.invites.Revoke(ctx, id, now)
 	if err == nil {
-		err = g.cfg.Store.Records().Apply(ctx, append(g.cfg.Audit(now, id, "token-revoked", "", by), gone), now)
+		err = g.cfg.Store.Records().Apply(ctx, append(g.cfg.Audit(now, id, "token-revoked", "", by), deletion), now)
 	}
 	if errors.Is(err, store.ErrNotFound) || errors.Is(err, store.ErrConflict) {
 		return wire.ErrRoute

@@ -174,7 +174,7 @@ func (b *Bans) Check(ctx context.Context, id wire.AgentID, key *signing.PublicKe
 	return nil
 }
 
-// Add stores a ban. by is the interface that the order came from, for the audit log.
+// Add stores a ban. by is the page or client that the operator used, such as "cli", for the audit log.
 func (b *Bans) Add(ctx context.Context, ban Ban, by string) error {
 	if err := CheckReason(ban.Reason); err != nil {
 		return err

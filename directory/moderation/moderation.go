@@ -54,7 +54,7 @@ func (a Audit) Changes(at time.Time, subject, choice, note, by string) []store.C
 // Decision is a decision of the operator.
 type Decision struct {
 	At                        time.Time
-	Subject, Choice, Note, By string // By is the interface that the decision came from, Subject a card, ban or code
+	Subject, Choice, Note, By string // Subject is a card, ban or invite code; By is the page or client, such as "cli"
 }
 
 // LastRemoval returns the last removal of the card with this id, or the zero value if the operator never removed it.

@@ -79,7 +79,7 @@ type OrderResult struct {
 	Removed int             `json:"removed"`
 }
 
-// order returns the handler that reads an order and passes it to do. by is the interface that the order came from.
+// order returns the handler that reads an order and passes it to do. by is the client that the operator used.
 func (o operations) order(do func(ctx context.Context, id wire.AgentID, order Order, by string) (OrderResult, error)) echo.HandlerFunc {
 	return func(c echo.Context) error {
 		var order Order
