@@ -23,7 +23,7 @@ import (
 const (
 	macSize   = 16   // bytes of the HMAC
 	maxCursor = 2048 // bytes; the longest cursor, for a name of 128 escaped characters, has 1,124
-	record    = "cursor-key"
+	recordKey = "cursor-key"
 )
 
 // Doc is the content of a cursor (AM-54). In a list of cards or changes, Seq and Tier are the position; Last is the id
@@ -78,8 +78,9 @@ func parse(text string, key []byte) (Doc, error) {
 // Filters identifies the filters of a query; see [HashFilters].
 type Filters [12]byte
 
-// HashFilters identifies the filters of a query. The caller sorts the filters and folds the text, so that neither the
-// order nor the letter case counts. The limit does not count either: a client may change it from page to page.
+// HashFilters identifies a query by the terms that must all match, the prefixes of capabilities, and the words of its
+// text: the whole words and the last one, prefix. The caller sorts them and folds their case, so that neither order nor
+// case counts. The limit does not count either: a client may change it from page to page.
 func HashFilters(all, prefixes, whole []string, prefix string) (sum Filters) {
 	h := sha256.New()
 	HashFields(h, all...)
@@ -140,13 +141,13 @@ func (k *Key) Get(ctx context.Context) ([]byte, error) {
 		return k.key, nil
 	}
 	now := wire.Now()
-	rec, err := k.records.Get(ctx, k.ns, record, now)
+	rec, err := k.records.Get(ctx, k.ns, recordKey, now)
 	if errors.Is(err, store.ErrNotFound) {
 		newKey := make([]byte, sha256.Size)
 		rand.Read(newKey) // never fails: crypto/rand
-		err = k.records.Apply(ctx, []store.Change{{Record: store.Record{NS: k.ns, Key: record, Body: newKey}}}, now)
+		err = k.records.Apply(ctx, []store.Change{{Record: store.Record{NS: k.ns, Key: recordKey, Body: newKey}}}, now)
 		if err == nil || errors.Is(err, store.ErrConflict) { // on a conflict another instance was faster
-			rec, err = k.records.Get(ctx, k.ns, record, now)
+			rec, err = k.records.Get(ctx, k.ns, recordKey, now)
 		}
 	}
 	if err != nil {

@@ -94,10 +94,11 @@ type Service struct {
 	extra  func() []Entry
 }
 
-// New returns a service. extra returns the other entries of the manifest, besides the registry; it may be nil.
+// New returns a service. extra returns the other entries of the manifest, besides the registry; it may be nil. The
+// Identifier of these entries is only a NAME; the manifest shows the whole identifier.
 func New(cfg Config, extra func() []Entry) *Service {
 	s := &Service{cfg: cfg, origin: strings.TrimSuffix(cfg.BaseURL, "/v1"), host: "localhost", extra: extra}
-	if u, err := url.Parse(cfg.BaseURL); err == nil && u.Hostname() != "" && !strings.Contains(u.Hostname(), ":") {
+	if u, err := url.Parse(cfg.BaseURL); err == nil && u.Hostname() != "" && !strings.Contains(u.Hostname(), ":") { // a URN cannot contain an IPv6 address
 		s.host = strings.ToLower(u.Hostname())
 	}
 	return s

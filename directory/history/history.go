@@ -31,7 +31,7 @@ const (
 	Registered Kind = iota // new cards, except those that return within their reservation
 	Searched               // pages of results
 	Reported               // reports of cards
-	kinds
+	kinds                  // the number of kinds
 )
 
 // Day has the counts of one day in UTC.

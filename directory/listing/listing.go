@@ -76,7 +76,8 @@ func (m Meta) Encode() []byte {
 	return bytes.TrimSpace(data)
 }
 
-// DistrustEnd returns when a replaced key counts as proven. It is zero if the key was never replaced or is not proven.
+// DistrustEnd returns when the new key counts as proven after a replacement. It is zero if the key was never replaced or
+// is not proven.
 func (m Meta) DistrustEnd() time.Time {
 	if m.Replaced.IsZero() || m.Proven.IsZero() {
 		return time.Time{}
@@ -143,8 +144,8 @@ const (
 // Checks are all checks.
 var Checks = []Check{KeyProven, EndpointProven, Alive}
 
-// SetProof records the key proof that covers the card as it is served. An empty header clears the proof, but not the
-// time of the last one.
+// SetProof records the key proof that covers the card as it is served: its header, and the text that it signs. An empty
+// header clears the proof, but not the time of the last one.
 func (m *Meta) SetProof(header, text string, now time.Time) {
 	m.Proof = header
 	if header == "" {
@@ -166,7 +167,7 @@ func (m *Meta) RetireKey(publicKey string, now time.Time) {
 	m.Retired = append(m.Retired, retired)
 	m.Retired = m.Retired[max(0, len(m.Retired)-MaxRetired):]
 	m.Current = wire.KeyChange{Since: now}
-	m.ForgetEndpoint() // the proof was for a card with this key
+	m.ForgetEndpoint() // the proof was for a card with the retired key
 }
 
 // AddProbe records that the endpoint was probed, and whether it answered with the right card.
@@ -186,8 +187,8 @@ func (m *Meta) ForgetEndpoint() {
 	m.Endpoint, m.Alive, m.Probed, m.Misses = time.Time{}, time.Time{}, time.Time{}, 0
 }
 
-// IsProbeDue reports whether the directory should probe the endpoint of the card now. A probe is also due when a
-// replaced key counts as proven again, because the probe updates the terms by which filters find the card.
+// IsProbeDue reports whether the directory should probe the endpoint of the card now. A probe is also due when the
+// key counts as proven again after a replacement, because the probe updates the terms by which filters find the card.
 func (m Meta) IsProbeDue(id string, now time.Time) bool {
 	regained := m.Probed.Before(m.DistrustEnd()) && !now.Before(m.DistrustEnd())
 	return regained || !now.Before(m.nextProbe(id))
@@ -320,8 +321,8 @@ func HostOf(u *url.URL) string {
 	return strings.ToLower(strings.TrimSuffix(host, "."))
 }
 
-// Fingerprint identifies a key, whatever the form of its text. It leaves out the kind, because "ed25519:" and 64 hex
-// digits would also be a way to write a key.
+// Fingerprint identifies a key, whatever the form of its text. It leaves out the kind, because "ed25519:" with 64 hex
+// digits would be read as a key.
 func Fingerprint(key *signing.PublicKey) string {
 	_, sum, _ := strings.Cut(key.Fingerprint(), ":")
 	return sum
