@@ -59,7 +59,7 @@ type Config struct {
 	// FeedPosition returns the newest position of the change feed. The directory calls it before each response from
 	// memory. nil means that this process alone writes to the store.
 	FeedPosition func(context.Context) (uint64, error)
-	// Session holds the leases of the process. If it is nil, the directory has a session of its own.
+	// Session takes leases: locks for work that only one process does at a time. If it is nil, the directory makes one.
 	Session *store.Session
 	// BaseURL is the directory's base, "https://directory.example.com/v1". Key proofs name it (AM-62).
 	BaseURL string

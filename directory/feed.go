@@ -52,12 +52,12 @@ func (r *Registry) Changes(ctx context.Context, since string, limit int, wait ti
 		if page.More = i == limit || size > maxPageBytes; page.More {
 			break
 		}
-		c, body, err := r.describeChange(ctx, line, now)
+		c, bodySize, err := r.describeChange(ctx, line, now)
 		if err != nil {
 			return wire.ChangePage{}, err
 		}
 		page.Changes = append(page.Changes, c)
-		after, last, size = line.Change, line.ID, size+body
+		after, last, size = line.Change, line.ID, size+bodySize
 	}
 	if last == "" && since != "" {
 		page.Next = since
@@ -143,7 +143,8 @@ func (r *Registry) describeChange(ctx context.Context, line store.CardChange, no
 	return c, len(card.Body), nil
 }
 
-// tombstone completes the change of an unlisted card: "removed" with the operator's reason, otherwise kind.
+// tombstone completes the change of a card that is no longer listed. The kind of the change becomes "removed", with the
+// operator's reason, if the operator removed the card; otherwise it becomes kind.
 func (r *Registry) tombstone(ctx context.Context, c wire.Change, kind string, now time.Time) (wire.Change, error) {
 	c.Change = kind
 	removed, err := moderation.LastRemoval(ctx, r.recs, c.AgentID, now)

@@ -11,7 +11,8 @@ import (
 	"github.com/agentmesh/agentmesh/store"
 )
 
-// Families of the terms for the filters other than capability, intent and text. Each family is bounded.
+// A term is a key under which the index lists a card, such as "owner:smith"; its family is its beginning. These are the
+// families for the filters other than capability, intent and text, and the most terms of each for one card.
 const (
 	ownerFamily     = "owner:"
 	frameworkFamily = "framework:"
@@ -72,7 +73,7 @@ func (q Query) addFilters(to *store.CardQuery) (possible bool, err error) {
 		case n > maxWords:
 			return false, wire.ErrQuery.At(f.name + " must have at most 8 words")
 		case n > 0:
-			to.All = append(to.All, prefixTerms(f.family, append(whole, last))...)
+			to.All = append(to.All, newTerms(f.family, append(whole, last))...)
 		case f.text != "":
 			possible = false // a text without a word
 		}
@@ -86,7 +87,7 @@ func (q Query) addFilters(to *store.CardQuery) (possible bool, err error) {
 	if len(q.Prefixes) > maxPrefixes {
 		return false, wire.ErrQuery.At("capability_prefix may be given at most 3 times")
 	}
-	to.Prefixes = prefixTerms(capFamily, q.Prefixes)
+	to.Prefixes = newTerms(capFamily, q.Prefixes)
 	return possible, nil
 }
 

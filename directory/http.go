@@ -215,7 +215,7 @@ func readNumber(params url.Values, name string, least, most int, number *int) er
 // written.
 type encodedPage struct {
 	cached.Document
-	gen             uint64 // the generation of the views before the cards were read
+	gen             uint64 // r.views.generation() before the cards were read
 	position        uint64 // of the feed, before the cards were read
 	readAt, staleAt time.Time
 }
@@ -233,29 +233,29 @@ func (r *Registry) encodePage(found page, gen uint64, now time.Time) (*encodedPa
 		size += len(found.cards[i].Body) + 256
 	}
 	out := append(make([]byte, 0, size), `{"agents":[`...)
-	shown := make([]byte, 0, 192*len(found.cards))
+	verifications := make([]byte, 0, 192*len(found.cards))
 	for i, card := range found.cards {
 		v, err := r.view(card, gen, now)
 		if err != nil {
 			return nil, err
 		}
-		for _, end := range []time.Time{v.expires, v.until} {
+		for _, end := range []time.Time{v.expires, v.verificationEnd} {
 			if !end.IsZero() && end.Before(staleAt) {
 				staleAt = end
 			}
 		}
 		if i > 0 {
 			out = append(out, ',')
-			shown = append(shown, ',')
+			verifications = append(verifications, ',')
 		}
 		out = append(out, card.Body...)
-		shown = append(append(wire.AppendString(shown, card.ID), ':'), v.verification...)
+		verifications = append(append(wire.AppendString(verifications, card.ID), ':'), v.verification...)
 	}
 	out = append(out, ']')
 	if found.cursor != "" {
 		out = wire.AppendString(append(out, `,"cursor":`...), found.cursor)
 	}
-	out = append(append(out, `,"verification":{`...), shown...)
+	out = append(append(out, `,"verification":{`...), verifications...)
 	return &encodedPage{Document: cached.New(append(out, "}}"...)), gen: gen, readAt: now, staleAt: staleAt}, nil
 }
 

@@ -172,7 +172,7 @@ func (r *Registry) dropCard(ctx context.Context, c wire.Change) error {
 // newMirrorRow checks a card of the source, and returns the row that stores it here. held is its current row, or the
 // zero value.
 func (r *Registry) newMirrorRow(ctx context.Context, source *client.Directory, rec wire.CardRecord, held store.Card, now time.Time) (store.Card, error) {
-	c, err := r.rules.CheckCard(rec.Card.JSON(), "", false, now)
+	c, err := r.rules.CheckCard(rec.Card.JSON(), submission.AnyID, false, now) // false: this is not a request with a key proof
 	if err != nil {
 		return store.Card{}, err
 	}
@@ -203,16 +203,16 @@ func (r *Registry) newMirrorMeta(source *client.Directory, rec wire.CardRecord, 
 		m.Replaced, m.Current.Since = *at, *at
 	}
 	if held.ID != "" {
-		old, before, err := listing.Parse(held)
+		oldCard, oldMeta, err := listing.Parse(held)
 		if err != nil {
 			return listing.Meta{}, err
 		}
-		if listing.SameKey(old.PublicKey, c.Card.PublicKey) != nil {
+		if listing.SameKey(oldCard.PublicKey, c.Card.PublicKey) != nil {
 			m.Replaced, m.Current.Since = now, now
 		} else {
-			m.Current, m.Replaced = before.Current, slices.MaxFunc([]time.Time{m.Replaced, before.Replaced}, time.Time.Compare)
-			if old.Endpoint == c.Card.Endpoint {
-				m.Endpoint, m.Alive, m.Probed, m.Misses = before.Endpoint, before.Alive, before.Probed, before.Misses
+			m.Current, m.Replaced = oldMeta.Current, slices.MaxFunc([]time.Time{m.Replaced, oldMeta.Replaced}, time.Time.Compare)
+			if oldCard.Endpoint == c.Card.Endpoint {
+				m.Endpoint, m.Alive, m.Probed, m.Misses = oldMeta.Endpoint, oldMeta.Alive, oldMeta.Probed, oldMeta.Misses
 			}
 		}
 	}

@@ -62,8 +62,8 @@ func canTakeOver(held store.Card, s Submission, c submission.Candidate) bool {
 }
 
 // Remove removes the card with this id for the operator. The id stays reserved for its owner, who may register again
-// unless a ban applies. by is the operator's interface, for the audit log. For an unknown id Remove returns
-// [wire.ErrNoAgent].
+// unless a ban applies. by is the page or client that the operator used, such as "cli", for the audit log. For an
+// unknown id Remove returns [wire.ErrNoAgent].
 func (r *Registry) Remove(ctx context.Context, id wire.AgentID, reason, by string) error {
 	if err := moderation.CheckReason(reason); err != nil {
 		return err
@@ -99,7 +99,8 @@ func (r *Registry) Ban(ctx context.Context, ban moderation.Ban, by string) (remo
 		return r.relay.Empty(ctx, id)
 	}
 	switch {
-	case ban.Kind == moderation.BanNetwork && len(r.cfg.AllowPrivate) == 0 && !r.cfg.Local: // no endpoint can name an address
+	case ban.Kind == moderation.BanNetwork && len(r.cfg.AllowPrivate) == 0 && !r.cfg.Local:
+		// No card can match: here an endpoint cannot name an address in place of a host.
 		return 0, nil
 	case ban.Kind == moderation.BanID: // even if the card is not listed
 		err := remove(wire.AgentID(ban.Value))
@@ -114,6 +115,7 @@ func (r *Registry) Ban(ctx context.Context, ban moderation.Ban, by string) (remo
 			r.cfg.Logger.WarnContext(ctx, "a stored card cannot be read", "agent_id", c.ID, "err", err)
 			continue
 		}
+		// The endpoint of a mailbox names this directory, so a ban of a network does not apply to it.
 		if ban.Matches(card, r.keys) && (ban.Kind != moderation.BanNetwork || !r.relay.Owns(card)) {
 			if err := remove(card.ID); err != nil {
 				return removed, err

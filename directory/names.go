@@ -78,7 +78,8 @@ func (c *nameCountCache) get(ctx context.Context, cards store.Cards, key countKe
 	return counts, nil
 }
 
-// listNames returns a page of the names in a family that start with prefix, and the cursor of the next page.
+// listNames returns a page of the capabilities or intents that start with prefix, and the cursor of the next page.
+// family is capFamily or intentFamily.
 func (r *Registry) listNames(ctx context.Context, family string, q Query, prefix string) (list []NameCount, next string, err error) {
 	if len(prefix) > maxTerm {
 		return nil, "", wire.ErrQuery.At("prefix is longer than any name")
@@ -97,11 +98,10 @@ func (r *Registry) listNames(ctx context.Context, family string, q Query, prefix
 	if err != nil {
 		return nil, "", fmt.Errorf("count %s: %w", family, err)
 	}
-	after := ""
 	if len(counts) > limit {
 		counts = counts[:limit]
 		last := strings.TrimPrefix(counts[len(counts)-1].Term, family)
-		if after, err = r.cursors.Seal(ctx, last, store.Position{}, filters); err != nil {
+		if next, err = r.cursors.Seal(ctx, last, store.Position{}, filters); err != nil {
 			return nil, "", err
 		}
 	}
@@ -109,7 +109,7 @@ func (r *Registry) listNames(ctx context.Context, family string, q Query, prefix
 	for i, c := range counts {
 		list[i] = NameCount{strings.TrimPrefix(c.Term, family), c.Count}
 	}
-	return list, after, nil
+	return list, next, nil
 }
 
 // Capabilities lists the capabilities that live cards have and that start with prefix.

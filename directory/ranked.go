@@ -15,7 +15,8 @@ import (
 	"github.com/agentmesh/agentmesh/store"
 )
 
-// Bounds of a ranked search. Each tier costs a walk over the index.
+// Bounds of a ranked search. It has tiers: queries whose results follow each other, best first. Each tier costs a walk
+// over the index.
 const (
 	maxRankedWords = 6
 	maxTiers       = 64
@@ -54,10 +55,10 @@ func newRanks(text string) []rank {
 	}
 	list = list[:min(len(list), maxRankedWords)]
 	n = len(list)
-	ranks := []rank{{prefixTerms(nameFamily, list), 100}, {prefixTerms(wordFamily, list), 90}}
+	ranks := []rank{{newTerms(nameFamily, list), 100}, {newTerms(wordFamily, list), 90}}
 	for i := range list {
 		if n > 2 {
-			ranks = append(ranks, rank{prefixTerms(wordFamily, slices.Delete(slices.Clone(list), i, i+1)), 90 * (n - 1) / n})
+			ranks = append(ranks, rank{newTerms(wordFamily, slices.Delete(slices.Clone(list), i, i+1)), 90 * (n - 1) / n})
 		}
 	}
 	for _, w := range list {
@@ -89,7 +90,7 @@ func planRanked(s discovery.Search) (plan, []rank, error) {
 		family string
 		values []string
 	}{{capFamily, s.Capabilities}, {intentFamily, s.Intents}, {verifiedFamily, s.Checks}, {entryFamily, s.Entry}} {
-		terms := prefixTerms(list.family, list.values)
+		terms := newTerms(list.family, list.values)
 		hashed = append(hashed, list.family+strings.Join(terms, "\x00"))
 		terms = slices.DeleteFunc(terms, func(t string) bool { return len(t) > maxTerm })
 		switch {

@@ -36,7 +36,7 @@ func (r *Registry) Register(ctx context.Context, s Submission) (wire.Registered,
 	if err != nil {
 		return wire.Registered{}, err
 	}
-	c, err := r.rules.CheckCard(body, "", s.Proof != "", now)
+	c, err := r.rules.CheckCard(body, submission.AnyID, s.Proof != "", now)
 	if err != nil {
 		return wire.Registered{}, err
 	}

@@ -35,25 +35,25 @@ func (r *Registry) Run(ctx context.Context) {
 
 // followProcesses applies the changes of other processes of the directory until ctx ends.
 func followProcesses(ctx context.Context, r *Registry) {
-	for hint := range r.cfg.Store.Watch(ctx, store.WatchCards, moderation.BansNS, mailbox.MailNS, mailbox.OffersNS, a2arelay.NSTasks) {
-		switch hint.NS {
+	for change := range r.cfg.Store.Watch(ctx, store.WatchCards, moderation.BansNS, mailbox.MailNS, mailbox.OffersNS, a2arelay.NSTasks) {
+		switch change.NS {
 		case store.WatchCards:
-			r.afterWrite(hint.Key)
+			r.afterWrite(change.Key)
 			now := wire.Now()
-			if held, err := r.cards.Get(ctx, hint.Key, now); err == nil { // otherwise the walk over all cards finds it later
+			if held, err := r.cards.Get(ctx, change.Key, now); err == nil { // otherwise the walk over all cards finds it later
 				r.prober.AddIfDue(held, now)
 			}
 		case moderation.BansNS:
 			r.bans.Invalidate()
 		case mailbox.MailNS, mailbox.OffersNS:
-			if err := r.relay.ApplyChange(ctx, hint.NS, hint.Key); err != nil {
+			if err := r.relay.ApplyChange(ctx, change.NS, change.Key); err != nil {
 				r.cfg.Logger.WarnContext(ctx, "cannot read mail that another process stored", "err", err)
 			}
 		case a2arelay.NSTasks:
-			if err := r.calls.ApplyChange(ctx, hint.Key); err != nil {
+			if err := r.calls.ApplyChange(ctx, change.Key); err != nil {
 				r.cfg.Logger.WarnContext(ctx, "cannot read a task that another process stored", "err", err)
 			}
-		default: // some hints about changes were lost
+		default: // the store may not have reported some changes
 			r.bans.Invalidate()
 			r.views.clear()
 			r.changes.Notify()

@@ -24,8 +24,8 @@ const (
 	maxFilters   = 64      // capabilities, and as many intents; a card has no more
 )
 
-// Families of the terms of a card. "word" covers name and description, "name" only the name, so that a match in the
-// name can rank first (AM-53).
+// A term is a key under which the index lists a card, such as "cap:translation"; its family is its beginning. "word"
+// covers name and description, "name" only the name, so that a match in the name can rank first (AM-53).
 const (
 	capFamily    = "cap:"
 	intentFamily = "intent:"
@@ -113,7 +113,7 @@ func (q Query) plan() (plan, error) {
 	if n > maxWords {
 		return plan{}, wire.ErrQuery.At("q must have at most 8 words")
 	}
-	p := plan{query: store.CardQuery{Limit: q.Limit, All: append(prefixTerms(capFamily, q.Capabilities), prefixTerms(intentFamily, q.Intents)...)}}
+	p := plan{query: store.CardQuery{Limit: q.Limit, All: append(newTerms(capFamily, q.Capabilities), newTerms(intentFamily, q.Intents)...)}}
 	possible, err := q.addFilters(&p.query)
 	if err != nil {
 		return plan{}, err
@@ -128,9 +128,9 @@ func (q Query) plan() (plan, error) {
 		return p, nil
 	}
 	p.query.Tiers = []store.Tier{ // AM-53
-		{All: prefixTerms(nameFamily, append(whole[:len(whole):len(whole)], prefix))},
-		{All: prefixTerms(nameFamily, whole), Prefix: nameFamily + prefix},
-		{All: prefixTerms(wordFamily, whole), Prefix: wordFamily + prefix},
+		{All: newTerms(nameFamily, append(whole[:len(whole):len(whole)], prefix))},
+		{All: newTerms(nameFamily, whole), Prefix: nameFamily + prefix},
+		{All: newTerms(wordFamily, whole), Prefix: wordFamily + prefix},
 	}
 	return p, nil
 }
@@ -138,7 +138,7 @@ func (q Query) plan() (plan, error) {
 // maxTerm bounds the terms of a card: the family, and 128 characters of at most 4 bytes (AM-4).
 const maxTerm = len(intentFamily) + 4*128
 
-func prefixTerms(family string, words []string) []string {
+func newTerms(family string, words []string) []string {
 	list := make([]string, len(words))
 	for i, w := range words {
 		list[i] = family + w

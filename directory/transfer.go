@@ -10,6 +10,7 @@ import (
 
 	"github.com/agentmesh/agentmesh/directory/listing"
 	"github.com/agentmesh/agentmesh/directory/moderation"
+	"github.com/agentmesh/agentmesh/directory/submission"
 	"github.com/agentmesh/agentmesh/node/wire"
 	"github.com/agentmesh/agentmesh/store"
 )
@@ -106,7 +107,7 @@ func (r *Registry) importCards(ctx context.Context, cards []CardExport, now time
 
 // importCard checks a card of an export, and returns the write that adds it. The card may have expired.
 func (r *Registry) importCard(ctx context.Context, e CardExport, now time.Time) (store.PutCard, error) {
-	c, err := r.rules.CheckCard(e.Card.JSON(), "", false, now)
+	c, err := r.rules.CheckCard(e.Card.JSON(), submission.AnyID, false, now) // false: this is not a request with a key proof
 	if err != nil {
 		return store.PutCard{}, err
 	}

@@ -21,9 +21,9 @@ import (
 // cardView is a card with its response headers, built once for each revision. Responses share the header slices, so
 // handlers must not change them.
 type cardView struct {
-	rev     store.Rev
-	expires time.Time
-	until   time.Time // when verification changes without a write of the card; zero for never
+	rev             store.Rev
+	expires         time.Time
+	verificationEnd time.Time // when verification changes without a write of the card; zero for never
 
 	etag, modified, length []string
 	updated                time.Time // in whole seconds, like Last-Modified
@@ -44,7 +44,9 @@ const (
 	maxKeptAge = 5 * time.Second
 )
 
-func (v *cardView) isCurrent(now time.Time) bool { return v.until.IsZero() || now.Before(v.until) }
+func (v *cardView) isCurrent(now time.Time) bool {
+	return v.verificationEnd.IsZero() || now.Before(v.verificationEnd)
+}
 
 // canServe reports whether the view may be served without reading the store, if the feed is at position.
 func (v *cardView) canServe(now time.Time, position uint64) bool {
@@ -173,7 +175,7 @@ func newView(c store.Card, now time.Time) (*cardView, error) {
 		v.credential = hex.EncodeToString(c.Owner[:])
 	}
 	if end := m.DistrustEnd(); now.Before(end) {
-		v.until = end
+		v.verificationEnd = end
 	}
 	return v, nil
 }

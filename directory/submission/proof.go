@@ -130,11 +130,11 @@ func (r Rules) NextMeta(held store.Card, s Submission, c Candidate, p Proof, now
 
 // checkPreviousProof verifies the proof by the old key, which must sign the same lines as the new key.
 func (r Rules) checkPreviousProof(oldKey string, s Submission, p Proof, now time.Time) error {
-	proof, ok := wire.ParseKeyProof(s.PreviousProof)
+	oldProof, ok := wire.ParseKeyProof(s.PreviousProof)
 	if !ok {
 		return wire.ErrKeyProof.Because(errors.New("malformed previous proof"))
 	}
-	if mine, _ := wire.ParseKeyProof(p.Header); mine.Stamp != proof.Stamp {
+	if newProof, _ := wire.ParseKeyProof(p.Header); newProof.Stamp != oldProof.Stamp {
 		return wire.ErrKeyProof.Because(errors.New("the two proofs differ in time"))
 	}
 	old, err := r.Keys.Parse(oldKey)
@@ -143,7 +143,7 @@ func (r Rules) checkPreviousProof(oldKey string, s Submission, p Proof, now time
 	}
 	if err == nil {
 		window := signing.Window{From: now.Add(-ProofWindow), To: now.Add(ProofWindow)}
-		err = old.Verify([]byte(p.Text), proof.Signature, window, now)
+		err = old.Verify([]byte(p.Text), oldProof.Signature, window, now)
 	}
 	if err != nil {
 		return wire.ErrKeyProof.Because(err)

@@ -58,8 +58,10 @@ type Candidate struct {
 	submitted wire.Value // what a key proof covers
 }
 
-// CheckCard parses a card according to AM-4, AM-5 and AM-12, and checks its id and its key (AM-8). If id is "", any id
-// passes. hasProof reports whether the request has a key proof.
+// AnyID makes [Rules.CheckCard] accept every id.
+const AnyID wire.AgentID = ""
+
+// CheckCard parses a card according to AM-4, AM-5 and AM-12, and checks its id and its key (AM-8). hasProof reports whether the request has a key proof.
 func (r Rules) CheckCard(body []byte, id wire.AgentID, hasProof bool, now time.Time) (Candidate, error) {
 	if len(body) > wire.MaxCard {
 		return Candidate{}, wire.ErrTooLarge
@@ -75,7 +77,7 @@ func (r Rules) CheckCard(body []byte, id wire.AgentID, hasProof bool, now time.T
 	if err != nil {
 		return Candidate{}, err
 	}
-	if id != "" && card.ID != id {
+	if id != AnyID && card.ID != id {
 		return Candidate{}, wire.ErrCardID
 	}
 	key, err := r.Keys.Parse(card.PublicKey)
