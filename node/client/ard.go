@@ -182,6 +182,7 @@ func parseARDEntry(v wire.Value) ARDEntry {
 			e.Capabilities = append(e.Capabilities, wire.OneLine(s, maxARDText))
 		}
 	}
+	// A URL that OneLine changed in e is not an address.
 	u, err := url.Parse(v.GetStr("url"))
 	if e.Type == a2aCardType && err == nil && u.Scheme == "https" && u.Host != "" && u.User == nil && v.GetStr("url") == e.URL && !strings.ContainsAny(e.URL, " ") {
 		e.Address = "a2a:" + strings.TrimSuffix(e.URL, a2aCardPath)

@@ -45,7 +45,7 @@ func (c *Cards) payFor(origin *Origin) *payment {
 }
 
 // take pays for the look-up of id before directory d is asked. If the budget is used up, it returns an error that
-// matches both errAbandoned and [wire.ErrRateLimited]. Another caller that waits for the look-up may still pay.
+// matches both errAbandoned and [wire.ErrRateLimited]: other callers that wait for the look-up then try to pay for it.
 func (p *payment) take(d *Directory, id wire.AgentID, now time.Time) error {
 	if p == nil || p.paid || d.inside {
 		return nil

@@ -27,7 +27,7 @@ type Peer struct {
 	Until     time.Time // when the card must be looked up again
 	// EndpointProven is true if the directory has proven the endpoint (AM-63).
 	EndpointProven bool
-	// Unproven is not nil if the agent id has the shape of a derived id but does not lead to the card's key (AM-2).
+	// Unproven is not nil if the agent id has the shape of a derived id but does not prove the card's key (AM-2).
 	Unproven error
 
 	ownerPin  bool // the owner caused the pin, so it does not expire
@@ -109,7 +109,7 @@ type entry struct {
 	from    *Directory // nil for a card from the owner
 	fetched time.Time  // when a directory last confirmed that this is the card
 	asked   time.Time  // when a directory was last asked, even without success
-	// fetchedForAnswer is when an answer to a message of ours that did not verify last caused a fetch.
+	// fetchedForAnswer is when a bad signature of an answer to our message last caused a fetch.
 	fetchedForAnswer time.Time
 	suspect          bool // a signature has failed since the card was fetched
 	weight           int
@@ -246,8 +246,8 @@ func (f *pendingLookup) wait(ctx context.Context) error {
 // gaveUp reports whether the look-up tells nothing about the agent, because its caller gave up or could not pay.
 func (f *pendingLookup) gaveUp() bool { return errors.Is(f.err, errAbandoned) }
 
-// abandon returns an error that matches errAbandoned and why.
-func abandon(why error) error { return fmt.Errorf("%w: %w", errAbandoned, why) }
+// abandon returns an error that matches errAbandoned and cause.
+func abandon(cause error) error { return fmt.Errorf("%w: %w", errAbandoned, cause) }
 
 var errAbandoned = errors.New("the caller gave up")
 
@@ -291,9 +291,11 @@ func (c *Cards) runLookup(ctx context.Context, id wire.AgentID, f *pendingLookup
 		c.cache.Remove(id)
 	}
 	isOurFault := errors.Is(publicError(err), wire.ErrUnavailable) // this call or our store failed
-	if !isOurFault && !(refresh && unreachable) {
-		c.misses.Add(id, miss{err, now.Add(missFor)})
+	// After a refresh that reached no directory, the cached card stays in use.
+	if isOurFault || refresh && unreachable {
+		return
 	}
+	c.misses.Add(id, miss{err, now.Add(missFor)})
 }
 
 // remember puts an entry into the cache. The caller holds mu.

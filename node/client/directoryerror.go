@@ -122,6 +122,7 @@ func (d *Directory) errorFor(op string, resp *http.Response, body []byte) error 
 	case resp.StatusCode == http.StatusConflict:
 		e.Kind = ErrTaken
 	case e.Code == wire.Unauthorized && (resp.StatusCode == http.StatusUnauthorized || op != opRegister):
+		// A 403 to a registration refuses every client without an invite, whatever its token.
 		e.Kind = ErrCredential
 	case resp.StatusCode < 400 || e.Code == "":
 		e.Kind = ErrBadAnswer

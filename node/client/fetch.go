@@ -23,7 +23,8 @@ type missError struct {
 func (e *missError) Error() string { return e.err.Error() }
 func (e *missError) Unwrap() error { return e.err }
 
-// publicError returns the refusal that a stranger gets after a failed look-up (lines 7 and 8 of the receive table).
+// publicError returns the refusal that a stranger gets after a failed look-up (lines 7 and 8 of the table
+// "Receiving" in docs/protocol.md).
 func publicError(err error) error {
 	if refusal, ok := errors.AsType[*wire.Error](err); ok {
 		return refusal
@@ -212,7 +213,7 @@ func (c *Cards) ownerCard(ctx context.Context, id wire.AgentID, pin storedPin, n
 
 // ownerEntry returns the entry for a card from our owner.
 func (c *Cards) ownerEntry(card wire.Value, now time.Time) (*entry, error) {
-	peer, err := c.newPeer(card, c.cfg.HTTP.reachOf(true), now)
+	peer, err := c.newPeer(card, c.cfg.HTTP.reachOf(true), now) // true: we trust a card from the owner
 	if err != nil {
 		return nil, err
 	}

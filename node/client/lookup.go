@@ -133,7 +133,7 @@ func (d *Directory) getDocument(ctx context.Context, r request, id wire.AgentID,
 	if err != nil {
 		return err
 	}
-	if err := decodeStrict(resp.body, wire.MaxDepth+3, dst); err != nil { // a history may be as large as a page
+	if err := decodeStrict(resp.body, wire.MaxDepth+3, dst); err != nil { // a history may have as many values as a page
 		return d.badAnswer(r.op, resp.status, err)
 	}
 	return nil

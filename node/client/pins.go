@@ -128,7 +128,7 @@ func (c *Cards) pin(ctx context.Context, peer Peer, owner bool, now time.Time) (
 			return Peer{}, wire.ErrSignature.Because(errors.New("another key was pinned meanwhile"))
 		}
 		if p.Fingerprint == "" {
-			p = storedPin{Pin: newPin(peer).Pin}
+			p = newPin(peer)
 		}
 		p.Name, p.FromOwner = newPin(peer).Name, p.FromOwner || owner
 		err = c.cfg.Records.Apply(ctx, []store.Change{p.change(now)}, now)
@@ -158,16 +158,16 @@ const (
 
 // reportKeyChange returns a *[KeyChangedError] about the offered key. Unless the change was reported recently, it also
 // stores the key as pending and calls OnKeyChange.
-func (c *Cards) reportKeyChange(ctx context.Context, pin storedPin, o offeredKey, now time.Time) error {
-	e := &KeyChangedError{cause: o.reason, KeyChange: KeyChange{
-		Agent: pin.Agent, Directory: o.peer.Directory, Old: pin.Fingerprint, New: o.peer.Key.Fingerprint(), At: now,
+func (c *Cards) reportKeyChange(ctx context.Context, pin storedPin, offered offeredKey, now time.Time) error {
+	e := &KeyChangedError{cause: offered.reason, KeyChange: KeyChange{
+		Agent: pin.Agent, Directory: offered.peer.Directory, Old: pin.Fingerprint, New: offered.peer.Key.Fingerprint(), At: now,
 	}}
 	if last := pin.Pending; last != nil {
 		if gap := now.Sub(last.Seen); gap < reportGap || gap < reportSameGap && last.Fingerprint == e.New {
 			return e
 		}
 	}
-	pin.Pending = &PendingKey{Fingerprint: e.New, PublicKey: o.peer.Card.PublicKey, Directory: o.peer.Directory, Proven: o.peer.Unproven == nil, Seen: now}
+	pin.Pending = &PendingKey{Fingerprint: e.New, PublicKey: offered.peer.Card.PublicKey, Directory: offered.peer.Directory, Proven: offered.peer.Unproven == nil, Seen: now}
 	if c.cfg.Records != nil {
 		err := c.cfg.Records.Apply(ctx, []store.Change{pin.change(now)}, now)
 		if errors.Is(err, store.ErrConflict) {
@@ -220,7 +220,7 @@ func (c *Cards) RepinChanges(ctx context.Context, id wire.AgentID, fingerprint s
 // AddPeer stores a card from the owner and pins its key, even if another key was pinned. The card takes precedence over
 // the cards of directories. If the card is not acceptable, the error is [ErrUnusableCard].
 func (c *Cards) AddPeer(ctx context.Context, card wire.Value, now time.Time) (Peer, error) {
-	peer, err := c.newPeer(card, c.cfg.HTTP.reachOf(true), now)
+	peer, err := c.newPeer(card, c.cfg.HTTP.reachOf(true), now) // true: we trust a card from the owner
 	if err != nil {
 		return Peer{}, err
 	}

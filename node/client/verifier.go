@@ -35,8 +35,8 @@ func (w Window) around(t time.Time) signing.Window {
 	return signing.Window{From: t.Add(-w.Past), To: t.Add(w.Future)}
 }
 
-// Verifier makes the checks of the receive path that need no state of the receiver except its known cards. Call its
-// methods in the order of the receive path: Read (lines 3 and 4 of the receive table), Authenticate (7 and 8),
+// Verifier makes the checks of a received message that need no state of the receiver except its known cards. Call its
+// methods in the order of the table "Receiving" in docs/protocol.md: Read (lines 3 and 4), Authenticate (7 and 8),
 // CheckTime (9).
 type Verifier struct {
 	Cards  *Cards
