@@ -78,7 +78,7 @@ func ParseCard(v Value, rules CardRules) (Card, error) {
 	}
 	if access, ok := f.opt("access_control", Object, "must be an object"); ok {
 		a := fields{v: access, path: "access_control."}
-		c.AccessMode = a.oneOf("mode", "must be open, allowlist or approval", "", "open", "allowlist", "approval")
+		c.AccessMode = a.oneOf("mode", "must be open, allowlist or approval", "open", "allowlist", "approval")
 		f.join(&a)
 	}
 	f.opt("availability", Object, "must be an object")
@@ -114,7 +114,7 @@ func endpointFault(endpoint string, rules CardRules) string {
 		}
 	}
 	allowed := rules.AllowHTTP != nil && rules.AllowHTTP(u.Hostname())
-	switch { // compare the prefix, as the existing implementation does: it does not recognize HTTPS://
+	switch { // u.Scheme is in lower case, so this refuses HTTPS://, which the reference implementation does not recognize
 	case strings.HasPrefix(endpoint, "http://") && !allowed, !strings.HasPrefix(endpoint, u.Scheme+"://"):
 		return "must be an https URL"
 	case u.Scheme != "https" && u.Scheme != "http":

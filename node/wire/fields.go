@@ -89,13 +89,12 @@ func (f *fields) optBool(key string) bool {
 	return b
 }
 
-// oneOf returns an optional string that must be one of allowed. If it is absent, oneOf returns fallback.
-func (f *fields) oneOf(key, reason, fallback string, allowed ...string) string {
+// oneOf returns an optional string, which must be one of allowed, or "" if it is absent.
+func (f *fields) oneOf(key, reason string, allowed ...string) string {
 	m, ok := f.opt(key, String, reason)
-	if !ok {
-		return fallback
+	if ok {
+		f.check(slices.Contains(allowed, m.text), key, reason)
 	}
-	f.check(slices.Contains(allowed, m.text), key, reason)
 	return m.text
 }
 

@@ -86,7 +86,7 @@ var shapes = map[Intent]map[string]func(*fields){
 			m := f.sub("message")
 			m.text("body")
 			m.optText("subject")
-			m.oneOf("priority", "must be low, normal or high", "normal", "low", "normal", "high")
+			m.oneOf("priority", "must be low, normal or high", "low", "normal", "high")
 			m.optBool("reply_requested")
 			f.join(m)
 		},
@@ -95,7 +95,7 @@ var shapes = map[Intent]map[string]func(*fields){
 		"ask": func(f *fields) {
 			f.text("question")
 			f.optText("context")
-			f.oneOf("response_format", "must be text, json or structured", "text", "text", "json", "structured")
+			f.oneOf("response_format", "must be text, json or structured", "text", "json", "structured")
 		},
 	},
 	Negotiate: {
@@ -108,7 +108,7 @@ var shapes = map[Intent]map[string]func(*fields){
 	Handoff: {
 		"request_human": func(f *fields) {
 			f.text("reason")
-			f.oneOf("preferred_channel", "must be email, phone or chat", "", "email", "phone", "chat")
+			f.oneOf("preferred_channel", "must be email, phone or chat", "email", "phone", "chat")
 		},
 	},
 }

@@ -65,17 +65,17 @@ func ParseObject(data []byte) (Value, error) {
 	return v, nil
 }
 
-// slabSize is the number of members in an allocation for many containers.
+// slabSize is the number of members in a slab, one allocation that many arrays and objects share.
 const slabSize = 256
 
 // maxMembers returns an upper bound for the members and elements in a JSON text: each follows a comma or an opening
-// bracket. The bound is exact if no string contains these and no container is empty.
+// bracket. The bound is exact if no string contains these and no array or object is empty.
 func maxMembers(text string) int {
 	return strings.Count(text, ",") + strings.Count(text, "{") + strings.Count(text, "[")
 }
 
-// parser is a recursive descent parser. When a container closes, its members move from the stack to slab, an allocation
-// that many containers share.
+// parser is a recursive descent parser. When an array or object closes, its members move from the
+// stack to the slab.
 type parser struct {
 	text   string
 	pos    int
@@ -143,7 +143,7 @@ func (p *parser) literal(word string, k Kind) (Value, error) {
 	return Value{kind: k}, nil
 }
 
-// settle moves the members of a container from the stack, where they begin at index start, to their final place.
+// settle moves the members of an array or object from the stack, where they begin at index start, to the slab.
 func (p *parser) settle(open *stack, start int) []Member {
 	n := open.n - start
 	if len(p.slab) < n {
@@ -155,7 +155,7 @@ func (p *parser) settle(open *stack, start int) []Member {
 	return kids
 }
 
-// enter steps over the opening bracket of a container.
+// enter steps over the opening bracket of an array or object.
 func (p *parser) enter() error {
 	if p.depth--; p.depth < 0 {
 		return p.fail("nested too deep")
@@ -283,7 +283,7 @@ func (p *parser) checkKey(key string, open *stack, start int, seen map[string]st
 	return seen, nil
 }
 
-// stack holds the members of the open containers. The first ones are in an array, which needs no allocation, because
+// stack holds the members of the open arrays and objects. The first ones are in an array, which needs no allocation, because
 // nothing keeps a slice of it.
 type stack struct {
 	n    int
