@@ -26,8 +26,8 @@ type BookConfig struct {
 	Logger *slog.Logger // nil discards
 }
 
-// Book stores agreed events and writes them to the owner's calendar. The record of an event is part of the step that
-// makes the agreement, so no agreed event is lost. The book tries to write an event until it succeeds, or until a day
+// Book stores agreed events and writes them to the owner's calendar. The record of an event is stored in the same
+// transaction as the agreement, so no agreed event is lost. The book tries to write an event until it succeeds, or until a day
 // after the end of the event. It is safe for concurrent use.
 type Book struct {
 	cfg  BookConfig
@@ -75,7 +75,7 @@ func (e entry) record() store.Record {
 	return store.Record{NS: Namespace, Key: e.Event.UID, Body: wire.MustMarshal(e), Terms: []string{e.State.term()}, Expires: end.Add(keepAfter)}
 }
 
-// Add returns the change that stores an event, for the unit that makes the agreement.
+// Add returns the change that stores an event, for the transaction that makes the agreement.
 func (b *Book) Add(e Event) store.Change {
 	return store.Change{Record: entry{Event: e, State: pending}.record(), IfRev: store.Any}
 }
@@ -104,7 +104,7 @@ func (b *Book) find(ctx context.Context, uid string, now time.Time) (entry, erro
 	return e, nil
 }
 
-// OnCommit wakes Run if a committed unit changes events. It is an observer for [store.Observed.OnCommit].
+// OnCommit wakes Run if the committed changes include events. It is an observer for [store.Observed.OnCommit].
 func (b *Book) OnCommit(changes []store.Change) {
 	if slices.ContainsFunc(changes, func(c store.Change) bool { return c.Record.NS == Namespace }) {
 		b.Wake()

@@ -93,7 +93,7 @@ func (c *CalDAV) Name() string { return c.url.String() }
 // Busy asks the server for the events of the window (RFC 4791 §7.8) and parses them like the events of a file.
 func (c *CalDAV) Busy(ctx context.Context, window Interval, owner *time.Location) (busy []Interval, problems []Problem, err error) {
 	defer func() {
-		if p := recover(); p != nil { // see decode
+		if p := recover(); p != nil { // the library panics on some malformed lines
 			err = errors.New("read calendar: the server sent a malformed line")
 		}
 	}()

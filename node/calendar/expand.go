@@ -22,7 +22,7 @@ func (d calendarData) busy(ctx context.Context, window Interval) ([]Interval, []
 	for _, i := range d.blocked {
 		add(i)
 	}
-	masters, changes := d.splitOverrides()
+	masters, overridesOf := d.splitOverrides()
 	budget := maxCount // recurrences that may still be computed
 	for _, e := range masters {
 		if e.free {
@@ -31,8 +31,8 @@ func (d calendarData) busy(ctx context.Context, window Interval) ([]Interval, []
 		if err := ctx.Err(); err != nil {
 			return nil, nil, err
 		}
-		changed := cmp.Or(changes[e.uid], &overrides{})
-		moved, longest := changed.maxChange(e.start.zone)
+		replacing := cmp.Or(overridesOf[e.uid], &overrides{})
+		moved, longest := replacing.maxChange(e.start.zone)
 		starts, err := e.starts(window, max(longest, e.length.estimate()), &budget)
 		if err != nil {
 			problems = append(problems, Problem{UID: e.uid, Text: err.Error() + "; all the time counts as busy"})
@@ -48,10 +48,10 @@ func (d calendarData) busy(ctx context.Context, window Interval) ([]Interval, []
 		}
 		for _, start := range starts {
 			instant := start.instant()
-			if excluded[instant.Unix()] || excludedDays[start.wall.Truncate(24*time.Hour).Unix()] || changed.replaces(instant) {
+			if excluded[instant.Unix()] || excludedDays[start.wall.Truncate(24*time.Hour).Unix()] || replacing.replaces(instant) {
 				continue
 			}
-			if o := changed.findFollowing(instant); o == nil {
+			if o := replacing.findFollowing(instant); o == nil {
 				add(e.length.from(start))
 			} else if !o.free {
 				add(o.length.from(o.shiftStart(start)))
@@ -62,8 +62,8 @@ func (d calendarData) busy(ctx context.Context, window Interval) ([]Interval, []
 			add(window)
 		}
 	}
-	for _, changed := range changes {
-		for _, o := range changed.all {
+	for _, replacing := range overridesOf {
+		for _, o := range replacing.all {
 			if !o.free {
 				add(o.length.from(o.start))
 			}
@@ -72,17 +72,17 @@ func (d calendarData) busy(ctx context.Context, window Interval) ([]Interval, []
 	return out, problems, nil
 }
 
-// splitOverrides separates the events from their overrides, which replace recurrences, and keeps only the newest
-// version of each (RFC 5545 §3.8.7.4).
-func (d calendarData) splitOverrides() (masters []event, changed map[string]*overrides) {
+// splitOverrides separates the master events from their overrides, which replace recurrences, and keeps only the newest
+// version of each (RFC 5545 §3.8.7.4). The key of overridesOf is the UID of the master.
+func (d calendarData) splitOverrides() (masters []event, overridesOf map[string]*overrides) {
 	newest := make(map[string]int)
-	changed = make(map[string]*overrides)
+	overridesOf = make(map[string]*overrides)
 	for _, e := range d.events {
 		if e.id != nil {
-			if changed[e.uid] == nil {
-				changed[e.uid] = &overrides{byInstant: make(map[int64]int)}
+			if overridesOf[e.uid] == nil {
+				overridesOf[e.uid] = &overrides{byInstant: make(map[int64]int)}
 			}
-			changed[e.uid].add(e)
+			overridesOf[e.uid].add(e)
 			continue
 		}
 		i, seen := newest[e.uid]
@@ -94,10 +94,10 @@ func (d calendarData) splitOverrides() (masters []event, changed map[string]*ove
 			masters[i] = e
 		}
 	}
-	for _, o := range changed {
+	for _, o := range overridesOf {
 		o.sortFollowing()
 	}
-	return masters, changed
+	return masters, overridesOf
 }
 
 // overrides are the events that replace recurrences of one event, at most one for each recurrence. A stranger may have

@@ -77,7 +77,7 @@ func (h Hours) within(window Interval, zone *time.Location) []Interval {
 	var out []Interval
 	from := window.Start.In(zone)
 	for day := 0; ; day++ {
-		date := time.Date(from.Year(), from.Month(), from.Day()+day, 0, 0, 0, 0, time.UTC) // a zone may skip midnight
+		date := time.Date(from.Year(), from.Month(), from.Day()+day, 0, 0, 0, 0, time.UTC) // in UTC, because midnight may not exist in zone
 		instant := func(minute int) time.Time {
 			return time.Date(date.Year(), date.Month(), date.Day(), 0, minute, 0, 0, zone)
 		}

@@ -80,9 +80,9 @@ func (p *Planner) Look(ctx context.Context, now time.Time) (View, error) {
 	return p.look(ctx, "", Interval{}, now)
 }
 
-// look is [Planner.Look] for one event. The time own, at which the sources list the event, counts as free, and so does
-// a time that is promised for the event. Each source lists own at most once.
-func (p *Planner) look(ctx context.Context, uid string, own Interval, now time.Time) (View, error) {
+// look is [Planner.Look] for one event. The time for which the event was agreed before counts as free, and so does a time
+// that is promised for it. look ignores at most one entry of each source with the agreed time.
+func (p *Planner) look(ctx context.Context, uid string, agreed Interval, now time.Time) (View, error) {
 	ctx, cancel := context.WithTimeout(ctx, p.cfg.Patience)
 	defer cancel()
 	v := View{Problems: []Problem{}, planner: p, now: now}
@@ -92,7 +92,7 @@ func (p *Planner) look(ctx context.Context, uid string, own Interval, now time.T
 		if err != nil {
 			return View{}, err
 		}
-		if i := slices.IndexFunc(busy, func(b Interval) bool { return b.Start.Equal(own.Start) && b.End.Equal(own.End) }); i >= 0 {
+		if i := slices.IndexFunc(busy, func(b Interval) bool { return b.Start.Equal(agreed.Start) && b.End.Equal(agreed.End) }); i >= 0 {
 			busy = slices.Delete(busy, i, i+1)
 		}
 		v.busy = append(v.busy, busy...)
@@ -211,7 +211,7 @@ func (p *Planner) Reserve(uid string, i Interval, now time.Time) bool {
 	return true
 }
 
-// OnCommit ends the promises for events that a committed unit cancels. It is an observer for
+// OnCommit ends the promises for events that the committed changes cancel. It is an observer for
 // [store.Observed.OnCommit].
 func (p *Planner) OnCommit(changes []store.Change) {
 	p.mu.Lock()

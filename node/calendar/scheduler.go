@@ -21,14 +21,14 @@ type Limits struct {
 	Strangers   bool          // also agree with senders that the owner has not admitted permanently
 	MaxDuration time.Duration // length of the longest event to agree to; zero: 1 h
 	PerDay      int           // largest number of events to agree to on one day; zero: 4
-	Rounds      int           // number of our counters in one conversation before the owner is asked; zero: 3
+	Rounds      int           // number of our counteroffers in one conversation before the owner is asked; zero: 3
 }
 
 const (
 	defaultMaxDuration = time.Hour
 	defaultPerDay      = 4
 	defaultRounds      = 3
-	offersPerCounter   = 3 // times in one counter
+	offersPerCounter   = 3 // times in one counteroffer
 )
 
 // Scheduler answers mesh.schedule for the owner. It is safe for concurrent use.
@@ -45,7 +45,7 @@ type Question struct {
 	Offered  *conversations.Terms
 	Accepted *conversations.Terms
 	Known    bool // the owner has permanently admitted the sender
-	Rounds   int  // counters that we already sent in this conversation
+	Rounds   int  // counteroffers that we already sent in this conversation
 	Approved bool // the owner was asked and approved
 }
 
@@ -119,12 +119,12 @@ func (s *Scheduler) answerOffer(ctx context.Context, q Question, now time.Time) 
 // look returns the view for a question about an event. The time for which the event was agreed before counts as free,
 // because a new agreement moves the event.
 func (s *Scheduler) look(ctx context.Context, uid string, now time.Time) (View, error) {
-	agreed, err := s.Book.find(ctx, uid, now)
+	entry, err := s.Book.find(ctx, uid, now)
 	if err != nil {
 		return View{}, err
 	}
-	own := Interval{agreed.Event.Start, agreed.Event.Start.Add(agreed.Event.Duration)}
-	return s.Planner.look(ctx, uid, own, now)
+	agreed := Interval{entry.Event.Start, entry.Event.Start.Add(entry.Event.Duration)}
+	return s.Planner.look(ctx, uid, agreed, now)
 }
 
 // counter offers free times, or declines if no time is free. After too many rounds it holds the message for the owner.
