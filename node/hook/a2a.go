@@ -203,9 +203,9 @@ func (h *A2A) call(ctx context.Context, method string, params wire.Value) (messa
 // lostFault returns the fault of a call without an answer. A request for the state of a task may be repeated. A message
 // may be sent again only if no connection was made: otherwise the agent may already work on it.
 func lostFault(method string, err error) Fault {
-	dial, isOp := errors.AsType[*net.OpError](err)
+	op, isOp := errors.AsType[*net.OpError](err)
 	_, isDNS := errors.AsType[*net.DNSError](err)
-	if method == message.GetTask || isDNS || isOp && dial.Op == "dial" {
+	if method == message.GetTask || isDNS || isOp && op.Op == "dial" {
 		return Unreachable
 	}
 	return Crashed
@@ -237,8 +237,9 @@ var failureTexts = []string{"⚠️ Agent couldn't generate a response"}
 
 // readRemote converts the agent's task or message to an answer. The text of a failure is for the owner only.
 func readRemote(r message.Remote, intent wire.Intent) (Answer, error) {
+	// For this intent, the agent's text is the member "answer". Without it, the agent knows the mesh and wrote a payload.
 	_, body := r.Payload(wire.RequestInfo)
-	if _, isText := body.Get("answer"); !isText { // the agent knows the mesh and wrote a payload
+	if _, isText := body.Get("answer"); !isText {
 		payload, err := conversations.CheckOwn(intent, body)
 		return Answer{Payload: &payload}, err
 	}
@@ -255,7 +256,7 @@ func readRemote(r message.Remote, intent wire.Intent) (Answer, error) {
 	if err != nil {
 		return Answer{}, err
 	}
-	if a, ok := readJSONAnswer(text, intent); ok && len(result.Artifacts) <= 1 {
+	if a, ok := readJSONAnswer(text, intent); ok && len(result.Artifacts) <= 1 { // the text of several artifacts is not one object
 		return a, nil
 	}
 	if r.State == a2a.TaskStateCompleted {

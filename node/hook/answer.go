@@ -118,7 +118,7 @@ func (r *answerReader) finish() (Answer, error) {
 		if o.result.Task != nil {
 			return Answer{Async: true}, nil
 		}
-		r.result.Task = nil // the artifacts or the message after it complete the task
+		r.result.Task = nil // the artifacts or the payload after it complete the task
 	}
 	payload, err := r.result.payload(r.intent, o.payload)
 	if err != nil {

@@ -20,7 +20,7 @@ import (
 	"github.com/agentmesh/agentmesh/store"
 )
 
-// Handler is the agent behind the node, as a route reaches it: [Exec], [Webhook], [OpenClaw], [A2A], [Calendar].
+// Handler is the agent behind the node: [Exec], [Webhook], [OpenClaw], [A2A], [Calendar].
 //
 // Handle must return when ctx ends. It may be called more than once for a message; Call.Attempt counts the calls
 // (AM-75). If its error is an *[Error] with the fault [Unreachable], the node tries again. After any other error, the
@@ -100,7 +100,7 @@ const maxStderr = 2 << 10
 
 // newProgramError returns the failure of a program, with its exit status and the end of its standard error.
 func newProgramError(fault Fault, name string, cause error, stderr string) error {
-	e := newError(faultOf(cause, fault), name, cause).(*Error)
+	e := newError(faultOf(cause, fault), name, cause)
 	e.Stderr = lastStderr(stderr)
 	if exit, ok := errors.AsType[*exec.ExitError](cause); ok {
 		e.Exit = max(0, exit.ExitCode())
@@ -145,7 +145,7 @@ func (e *Error) Error() string { return fmt.Sprintf("hook %s: %s: %v", e.Route, 
 func (e *Error) Unwrap() error { return e.cause }
 
 // newError returns the failure of a handler. The fault becomes Timeout if the context of the call has ended.
-func newError(fault Fault, route string, cause error) error {
+func newError(fault Fault, route string, cause error) *Error {
 	// A connection attempt that times out is a context.DeadlineExceeded too. It is not a Timeout of the handler,
 	// because it ends long before the context does.
 	op, ok := errors.AsType[*net.OpError](cause)

@@ -38,7 +38,7 @@ type OpenClaw struct {
 
 var _ Handler = OpenClaw{}
 
-// IsAsync implements the rule of [IsAsync]: the gateway's hook returns no result.
+// IsAsync makes the function [IsAsync] return true: the gateway's hook returns no result.
 func (h OpenClaw) IsAsync() bool { return true }
 
 // Handle starts one run of the agent. A repeat has the same Idempotency-Key.

@@ -82,6 +82,7 @@ func (h poster) post(ctx context.Context, body []byte) (status int, output []byt
 	temporary := false
 	for attempt := 1; ; attempt++ {
 		status, output, err = h.postOnce(ctx, body)
+		// With a status, err is from a stream that broke off.
 		temporary = err != nil && status == 0 && ctx.Err() == nil && !errors.Is(err, client.ErrAnswerTooLarge)
 		if err == nil {
 			if status >= 200 && status < 300 {
