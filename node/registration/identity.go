@@ -18,7 +18,7 @@ import (
 // node kept it when it rotated the key from which the id is derived.
 type nodeID struct {
 	AgentID  wire.AgentID `json:"agent_id"`
-	KeyChain string       `json:"key_chain,omitempty"` // as the last rotation stored it; see [Registrar.chainAtStart]
+	KeyChain string       `json:"key_chain,omitempty"` // proofs that lead from the key in the id to the node's key; see [Registrar.chainAtStart]
 }
 
 // adopt stores an id that a directory assigned and makes it the node's id, before anything is signed with it.
@@ -42,7 +42,7 @@ func (r *Registrar) setID(id nodeID) error {
 	if err := r.setIdentity(old.Key, tree); err != nil {
 		return err
 	}
-	card := r.identity.Load().Card.Tree
+	card := r.identity.Load().Card.Tree // chainAtStart needs the new id in r.identity
 	return r.setIdentity(old.Key, withKeyChain(card, r.chainAtStart(id.KeyChain, time.Now())))
 }
 

@@ -320,8 +320,8 @@ func (r *Registrar) update(ctx context.Context, p *registration, how visitMode) 
 func (r *Registrar) recordVisit(s *registrationState, err error) (next time.Time) {
 	now := time.Now()
 	next = now.Add(client.Jitter(checkEvery))
-	if until := s.RenewAt; s.AgentID != "" && until.Before(next) {
-		next = until
+	if s.AgentID != "" && s.RenewAt.Before(next) {
+		next = s.RenewAt
 	}
 	s.Error, s.Hint, s.Refused = "", "", false
 	if err == nil {
