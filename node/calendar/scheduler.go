@@ -44,7 +44,7 @@ type Question struct {
 	Event    string // the [UID] of the event of this conversation
 	Offered  *conversations.Terms
 	Accepted *conversations.Terms
-	Known    bool // the owner has permanently admitted the sender
+	Known    bool // the owner has permanently admitted the sender, or began this conversation
 	Rounds   int  // counteroffers that we already sent in this conversation
 	Approved bool // the owner was asked and approved
 }
