@@ -83,7 +83,8 @@ type Config struct {
 	// Site is shown on the public pages, with Version.
 	Site    site.Operator
 	Version string
-	// Referrals are the ARD base URLs of other registries that a search recommends (DISC-3).
+	// Referrals are the base URLs of other registries of ARD (Agentic Resource Discovery), which a search recommends
+	// (DISC-3).
 	Referrals []string
 	// CountReader is called for each request for the change feed, with the client's address and User-Agent; may be nil.
 	CountReader func(client netip.Addr, agent string)
@@ -111,7 +112,7 @@ type Quotas = admission.Quotas
 
 const (
 	lifetime    = 30 * 24 * time.Hour  // of a registration, unless Config.Lifetime is set (AM-55)
-	maxLifetime = 365 * 24 * time.Hour // of a mirrored card, whatever its source says
+	maxLifetime = 365 * 24 * time.Hour // of a mirrored card, whatever the mirrored directory says
 	reservation = 30 * 24 * time.Hour  // of the id of an expired or withdrawn card (AM-55)
 
 	cachedKeys  = 1024

@@ -114,7 +114,7 @@ func (r *Registry) describeChange(ctx context.Context, line store.CardChange, no
 	switch {
 	case err != nil && !errors.Is(err, store.ErrNotFound):
 		return wire.Change{}, 0, err
-	case err == nil && card.Live(now):
+	case err == nil && card.Live(now): // handled below
 	case line.Withdrawn || card.Withdrawn:
 		c, err = r.tombstone(ctx, c, wire.ChangeWithdrawn, now)
 		return c, 0, err

@@ -91,8 +91,8 @@ func (r *Registry) showSearch(c echo.Context, count int) error {
 	ctx, params := c.Request().Context(), c.QueryParams()
 	p := searchPage{Title: "Find an agent", Site: r.templates.site, Mode: r.cfg.Mode, Mirror: r.cfg.ReadOnly, Count: count, Form: newSearchForm(params)}
 	kept := url.Values{}
-	for name, values := range params {
-		if values = slices.DeleteFunc(slices.Clone(values), func(s string) bool { return s == "" }); name != "cursor" && len(values) > 0 && slices.Contains(queryNames, name) {
+	for _, name := range queryNames {
+		if values := slices.DeleteFunc(slices.Clone(params[name]), func(s string) bool { return s == "" }); len(values) > 0 {
 			kept[name] = values
 		}
 	}

@@ -111,7 +111,7 @@ func (g *registration) try(ctx context.Context) (wire.Registered, error) {
 	put := store.PutCard{Card: row, IfRev: store.Absent, Records: append(charge, invite...), Now: g.now}
 	r.gate.AddQuotas(&put)
 	result, err := r.put(ctx, put, g.c, m, "registered")
-	if taken && (errors.Is(err, store.ErrConflict) || errors.Is(err, store.ErrReserved)) {
+	if taken && (errors.Is(err, store.ErrConflict) || errors.Is(err, store.ErrReserved)) { // another owner has the id
 		return wire.Registered{}, wire.ErrIDTaken
 	}
 	return result, err
@@ -163,7 +163,7 @@ func (r *Registry) put(ctx context.Context, put store.PutCard, c submission.Cand
 func newRow(c submission.Candidate, owner [32]byte, m listing.Meta, life time.Duration, now time.Time) store.Card {
 	terms, host := searchTerms(c.Card), c.Host
 	if c.Mailbox {
-		terms, host = append(terms, mailbox.CardTerm(owner)), ""
+		terms, host = append(terms, mailbox.CardTerm(owner)), "" // mailboxes are not counted by host
 	}
 	expires := now.Add(life)
 	return store.Card{

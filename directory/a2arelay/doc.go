@@ -76,7 +76,7 @@ func New(cfg Config) *Service {
 	return &Service{cfg: cfg, origin: strings.TrimSuffix(cfg.BaseURL, "/v1")}
 }
 
-// Mount adds the A2A routes for callers, and two routes for the agents.
+// Mount adds the A2A routes for callers and, behind guard, two routes for the agents.
 func (s *Service) Mount(e *echo.Echo, guard echo.MiddlewareFunc) {
 	e.POST(pathPrefix+":id", s.serveRPC)
 	for _, method := range []string{"GET", "POST", "DELETE"} {
@@ -110,7 +110,7 @@ type caller struct {
 
 func (c caller) sources() []wire.AgentID { return append([]wire.AgentID{c.source}, c.networks...) }
 
-// Call is what an agent gets from its mailbox.
+// Call is an A2A call as the agent gets it from its mailbox.
 type Call struct {
 	Method      string     `json:"method"` // SendMessage or CancelTask
 	Params      wire.Value `json:"params"`

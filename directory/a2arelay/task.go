@@ -28,7 +28,7 @@ type taskRow struct {
 	ID            string       `json:"id"`
 	Agent         wire.AgentID `json:"agent"`
 	Token         string       `json:"token,omitempty"` // of the caller
-	Source        wire.AgentID `json:"source"`          // as in caller
+	Source        wire.AgentID `json:"source"`          // HMAC of the caller's address
 	Context       string       `json:"context"`
 	Remote        string       `json:"remote,omitempty"` // the id of the task at the agent; "" until the agent took the message
 	Created       time.Time    `json:"created_at"`
@@ -40,7 +40,7 @@ type taskRow struct {
 	Size          int          `json:"size,omitempty"`   // of the body in bytes
 
 	Messages map[string]string `json:"messages,omitempty"` // digests of the caller's messages, by message id
-	Networks []wire.AgentID    `json:"networks,omitempty"` // as in caller
+	Networks []wire.AgentID    `json:"networks,omitempty"` // HMACs of the networks around Source
 
 	Task   wire.Value      `json:"-"`              // the body as the caller sees it; decodeTask does not set it
 	Inline json.RawMessage `json:"task,omitempty"` // the body, in a row of an older version
@@ -168,10 +168,10 @@ func (s *Service) recount(ctx context.Context, id string) error {
 	return nil
 }
 
-// admit counts a task that is about to be stored. If the task does not fit, it removes ended tasks of the agent: first
-// the oldest of the same source, then the oldest of others if the source has not used up its share. It keeps a canceled
-// task until the agent has reported that the task ended. A refusal is a *[wire.Error]; other errors come from the
-// store.
+// admit counts a task that is about to be stored. If the agent has no room for it, admit removes ended tasks of the
+// agent: first the oldest of the same source, then the oldest of others if the source has not used up its share. It
+// keeps a canceled task until the agent has reported that the task ended. A refusal is a *[wire.Error]; other errors
+// come from the store.
 func (s *Service) admit(ctx context.Context, t *taskRow, size int) error {
 	now := time.Now()
 	if err := s.loadCounts(ctx, now); err != nil {

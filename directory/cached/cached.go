@@ -82,7 +82,7 @@ func (d Document) Respond(c echo.Context, control string) error {
 	return RespondBody(c, data)
 }
 
-// minCompressed is the size from which compression pays. A smaller response fits into one packet.
+// minCompressed is the smallest size that is compressed. A smaller response fits into one packet anyway.
 const minCompressed = 1400
 
 // acceptsGzip reports whether the client accepts gzip, by name or, if it does not name gzip, as "*".

@@ -84,8 +84,8 @@ func (s *Service) agentEntry(card wire.Value, proven wire.Verification) Entry {
 		Metadata:      map[string]string{"agent_id": id},
 		TrustManifest: &TrustManifest{Identity: s.cfg.BaseURL + "/agents/" + id, IdentityType: "https"},
 	}
-	if at := A2ACard(card); at != "" {
-		e.Type, e.URL = TypeA2A, at
+	if cardURL := A2ACard(card); cardURL != "" {
+		e.Type, e.URL = TypeA2A, cardURL
 	}
 	for i, at := range []*time.Time{proven.Key, proven.Endpoint, proven.Alive} { // in the order of attestations
 		if at != nil {

@@ -42,8 +42,8 @@ type Mail struct {
 	Call    bool                `json:"call,omitempty"` // an A2A call (package a2arelay), not a message
 	Created time.Time           `json:"created_at"`
 
-	// Networks are the networks of the caller's address, narrowest first, at most maxNetworks; only a call has them. Each
-	// may use twice as much of the mailbox as the next narrower one (AM-42).
+	// Networks are the networks of the caller's address, narrowest first, at most maxNetworks; only a call has them.
+	// Each may use twice as much of the mailbox as the next narrower one (AM-42).
 	Networks []wire.AgentID `json:"networks,omitempty"`
 }
 
@@ -110,8 +110,8 @@ func (u Usage) with(m counted) Usage    { return Usage{u.N + 1, u.Size + int(m.s
 func (u Usage) without(m counted) Usage { return Usage{u.N - 1, u.Size - int(m.size)} }
 func (u Usage) exceeds(max Usage) bool  { return u.N > max.N || u.Size > max.Size }
 
-// share is the part of a mailbox that a sender or a network uses. from is "" for all senders without a card together,
-// and anyCaller for all calls together.
+// share identifies the part of a mailbox that a sender or a network uses. from is "" for all senders without a card
+// together, and anyCaller for all calls together.
 type share struct{ box, from agent }
 
 // mailboxLimit returns how much a mailbox may hold while all mailboxes hold total. Zero means that the directory is

@@ -122,7 +122,8 @@ func (p *Prober) walk(ctx context.Context) {
 	}
 }
 
-// Add queues a card for a probe. It skips mailboxes here: their proof is the agent's relay connection (AM-66).
+// Add queues a card for a probe, unless another process probes. It skips mailboxes in this directory: their proof is
+// the agent's relay connection (AM-66).
 func (p *Prober) Add(card wire.Card) {
 	if p.cfg.HTTP == nil || p.cfg.IsMailbox(card) || p.cfg.IsElsewhere() {
 		return

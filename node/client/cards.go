@@ -182,7 +182,7 @@ func (c *Cards) getChecked(ctx context.Context, id wire.AgentID, origin *Origin,
 }
 
 // get returns the peer from the cache, from a look-up in flight, or from a new look-up. origin is the origin of the
-// message that named the agent as its sender; nil if our owner asks.
+// message that named the agent as its sender. It is nil if our owner asks; then get ignores cached failures.
 func (c *Cards) get(ctx context.Context, id wire.AgentID, origin *Origin, now time.Time) (Peer, error) {
 	if !id.Valid() {
 		return Peer{}, ErrUnknownAgent

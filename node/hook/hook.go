@@ -58,7 +58,7 @@ func (c Call) event() (kind, id string) {
 	return "message.received", string(c.Message.ID)
 }
 
-// Sender describes the author of a message and the owner's rule about it.
+// Sender describes the author of a message and the owner's rule about the author.
 type Sender struct {
 	AgentID  wire.AgentID
 	Name     string // from its card: untrusted text
