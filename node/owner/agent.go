@@ -12,30 +12,29 @@ import (
 	"github.com/agentmesh/agentmesh/store"
 )
 
-// MountAgent adds operations to the routes of the agent's door, which has fewer rights than the owner's. An operation
-// that is for the owner alone answers with [httpapi.ErrOwnerDecides] there.
+// MountAgent adds operations to the routes for the owner's agent, which has fewer rights than the owner. To the agent,
+// an operation that is for the owner alone answers with [httpapi.ErrOwnerDecides].
 func MountAgent(g *echo.Group, operations ...Operation) {
 	refuse := func(echo.Context) error { return httpapi.ErrOwnerDecides }
 	for _, op := range operations {
 		switch {
 		case op.Right != Read && op.Right != Send:
 			op.Handle = refuse
-		case op.agent != nil:
-			op.Handle = op.agent
+		case op.handleAgent != nil:
+			op.Handle = op.handleAgent
 		}
 		Mount(g, op)
 	}
 }
 
-// agentNode is a node as the owner's agent sees it. It shows no message that the owner has not released, because such
-// a message could contain instructions to the agent. The node sends no message of the agent into a conversation with
-// an unreleased message, because an answer would release that message.
+// agentNode is a node as the owner's agent sees it. It shows no message that still waits for the owner, or that the
+// owner never released, because such a message could contain instructions to the agent.
 type agentNode struct{ Node }
 
 // ListPeers implements [Peers]. It leaves out what peers call themselves, because a name, too, can contain
 // instructions.
-func (n agentNode) ListPeers(ctx context.Context, only string) ([]Peer, error) {
-	peers, err := n.Node.ListPeers(ctx, only)
+func (n agentNode) ListPeers(ctx context.Context, onlyID string) ([]Peer, error) {
+	peers, err := n.Node.ListPeers(ctx, onlyID)
 	for i := range peers {
 		peers[i].Name = ""
 	}
@@ -44,7 +43,8 @@ func (n agentNode) ListPeers(ctx context.Context, only string) ([]Peer, error) {
 
 var withheld = json.RawMessage(`{"withheld":"the owner has not released this message"}`)
 
-// hides reports whether the owner has not released the message of an item.
+// hides reports whether the owner has not released the message of an item, or whether that is unknown because the
+// question to the owner (item.Ask) is no longer stored.
 func (n agentNode) hides(ctx context.Context, item Item) (bool, error) {
 	if item.Ask == "" || !slices.Contains([]ItemState{ItemHeld, ItemRejected, ItemWithdrawn, ItemExpired}, item.State) {
 		return false, nil

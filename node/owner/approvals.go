@@ -98,7 +98,7 @@ func (a Approval) ShowTitle() string {
 type Decision struct {
 	Choice acl.Choice `json:"choice"`
 	Hash   string     `json:"hash"`
-	By     string     `json:"by"`             // the door, see [Door]; empty: the door of the request
+	By     string     `json:"by"`             // through which interface the owner decided; empty: see [Door]
 	Text   string     `json:"text,omitempty"` // the answer to a question of the agent
 	// WaitSeconds is how long to wait for the result if the decision releases a message of ours.
 	WaitSeconds int `json:"wait_seconds,omitempty"`
@@ -152,7 +152,7 @@ func approvalOperations(n Approvals) []Operation {
 			return n.FindApproval(c.Request().Context(), c.Param("id"))
 		}),
 		DecideApproval.Serve(func(c echo.Context, in Decision) (Decided, error) {
-			wait, err := waitFor(c, in.WaitSeconds)
+			wait, err := parseWait(c, in.WaitSeconds)
 			if err != nil {
 				return Decided{}, err
 			}

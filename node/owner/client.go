@@ -18,16 +18,17 @@ import (
 // maxAnswer bounds an answer that is read as a whole. The caller reads a stream itself.
 const maxAnswer = 64 << 20
 
-// ErrNotServed means that the process does not have the operation, because a role or a bridge is missing.
+// ErrNotServed means that the running process does not have the operation, for example because a bridge is not
+// configured.
 var ErrNotServed = errors.New("the running agentmesh does not serve this")
 
 // ErrNoAnswer means that the process cannot be reached, or that the answer is not from the owner API.
 var ErrNoAnswer = errors.New("call to the owner API failed")
 
-// Client calls the owner API. An empty Door means "api".
+// Client calls the owner API.
 type Client struct {
 	HTTP *http.Client // connects to the socket of a process, or to handlers in this process
-	Door string
+	Door string       // the name of the calling interface, see [httpapi.DoorHeader]; "" means "api"
 }
 
 // Call is a request to the owner API. Out is the type of the answer.

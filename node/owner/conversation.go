@@ -19,7 +19,7 @@ type Conversation struct {
 	ID   string `json:"conversation_id"`
 	Peer string `json:"peer"`
 	PeerNames
-	Principal string              `json:"principal,omitempty"` // if it is not the peer
+	Principal string              `json:"principal,omitempty"` // the party to which the owner's rules apply, if not the peer
 	State     conversations.State `json:"state"`
 	Rejected  bool                `json:"rejected,omitempty"`
 	Mine      bool                `json:"opened_by_us"`
@@ -41,8 +41,8 @@ type Conversation struct {
 type Proposal struct {
 	conversations.Terms
 	By       conversations.Side `json:"by"`
-	Accepted conversations.Side `json:"accepted_by,omitempty"`   // the side whose accept does not count yet
-	Selected string             `json:"selected_time,omitempty"` // the time that this accept selects, if several are offered
+	Accepted conversations.Side `json:"accepted_by,omitempty"`   // the side that accepted, until the other side answers
+	Selected string             `json:"selected_time,omitempty"` // the time that side selected, if several are offered
 }
 
 // NewProposal returns the current proposal of a conversation, or nil if it has no proposal or the proposal is agreed.
@@ -114,7 +114,7 @@ type Close struct {
 // Conversations are the conversations of a node. An id may be a unique prefix; peer may be empty.
 type Conversations interface {
 	ListConversations(ctx context.Context, q Query) (ConversationList, error)
-	// ReadTranscript returns the page of a transcript that begins after the entry with the number after.
+	// ReadTranscript returns a page of a transcript: the entries whose numbers are greater than after.
 	ReadTranscript(ctx context.Context, id, peer string, after uint64) (Transcript, error)
 	// OpenExport finds a conversation and returns a function that writes it as a self-verifying file. If openSealed is
 	// true, the file also has the decrypted payloads of sealed messages, and the keys that prove them.
@@ -164,7 +164,7 @@ func conversationOperations(n Conversations) []Operation {
 			if in.Status != "completed" && in.Status != "failed" {
 				return Sent{}, Fault(http.StatusBadRequest, "status must be completed or failed", "")
 			}
-			wait, err := waitFor(c, in.WaitSeconds)
+			wait, err := parseWait(c, in.WaitSeconds)
 			if err != nil {
 				return Sent{}, err
 			}

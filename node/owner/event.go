@@ -43,7 +43,7 @@ type Event struct {
 	State        string `json:"state,omitempty"`
 	Peer         string `json:"peer,omitempty"`
 	Conversation string `json:"conversation_id,omitempty"`
-	Foreign      bool   `json:"-"` // the inbox item may be of a foreign peer; false: it certainly is not
+	Foreign      bool   `json:"-"` // of an inbox item: its sender may be a foreign peer
 }
 
 // EventStream is the stream of events for one reader.
@@ -89,21 +89,21 @@ func streamEvents(c echo.Context, n Events) error {
 	if last == "" {
 		last = c.QueryParam("last")
 	}
-	from, err := n.FollowEvents(last)
+	stream, err := n.FollowEvents(last)
 	if err != nil {
 		return err
 	}
-	defer from.Stop()
-	s := eventWriter{EventStream: httpapi.NewEventStream(c), name: from.Name, wanted: wanted}
-	if !from.Complete {
-		from.Missed = []Event{{Topic: TopicReset}}
+	defer stream.Stop()
+	w := eventWriter{EventStream: httpapi.NewEventStream(c), name: stream.Name, wanted: wanted}
+	if !stream.Complete {
+		stream.Missed = []Event{{Topic: TopicReset}}
 	}
-	err = s.Retry(streamRetry)
+	err = w.Retry(streamRetry)
 	if err == nil {
-		err = s.send(from.Missed...)
+		err = w.send(stream.Missed...)
 	}
 	if err == nil {
-		httpapi.Follow(s.EventStream, from.Events, func(ev Event) error { return s.send(ev) })
+		httpapi.Follow(w.EventStream, stream.Events, func(ev Event) error { return w.send(ev) })
 	}
 	return nil // the reader is gone
 }
@@ -130,10 +130,10 @@ type eventWriter struct {
 }
 
 // send sends those of the events that the reader wants.
-func (s eventWriter) send(list ...Event) error {
+func (w eventWriter) send(list ...Event) error {
 	var out []httpapi.StreamEvent
 	for _, ev := range list {
-		if ev.Topic != TopicReset && len(s.wanted) > 0 && !slices.Contains(s.wanted, ev.Topic) {
+		if ev.Topic != TopicReset && len(w.wanted) > 0 && !slices.Contains(w.wanted, ev.Topic) {
 			continue
 		}
 		data, err := json.Marshal(ev) // one line
@@ -142,9 +142,9 @@ func (s eventWriter) send(list ...Event) error {
 		}
 		e := httpapi.StreamEvent{Name: string(ev.Topic), Data: string(data)}
 		if ev.Seq > 0 {
-			e.ID = s.name(ev)
+			e.ID = w.name(ev)
 		}
 		out = append(out, e)
 	}
-	return s.Send(out...)
+	return w.Send(out...)
 }

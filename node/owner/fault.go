@@ -61,9 +61,9 @@ func Author(door string) string {
 	return "owner"
 }
 
-// doorOf returns by, the door that the body of a request names, or else the door that its header names.
-func doorOf(c echo.Context, by string) string {
-	for _, name := range []string{by, c.Request().Header.Get(httpapi.DoorHeader)} {
+// doorOf is [Door] for a request whose body may also name the door: bodyName, which takes precedence over the header.
+func doorOf(c echo.Context, bodyName string) string {
+	for _, name := range []string{bodyName, c.Request().Header.Get(httpapi.DoorHeader)} {
 		if doorForm.MatchString(name) {
 			return name
 		}

@@ -51,7 +51,7 @@ type Item struct {
 	Peer         wire.AgentID        `json:"peer"`
 	PeerName     string              `json:"peer_name,omitempty"`  // what the peer calls itself: untrusted
 	PeerAlias    string              `json:"peer_alias,omitempty"` // the owner's name for the peer
-	Principal    string              `json:"principal,omitempty"`  // if it is not the peer
+	Principal    string              `json:"principal,omitempty"`  // the party to which the owner's rules apply, if not the peer
 	Address      string              `json:"address,omitempty"`    // of a foreign peer
 	Conversation wire.ConversationID `json:"conversation_id"`
 	MessageID    wire.MessageID      `json:"message_id"`
@@ -78,8 +78,8 @@ type Item struct {
 
 	Cancels        string    `json:"cancels,omitempty"`      // UID of the agreed event that it cancels
 	ConfirmsAccept bool      `json:"takes_accept,omitempty"` // this item is the peer's answer that makes our accept count
-	Woken          time.Time `json:"woken,omitzero"`         // when an agent that answers later was woken
-	Reminded       time.Time `json:"reminded,omitzero"`      // when it was woken a second time
+	Woken          time.Time `json:"woken,omitzero"`         // when the hook woke an agent that answers later
+	Reminded       time.Time `json:"reminded,omitzero"`      // when that agent was woken a second time
 
 	Digest  string    `json:"digest"` // hex SHA-256 of the canonical bytes
 	Expires time.Time `json:"expires"`
@@ -90,9 +90,9 @@ const NeedsOwner = "needs-owner"
 
 // NeedsOwner reports whether the item waits for a person: its hook failed, or it is new and is more than a receipt, the
 // end of a matter, or a message that asks for nothing. A new item always waits for a person if it has a note, cancels
-// an agreed event, or has a custom intent and is not a reply. If agrees is true and the item is an accept, it asks for
-// nothing.
-func (i Item) NeedsOwner(agrees bool) bool {
+// an agreed event, or has a custom intent and is not a reply. An accept asks for nothing if plainAccept is true, that
+// is, if it leaves nothing for the owner to clarify.
+func (i Item) NeedsOwner(plainAccept bool) bool {
 	if i.State != ItemNew || i.Note != "" || i.Cancels != "" {
 		return i.State == ItemNew || i.State == ItemFailed
 	}
@@ -105,7 +105,7 @@ func (i Item) NeedsOwner(agrees bool) bool {
 	case wire.ActionReceived, wire.ActionPending, wire.ActionClose, "decline", "reject", "withdraw", "cancel":
 		return false
 	case "accept":
-		return !agrees
+		return !plainAccept
 	case "propose", "counter", "ask", "request_human":
 		return true
 	}
@@ -114,7 +114,8 @@ func (i Item) NeedsOwner(agrees bool) bool {
 	return wants.Kind() == wire.True || !isReply && wants.Kind() != wire.False
 }
 
-// showAt returns the item as a door shows it: the agent's door does not show how a hook failed.
+// showAt returns the item for a request that came through a door, see [Door]. Only the owner, not the owner's agent,
+// sees how a hook failed.
 func (i Item) showAt(door string) Item {
 	if door == httpapi.DoorOfAgent {
 		i.Failure = nil

@@ -7,8 +7,8 @@ import (
 	"github.com/agentmesh/agentmesh/node/wire"
 )
 
-// Refusal is a refused message with the reason. Refusals for the same reason are merged: those of one proven sender,
-// and those of all unproven senders.
+// Refusal is a refused message with the reason. Refusals of one proven sender for the same reason are merged, and so
+// are the refusals of all unproven senders for the same reason.
 type Refusal struct {
 	At     time.Time
 	Times  int
@@ -16,7 +16,7 @@ type Refusal struct {
 	Status int
 	Answer string // the message of the error that the sender got
 	Why    string // the cause, which only the owner sees
-	// From is the sender. If Proven, it was authenticated; otherwise From is the claim of the newest message.
+	// From is the sender: authenticated if Proven is true, and otherwise as the newest message claims.
 	From   string
 	Proven bool
 	Intent wire.Intent

@@ -79,8 +79,8 @@ func serveList[S ~string, Out any](e Endpoint[None, Out], list func(context.Cont
 // maxWait bounds, in seconds, how long a request waits for a first delivery, an answer or an item.
 const maxWait = 55
 
-// waitFor returns how long a request waits for an answer and keeps its connection open that long.
-func waitFor(c echo.Context, seconds int) (time.Duration, error) {
+// parseWait returns how long a request waits for an answer, and keeps its connection open that long.
+func parseWait(c echo.Context, seconds int) (time.Duration, error) {
 	if seconds < 0 || seconds > maxWait {
 		return 0, Fault(http.StatusBadRequest, "wait_seconds must be 0 to 55", "")
 	}

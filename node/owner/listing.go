@@ -69,7 +69,8 @@ type Found struct {
 	Hint     string         `json:"hint,omitempty"`
 }
 
-// FoundARD is a page of agents that a foreign registry lists. All texts come from the registry: they are untrusted.
+// FoundARD is a page of agents that a foreign registry lists, one that speaks ARD (Agentic Resource Discovery). All
+// texts come from the registry: they are untrusted.
 type FoundARD struct {
 	Items  []client.ARDEntry `json:"items"`
 	Cursor string            `json:"cursor,omitempty"`
@@ -79,8 +80,8 @@ type FoundARD struct {
 type Listings interface {
 	// Card returns the card that the node publishes.
 	Card() wire.Card
-	// RegisterIn registers the node and records that in the audit log. Failures are in the returned listings. by is
-	// the door of the request.
+	// RegisterIn registers the node and records that in the audit log. Failures are in the returned listings. Here and
+	// below, by is the interface through which the request came, see [Door].
 	RegisterIn(ctx context.Context, in Register, by string) ([]Listing, error)
 	WithdrawFrom(ctx context.Context, in Withdraw, by string) ([]Listing, error)
 	// RotateKey replaces the signing key of the node and updates the directories.
@@ -143,8 +144,8 @@ func parseQuery(c echo.Context) (client.Query, error) {
 	return q, nil
 }
 
-// ARDOperation returns the operation that searches a foreign registry through h. The caller names the registry in the
-// parameter url.
+// ARDOperation returns the operation that searches a foreign registry through h. The parameter url of the request names
+// the registry.
 func ARDOperation(h *client.HTTP) Operation {
 	return DiscoverARD.Serve(func(c echo.Context, _ None) (FoundARD, error) {
 		q, err := parseQuery(c)

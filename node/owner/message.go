@@ -78,7 +78,7 @@ type OutboxEntry struct {
 	First        wire.MessageID      `json:"first_message_id"` // of the bytes that were sent first (AM-48)
 	Intent       wire.Intent         `json:"intent"`
 	Action       string              `json:"action,omitempty"`
-	Via          string              `json:"via,omitempty"`
+	Via          string              `json:"via,omitempty"` // who wrote it: "owner", "agent", "hook", "bridge", "node"
 
 	Created  time.Time `json:"created"`
 	Signed   time.Time `json:"signed"` // when the bytes that are sent now were signed
@@ -112,7 +112,7 @@ type NewMessage struct {
 	// If a call with the same IdempotencyKey was made within a day, this call sends nothing. The result has the ids of
 	// the first call, and the state that its message had when it was stored.
 	IdempotencyKey string `json:"idempotency_key,omitempty"`
-	By             string `json:"-"` // the door of the request, see [Door]; empty: the owner's page
+	By             string `json:"-"` // the interface that the caller used, see [Door]; empty: the owner's page
 }
 
 // NewReply answers the newest waiting message of a conversation. If none waits, it adds a message to the conversation.
@@ -174,7 +174,7 @@ func messageOperations(n Messages) []Operation {
 
 // serveSend makes a call that may wait for the result of a message.
 func serveSend[In any](c echo.Context, in In, seconds int, send func(context.Context, In, time.Duration) (Sent, error)) (Sent, error) {
-	wait, err := waitFor(c, seconds)
+	wait, err := parseWait(c, seconds)
 	if err != nil {
 		return Sent{}, err
 	}

@@ -118,8 +118,7 @@ func (p Peer) ShownAt(address string) ShownName {
 
 // Names looks up the names of peers.
 type Names interface {
-	// NamesOf returns the names of the peer with an agent id or a foreign address, as far as the node knows them. It
-	// asks nobody else.
+	// NamesOf returns the names that the node has stored for the peer with an agent id or a foreign address.
 	NamesOf(ctx context.Context, id string) (PeerNames, error)
 }
 
@@ -135,7 +134,7 @@ func newNamer(ctx context.Context, names Names) *namer {
 	return &namer{ctx: ctx, names: names, seen: make(map[string]PeerNames)}
 }
 
-// fill sets the alias, from the first of ids that has an alias, and the claimed name likewise. It keeps a name that is
+// fill sets the alias to that of the first of ids that has one, and the claimed name likewise. It keeps a name that is
 // already set, because that name comes from the message.
 func (l *namer) fill(into *PeerNames, ids ...string) {
 	for _, id := range ids {
@@ -254,7 +253,7 @@ func AddNames(ctx context.Context, names Names, v wire.Value, ids ...string) (wi
 	all := wire.Obj()
 	for _, id := range ids {
 		if !strings.HasPrefix(id, "am_") {
-			continue // an id of the bridge
+			continue // not an agent of the mesh; only the bridge knows this id
 		}
 		found, err := names.NamesOf(ctx, id)
 		if err != nil {
@@ -285,8 +284,9 @@ func ShowParty(v wire.Value, member string) string {
 	return cmp.Or(ShowName(PeerNames{found.GetStr("peer_alias"), found.GetStr("peer_name")}, id, id).String(), "-")
 }
 
-// NameParties returns v, an answer of a bridge, for a person: it shows the parties of a thread by the names that
-// [AddNames] added, and the requester and the executor also by the whole id. Messages stay as they were sent.
+// NameParties returns v, an answer of a bridge, for a person: names that [AddNames] added replace the ids of the
+// requester, the executor and the senders. The requester and the executor keep their id beside the name. Messages stay
+// as they were sent.
 func NameParties(v wire.Value) wire.Value { return nameParties(v, wire.Obj()) }
 
 func nameParties(v, names wire.Value) wire.Value {

@@ -12,11 +12,11 @@ type Node interface {
 	Listings
 }
 
-// Operations returns the operations of a node. Each operation also has a handler for the agent's door.
+// Operations returns the operations of a node. Each operation also has a handler for the owner's agent.
 func Operations(n Node) []Operation {
 	all := operationsOf(WithNames(n))
 	for i, op := range operationsOf(agentNode{n}) {
-		all[i].agent = op.Handle
+		all[i].handleAgent = op.Handle
 	}
 	return all
 }

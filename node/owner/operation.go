@@ -35,7 +35,7 @@ type Operation struct {
 	Answer  reflect.Type // of the JSON answer; nil if the answer has no body or another format, such as a stream
 	Handle  echo.HandlerFunc
 
-	agent echo.HandlerFunc // the handler at the agent's door; nil: Handle
+	handleAgent echo.HandlerFunc // the handler for the owner's agent; nil: Handle
 }
 
 // Raw returns an operation without JSON bodies of a fixed type: handle itself reads the request and writes the answer.
@@ -97,10 +97,10 @@ func (e Endpoint[In, Out]) Call(params ...string) Call[Out] {
 	return Call[Out]{Method: e.Method, Path: strings.TrimPrefix(fillPath(e.Path, params), "/")}
 }
 
-// With returns a call of the operation with the body in. It fills the path like [Endpoint.Call].
-func (e Endpoint[In, Out]) With(in In, params ...string) Call[Out] {
+// With is [Endpoint.Call] for a call that has a body.
+func (e Endpoint[In, Out]) With(body In, params ...string) Call[Out] {
 	c := e.Call(params...)
-	c.Body = in
+	c.Body = body
 	return c
 }
 

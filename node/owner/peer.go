@@ -49,13 +49,14 @@ type PeerChange struct {
 	Fingerprint string `json:"fingerprint,omitempty"`
 }
 
-// Peers are the peers that a node remembers. The name of a peer is its id, an alias or, for rules, a foreign address.
+// Peers are the peers that a node remembers.
 type Peers interface {
 	Names
-	// ListPeers returns the peers in the order of their ids, or the one whose id is only if that is not "".
-	ListPeers(ctx context.Context, only string) ([]Peer, error)
-	// AddPeer adds a card on the owner's authority. by is the door of the request.
+	// ListPeers returns the peers in the order of their ids. If onlyID is not "", it returns only the peer with that id.
+	ListPeers(ctx context.Context, onlyID string) ([]Peer, error)
+	// AddPeer adds a card on the owner's authority. by is the interface through which the request came, see [Door].
 	AddPeer(ctx context.Context, in NewPeer, by string) (AddedPeer, error)
+	// ChangePeer changes the peer with an id or alias. For a rule about a foreign peer, name is its address.
 	ChangePeer(ctx context.Context, name string, change PeerChange, by string) (Peer, error)
 }
 

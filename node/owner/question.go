@@ -78,7 +78,7 @@ func (q Questions) Operations() []Operation {
 	limit := rate.NewLimiter(rate.Every(time.Hour/questionsPerHour), questionsPerHour)
 	return []Operation{
 		AskOwner.Serve(func(c echo.Context, in NewQuestion) (Question, error) {
-			wait, err := waitFor(c, in.WaitSeconds)
+			wait, err := parseWait(c, in.WaitSeconds)
 			if err != nil {
 				return Question{}, err
 			}
@@ -91,7 +91,7 @@ func (q Questions) Operations() []Operation {
 		ShowQuestion.Serve(func(c echo.Context, _ None) (Question, error) {
 			query, err := ReadQuery[string](c)
 			if err == nil {
-				_, err = waitFor(c, int(query.Wait/time.Second))
+				_, err = parseWait(c, int(query.Wait/time.Second))
 			}
 			if err != nil {
 				return Question{}, err

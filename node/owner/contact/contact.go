@@ -1,9 +1,9 @@
-// Package contact lets the owner's agent write to others as a client of A2A: each contact has a URL of its own at the
-// agent's door, /a2a/CONTACT. This is for agents that have one URL for each peer and no field that names a recipient
-// (OC-7).
+// Package contact lets the owner's agent write to others as a client of A2A: each contact has a URL of its own,
+// /a2a/CONTACT, at the agent's door (the API for the owner's agent). This is for agents that have one URL for each peer
+// and no field that names a recipient (OC-7).
 //
-// A message goes out like every message of the agent's door, so the owner's rules and approvals apply. The task is
-// WORKING until the conversation has an answer or ends, the owner refuses the message, or its delivery fails. The
+// A message goes out like every other message of the owner's agent, so the owner's rules and approvals apply. The task
+// is WORKING until the conversation has an answer or ends, the owner refuses the message, or its delivery fails. The
 // package keeps a small record for each task and each context, and reads everything else through an [owner.Client].
 package contact
 
@@ -48,9 +48,9 @@ const (
 // MaxCall bounds how long a call takes.
 const MaxCall = time.Minute
 
-// Config configures a door. Client and Records are required.
+// Config configures a [Door]. Client and Records are required.
 type Config struct {
-	Client  *owner.Client // at the agent's door
+	Client  *owner.Client // has the rights of the owner's agent
 	Records store.Records
 	Logger  *slog.Logger // nil discards
 }
@@ -295,10 +295,10 @@ func (d *Door) view(ctx context.Context, t *task) (wire.Value, error) {
 }
 
 // answerTo returns what the peer answered to the message of a task: the peer's newest message after ours. Once there
-// is an answer, the next message of ours ends the search. If the task does not name our message, it is our first
-// message from sentFrom on. Without an answer, the reply has no state. state is the state of the conversation.
+// is an answer, the next message of ours ends the search. If t.Message is empty, our message is the first one that we
+// sent at sentFrom or later. Without an answer, the reply has no state. state is the state of the conversation.
 func (d *Door) answerTo(ctx context.Context, t *task, sentFrom time.Time) (reply message.Reply, at time.Time, state conversations.State, err error) {
-	reached := false // true from the message of the task on
+	reached := false // whether the message of the task has been reached
 	query := url.Values{}
 	if wire.AgentID(t.Contact).Valid() { // another peer may use the same conversation id
 		query.Set("peer", t.Contact)
@@ -351,6 +351,6 @@ func readEntry(e owner.Entry) (reply message.Reply, ok bool) {
 	if payload.Kind() != wire.Object { // a foreign message
 		payload = wire.Obj(wire.TextField("action", "deliver"), wire.Field("message", wire.Obj(wire.TextField("body", "an answer is in your inbox"))))
 	}
-	reply = message.ReadReply(wire.Intent(tree.GetStr("intent")), payload, e.MessageID, false)
+	reply = message.ReadReply(wire.Intent(tree.GetStr("intent")), payload, e.MessageID, false) // for a client without our extension
 	return reply, !reply.Receipt && payload.GetStr("action") != wire.ActionPending
 }

@@ -35,7 +35,7 @@ func NewChannel(cfg Config, peers []string) *Channel {
 
 // Connect implements [sdk.Transport]. It starts the pushes, which end with ctx.
 func (c *Channel) Connect(ctx context.Context) (sdk.Connection, error) {
-	_ = c.pushNew(ctx) // notes the messages that are not new; after an error, the first stream makes up for it
+	_ = c.pushNew(ctx) // only notes the items that exist already; after an error, the first stream makes up for it
 	var err error
 	if c.conn, err = c.inner.Connect(ctx); err == nil {
 		go c.run(ctx)
@@ -106,7 +106,8 @@ func (c *Channel) pushNew(ctx context.Context) error {
 			if !c.isListed(item) || len(found) == maxUnread {
 				continue
 			}
-			if found[item.ID] = true; c.known != nil {
+			found[item.ID] = true
+			if c.known != nil {
 				c.push(ctx, item)
 			}
 		}

@@ -227,7 +227,7 @@ func (t *tools) runSend(ctx context.Context, c owner.Call[owner.Sent], to string
 		if sent.Hint != "" {
 			out.Next += "; tell your owner: " + sent.Hint
 		}
-	case sent.State != owner.SendQueued:
+	case sent.State != owner.SendQueued: // Status tells everything
 	case sent.Err != nil:
 		out.Next = "the other side is not reachable now; the message is delivered later"
 	default:

@@ -1,9 +1,9 @@
 // Package mcp gives the owner's agent the owner API as tools of the Model Context Protocol: over standard input and
 // output, and over HTTP.
 //
-// The tools call the agent's door through an [owner.Client], so they can read and send, but they decide nothing. They
-// are a view: the package stores nothing and knows neither a node nor a bridge. Begin with [New], or with [NewServer]
-// for another set of tools.
+// The tools call the owner API through an [owner.Client] with the rights of the agent, so they can read and send, but
+// decide nothing. The package stores nothing, and imports neither a node nor a bridge. Begin with [New], or with
+// [NewServer] for another set of tools.
 //
 // Text of peers is data. It stands only in members named untrusted_text, without control and format characters and with
 // harmless URLs. Descriptions, names, errors and titles contain no text of a peer, and the list of tools never changes.
@@ -34,7 +34,7 @@ const sendsPerMinute = 30
 
 // Config configures a server with the tools of the owner API.
 type Config struct {
-	Client  *owner.Client // at the agent's door
+	Client  *owner.Client // has the rights of the owner's agent
 	Version string        // of the program
 	Logger  *slog.Logger  // nil discards
 	Channel bool          // declare that the server pushes messages; see [Channel]

@@ -23,8 +23,8 @@ import (
 // and its hash.
 type askView struct {
 	owner.Approval
-	Behind  []behindView // the later messages that are decided with this one, in order
-	What    string       // the question, in our words
+	Behind  []laterMessage // the later messages that are decided with this one, in order
+	What    string         // the question, in our words
 	Address string
 	Proof   string
 	Intent  string
@@ -34,7 +34,7 @@ type askView struct {
 	Whole   bool // everything is shown, so the owner can decide on this page
 }
 
-type behindView struct {
+type laterMessage struct {
 	ID, Hash string
 	Created  time.Time
 	Name     string
@@ -83,7 +83,7 @@ func viewAsks(asks []owner.Approval) []askView {
 func viewAsk(ask owner.Approval) askView {
 	v := viewQuestion(ask)
 	for _, m := range ask.Messages[min(1, len(ask.Messages)):] {
-		behind := behindView{
+		behind := laterMessage{
 			ID: m.Ask, Hash: m.Hash, Created: m.At, Name: m.Name, Intent: string(m.Intent),
 			Conv: store.ConvKey{Peer: string(m.From), ID: string(m.Conversation)}, Content: contentOf(m.Payload),
 		}
@@ -95,7 +95,7 @@ func viewAsk(ask owner.Approval) askView {
 
 // viewQuestion returns the view of a question, without the later messages that are decided with it.
 func viewQuestion(ask owner.Approval) askView {
-	v := askView{Approval: ask, What: capitalize(ask.Title), Whole: true} // a bridge's title is our text, too
+	v := askView{Approval: ask, What: capitalize(ask.Title), Whole: true} // the title is our text, also from a bridge
 	q, ok := questions[ask.Kind]
 	if ok {
 		v.What = q.what
@@ -248,7 +248,7 @@ func (p *pages) renderApproval(c echo.Context, status int, errorText string) err
 func (p *pages) decide(c echo.Context, form url.Values) error {
 	ctx, choice := c.Request().Context(), acl.Choice(form.Get("choice"))
 	var was acl.Standing
-	if choice == acl.Block { // for an undo
+	if choice == acl.Block { // an undo restores this standing
 		ask, err := p.n.FindApproval(ctx, c.Param("id"))
 		if err == nil {
 			was, err = p.standing(c, ask.Subject)

@@ -50,7 +50,7 @@ type DecisionConfig struct {
 }
 
 const (
-	nsLinks    = "decision-links" // by the id of the question
+	nsLinks    = "decision-links" // namespace of the stored links; the key of a link is the id of its question
 	linkLife   = 3 * 24 * time.Hour
 	linkParam  = "once"
 	linkDoor   = "link" // the name of links in the audit log and in decisions
@@ -81,8 +81,8 @@ func MountDecisions(listener *httpapi.Owner, cfg DecisionConfig) *DecisionLinks 
 	return l
 }
 
-// Link returns a link to a question, which replaces the previous one. It returns "" if a link cannot decide the
-// question. It implements [notify.Config.Link].
+// Link makes a link for a question. Earlier links for the question stop working. Link returns "" if a link cannot
+// decide the question. It implements [notify.Config.Link].
 func (l *DecisionLinks) Link(ctx context.Context, id string, now time.Time) (string, error) {
 	ask, err := l.cfg.Node.FindApproval(ctx, id) // another question if this one waits behind it
 	if errors.Is(err, store.ErrNotFound) || err == nil && (ask.ID != id || ask.State != acl.AskPending || len(linkChoices(ask)) == 0) {
@@ -109,8 +109,7 @@ func (l *DecisionLinks) Link(ctx context.Context, id string, now time.Time) (str
 }
 
 // linkChoices returns the choices of a question that a link offers: approve once and reject. A link offers no choice
-// if even a single approval would have a lasting effect: for a new key, for the key of an unproven id, and for a
-// consent.
+// if approving once would have a lasting effect, as for a new key, the key of an unproven id, or a lasting permission.
 func linkChoices(ask owner.Approval) (choices []acl.Choice) {
 	if ask.Lasting || ask.Kind == owner.AskKeyChange || ask.Rule == owner.RuleUnproven {
 		return nil
@@ -210,7 +209,7 @@ func (l *DecisionLinks) render(c echo.Context, status int, ask owner.Approval, t
 	})
 }
 
-// refuse shows why a link decides nothing.
+// refuse shows why a link decides nothing, and returns the refusal as an error for the log.
 func (l *DecisionLinks) refuse(c echo.Context, ask owner.Approval, err error) error {
 	view, refusal := decisionView{Title: "Nothing to decide"}, httpapi.PublicError(err)
 	switch status := refusal.Status; {

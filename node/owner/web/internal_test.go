@@ -69,7 +69,7 @@ func TestFormatTime(t *testing.T) {
 	}
 }
 
-func TestStampOf(t *testing.T) {
+func TestTimeAfter(t *testing.T) {
 	for _, tc := range []struct {
 		prefix, id string
 		ok         bool
@@ -77,8 +77,8 @@ func TestStampOf(t *testing.T) {
 		{"in_", "in_01a1fc76c606abcd", true}, {"out_", "out_01a1fc76c606ab", true}, {"out_", "out_01a1fc76c606", false},
 		{"in_", "ask_01a1fc76c606abcd", false}, {"in_", "in_", false}, {"in_", "in_zzzzzzzzzzzz", false},
 	} {
-		if _, err := stampOf(tc.prefix, tc.id); (err == nil) != tc.ok {
-			t.Errorf("stampOf(%s, %s) = %v", tc.prefix, tc.id, err)
+		if _, err := timeAfter(tc.prefix, tc.id); (err == nil) != tc.ok {
+			t.Errorf("timeAfter(%s, %s) = %v", tc.prefix, tc.id, err)
 		}
 	}
 }
@@ -96,7 +96,7 @@ func TestLatest(t *testing.T) {
 			const total = 700
 			var ids []string
 			for i := range total {
-				ids = append(ids, stampFor("in_", at(i))+fmt.Sprintf("%08d", total-i))
+				ids = append(ids, idPrefixAt("in_", at(i))+fmt.Sprintf("%08d", total-i))
 			}
 			want := slices.Clone(ids) // newest first
 			slices.Sort(ids)

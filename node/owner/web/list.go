@@ -15,7 +15,7 @@ import (
 
 type listPage[T any] struct {
 	Items []T
-	Older string // query of the next older page; "" on the last page
+	Older string // the query parameter that selects the next older page; "" on the last page
 }
 
 // maxAge is how far back a list reaches.
@@ -34,13 +34,13 @@ func listLatest[T any](ctx context.Context, prefix, state, newerID string, id fu
 	}
 	end := time.Now().Add(time.Minute)
 	if newerID != "" {
-		if end, err = stampOf(prefix, newerID); err != nil {
+		if end, err = timeAfter(prefix, newerID); err != nil {
 			return out, owner.Fault(http.StatusBadRequest, "before must be the id of an entry of this list", "")
 		}
 	}
 	var few, many time.Duration // windows before end with too few and too many entries
 	for window := time.Minute; ; {
-		found, complete, err := readSince(stampFor(prefix, end.Add(-window)), newerID, id, read)
+		found, complete, err := readSince(idPrefixAt(prefix, end.Add(-window)), newerID, id, read)
 		switch {
 		case err != nil:
 			return out, err
@@ -97,16 +97,16 @@ func newestFirst[T any](found []T, id func(T) string) (out listPage[T]) {
 	return out
 }
 
-// stampFor returns the beginning of the ids of a list that have the time t.
-func stampFor(prefix string, t time.Time) string {
-	if prefix == "out_" {
+// idPrefixAt returns the beginning that all ids of time t share in the list whose ids begin with prefix.
+func idPrefixAt(prefix string, t time.Time) string {
+	if prefix == "out_" { // ids of the outbox have microseconds, all others milliseconds
 		return fmt.Sprintf("%s%014x", prefix, t.UnixMicro())
 	}
 	return fmt.Sprintf("%s%012x", prefix, t.UnixMilli())
 }
 
-// stampOf returns the moment that follows the time in an id of a list.
-func stampOf(prefix, id string) (time.Time, error) {
+// timeAfter returns the first moment after the time in an id.
+func timeAfter(prefix, id string) (time.Time, error) {
 	digits, ok := strings.CutPrefix(id, prefix)
 	size := 12
 	if prefix == "out_" {

@@ -27,7 +27,7 @@ const (
 )
 
 func (p *pages) showOverview(c echo.Context) error {
-	if p.setup != nil && p.setup.Profile().Fresh {
+	if p.setup != nil && p.setup.Profile().Fresh { // the owner has not chosen a name yet
 		return httpapi.Done(c, "profile", "")
 	}
 	ctx := c.Request().Context()

@@ -49,8 +49,8 @@ type Node interface {
 	Watch() (events <-chan owner.Event, stop func())
 }
 
-// namedNode is a [Node] with names beside the ids of peers. The methods of its owner.Node, which adds the names, hide
-// the methods with the same names in localNode.
+// namedNode is a [Node] with names beside the ids of peers. Its owner.Node adds the names. A method of both fields is
+// that of owner.Node, because localNode embeds its methods one level deeper.
 type namedNode struct {
 	owner.Node
 	localNode
@@ -65,7 +65,7 @@ type pages struct {
 	log   *slog.Logger
 	shell *httpapi.Pages
 
-	blocked lastBlock
+	blocked lastBlock // what the undo form of the next page undoes
 
 	overview, settings, found, approvals, approval, inbox, item, conversations, conversation *httpapi.PageTemplate
 	compose, peers, outbox, limits, notices, audit, profile, connect, person                 *httpapi.PageTemplate
@@ -208,19 +208,19 @@ const topicRefusals = "refusals"
 const refusalPause = time.Second
 
 func (p *pages) followRefusals(ctx context.Context, changed func(string)) {
-	rest := time.NewTimer(0)
-	defer rest.Stop()
+	pause := time.NewTimer(0)
+	defer pause.Stop()
 	for {
-		_, news := p.n.Refusals() // the channel is open before the page reads the list, so no refusal is missed
+		_, next := p.n.Refusals() // before the page reads the list, so that it misses no refusal
 		select {
-		case <-rest.C:
+		case <-pause.C:
 		case <-ctx.Done():
 			return
 		}
 		select {
-		case <-news:
+		case <-next:
 			changed(topicRefusals)
-			rest.Reset(refusalPause)
+			pause.Reset(refusalPause)
 		case <-ctx.Done():
 			return
 		}
@@ -264,7 +264,7 @@ func (p *pages) doneMessage(c echo.Context) string {
 		return text
 	}
 	names := p.namesOf(c.Request().Context(), who)
-	if names == (owner.PeerNames{}) { // show only names that the node knows; a link could have any other
+	if names == (owner.PeerNames{}) { // a peer that the node does not know; anybody can make a link with any who
 		return text
 	}
 	return owner.ShowName(names, "", who).String() + ": " + text

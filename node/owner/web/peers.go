@@ -98,7 +98,7 @@ func (p *pages) changePeer(c echo.Context, form url.Values) error {
 	changed, err := p.n.ChangePeer(ctx, form.Get("peer"), owner.PeerChange{Action: action, Alias: alias}, door)
 	path, person := "people", form.Get("person")
 	switch {
-	case action == "forget":
+	case action == "forget": // the page of the person may be gone
 		person = ""
 	case person != "":
 		path = strings.TrimPrefix(personPath(person), "/")

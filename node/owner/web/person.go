@@ -18,7 +18,7 @@ import (
 type personView struct {
 	peerRow
 	Address       string // of a foreign peer
-	Rule          string // the principal of rules about the peer
+	Rule          string // the agent id or address that the owner's rules about the peer name
 	Conversations []owner.Conversation
 	Asked         bool // the directories were asked
 	Found         []foundIn
@@ -54,7 +54,8 @@ func (p *pages) renderPerson(c echo.Context, id string, status int, errorText st
 
 func personPath(id string) string { return "/people/" + url.PathEscape(id) }
 
-// findPerson returns what the node knows about a peer. The rules about a foreign peer are those of its principal.
+// findPerson returns what the node knows about a peer. The rules about a foreign peer name its principal, for example
+// its address.
 func (p *pages) findPerson(c echo.Context, id string) (personView, error) {
 	ctx := c.Request().Context()
 	view := personView{Rule: id}
@@ -98,7 +99,7 @@ var undoActions = map[acl.Standing]string{acl.Unknown: "unblock", acl.Allowed: "
 type lastBlock struct {
 	mu   sync.Mutex
 	peer string
-	was  acl.Standing // before it
+	was  acl.Standing // the peer's standing before the block
 }
 
 // undo returns a form that undoes the block of the previous form. It returns nil if the previous form did not block

@@ -25,10 +25,10 @@ type Setup interface {
 	// SaveProfile writes a profile into the configuration. The process then starts again with it. After an error,
 	// nothing has changed, and the page shows the error to the owner.
 	SaveProfile(ctx context.Context, p Profile) error
-	// Programs returns what answers messages, and when a program last used the agent's door.
+	// Programs returns which programs answer messages for the owner.
 	Programs() Programs
-	// LookUp asks the directories for the card of one agent, and for each directory's proofs. The result has no entry
-	// for a directory that does not list the agent.
+	// LookUp asks each directory for the card of one agent, and for what the directory has checked about it. The result
+	// has no entry for a directory that does not list the agent.
 	LookUp(ctx context.Context, id wire.AgentID) []owner.Found
 	// EchoAddress returns the address of the echo agent, which is part of the process and answers every message.
 	EchoAddress() string
@@ -54,7 +54,7 @@ func (p Profile) DirectoryLines() string { return strings.Join(p.Directories, "\
 // Programs are the programs behind the agent.
 type Programs struct {
 	Hooks    []string  // names of the configured hooks
-	DoorUsed time.Time // when a program last used the agent's door; zero: not since the start
+	DoorUsed time.Time // when a program last called the API for the owner's agent; zero: not since the start
 	Data     string    // the data directory
 }
 
