@@ -104,7 +104,8 @@ func (a *Addresses) Check(c echo.Context) error {
 	return nil
 }
 
-// Sources returns the sources that the request is charged to (AM-42); none for an unknown or exempt client.
+// Sources returns what rate limits charge for the request: the client's address and the networks around it (AM-42). It
+// returns none for an unknown or exempt client.
 func (a *Addresses) Sources(c echo.Context) []rate.Source {
 	addr := ClientAddr(c)
 	if a.isExempt(addr) {

@@ -59,7 +59,7 @@ func (o *Owner) newAgentEcho() *echo.Echo {
 		if r.Context().Value(overTCP{}) == nil {
 			return false, nil
 		}
-		return false, o.checkHost(r, "") // no path here belongs to a link
+		return false, o.checkHost(r, "") // no path, because the agent's door has no link pages
 	}}, echo.ExtractIPDirect())
 	e.Use(unescapeParams)
 	// The listener has these routes for the owner, so "only the owner may do this" explains more than "not found".

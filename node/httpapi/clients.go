@@ -63,9 +63,9 @@ func (s *clients) extract(r *http.Request) string {
 	return addr.String()
 }
 
-// clientOf is ClientAddr for a request.
+// clientOf determines the client that ClientAddr returns.
 func (s *clients) clientOf(r *http.Request) netip.Addr {
-	if from, ok := callerOf(r); ok {
+	if from, ok := callerOf(r); ok { // from this process, or forwarded by another process of the service
 		return from.client
 	}
 	peer := peerAddr(r.RemoteAddr)

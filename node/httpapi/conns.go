@@ -17,9 +17,9 @@ const (
 )
 
 // limitConns bounds the connections of l: all of them, per address, and per network, so that one network cannot use
-// up all connections (AM-76). A network may have a quarter of all connections or, if one address may have more, as
-// many as the address, but at most half. A connection above a limit is closed at once. If it waited instead, an
-// attacker's connections would fill the queue of the listening socket.
+// up all connections (AM-76). A network may have a quarter of all connections. If the limit per address is higher than
+// that, it is also the limit per network, up to half of all connections. A connection above a limit is closed at once.
+// If it waited instead, an attacker's connections would fill the queue of the listening socket.
 func limitConns(l net.Listener, cfg Config, counts *connCounts) *limitedListener {
 	c := &limitedListener{
 		Listener: l,

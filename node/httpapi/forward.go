@@ -143,9 +143,9 @@ func IsForwarded(c echo.Context) bool {
 }
 
 // ServeForwarded is [Server.Serve] for requests that other processes of the service forward over plain HTTP. It
-// refuses a request without the key. The forwarding process has checked host and origin, and names the client. It
-// bounds only the connections that it accepted, so this process bounds the forwarded requests of each client, too,
-// with the same limits (AM-76).
+// refuses a request without the key. The forwarding process has checked host and origin, and names the client. A client
+// may have connections to several forwarding processes, so this process applies the limits for connections to the
+// forwarded requests of each client (AM-76).
 func (s *Server) ServeForwarded(ctx context.Context, l net.Listener, key string) error {
 	// clients has no listener. It counts each forwarded request as a connection of the client.
 	clients := limitConns(nil, s.cfg, &connCounts{refused: s.conns.refused, refusedAddr: s.conns.refusedAddr})
@@ -167,6 +167,6 @@ func (s *Server) ServeForwarded(ctx context.Context, l net.Listener, key string)
 		s.echo.ServeHTTP(w, withCaller(r, caller{client: client, forwarded: true}))
 	})
 	cfg := s.cfg
-	cfg.MaxConnsPerAddr = -1 // each process has many clients
+	cfg.MaxConnsPerAddr = -1 // an address here is that of a process, which forwards for many clients
 	return Serve(ctx, h, limitConns(l, cfg, s.conns), nil, s.cfg.Logger)
 }

@@ -118,7 +118,7 @@ type DatabaseStatus struct {
 	Error     string        `json:"error,omitempty"` // why the other fields are missing
 }
 
-// LeaseStatus names the process that holds a lease, and therefore does its duties.
+// LeaseStatus names the process that holds a lease. Only that process does the work for which the lease exists.
 type LeaseStatus struct {
 	Name   string    `json:"name"`
 	Holder string    `json:"holder"`

@@ -76,15 +76,14 @@ func escapeText(s string) string {
 	return b.String()
 }
 
-// cutText returns the beginning of s, with at most so many runes and lines. complete reports whether head is all of
-// s.
-func cutText(s string, runes, lines int) (head string, complete bool) {
-	n := 0
+// cutText returns the beginning of s, with at most maxRunes and maxLines. complete reports whether head is all of s.
+func cutText(s string, maxRunes, maxLines int) (head string, complete bool) {
+	runes, lines := 0, 1
 	for i, r := range s {
 		if r == '\n' {
-			lines--
+			lines++
 		}
-		if n++; n > runes || lines <= 0 {
+		if runes++; runes > maxRunes || lines > maxLines {
 			return s[:i], false
 		}
 	}

@@ -71,8 +71,8 @@ type Waiter interface {
 	Leave()
 }
 
-// Park answers a request when waiter has an answer. It answers with empty after maxWait, or if the server stops or the
-// client already sends its next request. It calls waiter.Leave. The handler must return Park's error.
+// Park answers a request when waiter has an answer. After maxWait, or if the server stops or the client already sends
+// its next request, the answer is the JSON in empty. Park calls waiter.Leave. The handler must return Park's error.
 //
 // While it waits, a request over plain HTTP/1.1 has one small goroutine and no buffers. This takes a third of the
 // memory that net/http needs. The log line and the metrics of such a request leave out the wait. Other requests wait
@@ -174,12 +174,12 @@ func (r *parkedRequest) run() {
 	}
 }
 
-// await waits for the answer by reading, because only a read notices that the client has left. isHere is false if it
-// has.
+// await waits for the answer by reading, because only a read notices that the client has left. isHere is false if the
+// client has left.
 func (r *parkedRequest) await() (body []byte, isHere bool, err error) {
 	for {
 		r.conn.SetReadDeadline(r.end)
-		if !r.woken.Swap(false) { // otherwise the line above may have replaced the deadline of wake
+		if !r.woken.Swap(false) { // if woken, do not read: the line above may have replaced the deadline that wake set
 			err := r.conn.awaitRequest()
 			if err == nil { // the next request is here, so the client no longer waits
 				return r.empty, true, nil

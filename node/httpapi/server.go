@@ -153,7 +153,7 @@ func Serve(ctx context.Context, h http.Handler, l net.Listener, secure *tls.Conf
 		}
 		stopped <- err
 	})
-	if _, ok := l.(*limitedListener); ok && secure == nil { // see Park
+	if _, ok := l.(*limitedListener); ok && secure == nil { // Park can take over connections of this type
 		srv.BaseContext = func(net.Listener) context.Context { return context.WithValue(requests, parkingKey{}, park) }
 		go srv.Serve(park) // returns when srv stops
 	}

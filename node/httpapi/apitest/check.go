@@ -28,6 +28,7 @@ type description struct {
 	routers.Router
 }
 
+// document returns the OpenAPI document with a router for its paths.
 var document = sync.OnceValues(func() (description, error) {
 	loader := openapi3.NewLoader()
 	// In OpenAPI, a parameter cannot stand for several segments of a path. In the router, "{rest:.*}" can.

@@ -47,7 +47,7 @@ const ServedWithin = 5 * time.Second
 // attacker and of a newcomer through it.
 type Door struct {
 	URL     string
-	Edge    *httpapi.Server
+	Edge    *httpapi.Server // has the limits per client address
 	t       testing.TB
 	handler http.Handler
 	heap    uint64 // memory in use after the start

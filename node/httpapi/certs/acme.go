@@ -111,7 +111,8 @@ func (a *authority) isOurs(name string) bool {
 	return strings.EqualFold(strings.TrimSuffix(name, "."), a.cfg.Host)
 }
 
-// answer refuses names other than ours, and answers the challenge TLS-ALPN-01.
+// answer refuses names other than ours, and answers the challenge TLS-ALPN-01. For another handshake with our name, it
+// returns nil, so that the handshake gets the current certificate.
 func (a *authority) answer(hello *tls.ClientHelloInfo) (*tls.Certificate, error) {
 	if !a.isOurs(hello.ServerName) {
 		return nil, errWrongName

@@ -36,8 +36,8 @@ func Files(host, certFile, keyFile string, log *slog.Logger) (*Source, error) {
 
 type files struct {
 	host, cert, key string
-	loadedStamps    [2]stamp // of the files that loaded was read from
-	loaded          *tls.Certificate
+	loaded          *tls.Certificate // nil before the first fetch
+	loadedStamps    [2]stamp         // of both files when loaded was read from them
 }
 
 type stamp struct {
