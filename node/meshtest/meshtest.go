@@ -38,7 +38,7 @@ type Mesh struct {
 	reg  *directory.Registry
 	http *client.HTTP
 	rt   http.RoundTripper              // reaches the directory; nil means the network
-	ages map[string]*signing.PrivateKey // the age keys, by name
+	ages map[string]*signing.PrivateKey // the encryption keys (age), by name
 }
 
 // New starts a directory in the local profile.
@@ -93,7 +93,7 @@ func Key(name string) *signing.PrivateKey {
 	return signing.NewEd25519FromSeed(seed[:])
 }
 
-// Age returns the age key of a name, the same for the lifetime of the mesh.
+// Age returns the encryption key (age) of a name, the same for the lifetime of the mesh.
 func (m *Mesh) Age(name string) *signing.PrivateKey {
 	m.t.Helper()
 	if m.ages[name] == nil {

@@ -59,9 +59,9 @@ func (s Status) change() store.Change {
 	return store.Change{Record: store.Record{NS: nsStatus, Key: keyStatus, Body: wire.MustMarshal(s)}, IfRev: store.Any}
 }
 
-// listPending lists the notices that the target has not received yet, oldest first, at most maxCounted. If urgent is
-// set, it lists only those that quiet hours do not delay.
-func (b *Box) listPending(ctx context.Context, now time.Time, urgent bool) (pending []pendingNotice, err error) {
+// listPending lists the notices that the target has not received yet, oldest first, at most maxCounted. If onlyUrgent
+// is true, it lists only those that quiet hours do not delay.
+func (b *Box) listPending(ctx context.Context, now time.Time, onlyUrgent bool) (pending []pendingNotice, err error) {
 	for r, err := range store.AllRecords(ctx, b.cfg.Records, Namespace, termTodo, now) {
 		if err != nil {
 			return nil, fmt.Errorf("list notices: %w", err)
@@ -70,7 +70,7 @@ func (b *Box) listPending(ctx context.Context, now time.Time, urgent bool) (pend
 		if err != nil {
 			return nil, err
 		}
-		if !urgent || slices.Contains(b.cfg.Urgent, n.Kind) {
+		if !onlyUrgent || slices.Contains(b.cfg.Urgent, n.Kind) {
 			pending = append(pending, pendingNotice{n, r})
 		}
 		if len(pending) == maxCounted {
@@ -108,7 +108,7 @@ func (b *Box) Run(ctx context.Context) {
 // the next notice.
 func (b *Box) sendDue(ctx context.Context, now time.Time) (next time.Time, err error) {
 	quiet := b.cfg.Quiet.At(now)
-	due, err := b.listPending(ctx, now, quiet)
+	due, err := b.listPending(ctx, now, quiet) // in quiet hours, only urgent notices are due
 	switch {
 	case err != nil || len(due) == 0 && !quiet:
 		return time.Time{}, err

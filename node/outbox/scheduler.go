@@ -1,9 +1,10 @@
 // Package outbox decides when and in which order the entries of an outbox are delivered.
 //
 // It knows nothing about messages and transports: [Config.Attempt] makes one attempt and stores its outcome. The
-// entries are in the store. While [Scheduler.Run] runs, this process has the queue: Run loads the stored entries, and
-// [Scheduler.Add] accepts new ones. The scheduler keeps the order within a conversation, but not between conversations
-// (AM-46). It bounds the concurrent attempts, both in total and to one peer (AM-79).
+// entries are in a store that several processes may share; one of them delivers all entries. While [Scheduler.Run]
+// runs, that is this process: Run loads the stored entries, and [Scheduler.Add] accepts new ones. The scheduler keeps
+// the order within a conversation, but not between conversations (AM-46). It bounds the concurrent attempts, both in
+// total and to one peer (AM-79).
 //
 // Start with [New]; call [Scheduler.Add] for committed entries, and [Scheduler.Run].
 package outbox
@@ -48,8 +49,8 @@ type Config struct {
 	// ""; next is empty on the last page.
 	Load func(ctx context.Context, after string, limit int) (entries []Entry, next string, err error)
 	// Attempt makes one attempt and returns when the next attempt is due, or the zero time if the entry is done. first
-	// means that no attempt has begun yet, although the entry is stored as in flight. awaits is what was missing for
-	// the attempt, see [Scheduler.Release], or "".
+	// means that no attempt has begun yet, although the entry is stored as in flight. If the attempt lacked something,
+	// such as a connection, the string awaits names it; see [Scheduler.Release].
 	Attempt func(ctx context.Context, id string, first bool) (due time.Time, awaits string)
 	Logger  *slog.Logger
 }
@@ -68,17 +69,17 @@ type Scheduler struct {
 	awaiting map[*queue]missing // queues with an active attempt, or whose last attempt lacked something
 	active   int                // number of active attempts
 	last     int64              // the number in the last id of NewID
-	turns    uint64             // number of attempts that have begun
+	begun    uint64             // number of attempts that have begun
 }
 
-// state is what this process does with the queue.
+// state is what this process does with the outbox.
 type state uint8
 
 const (
-	stopped state = iota // another process may have the queue
-	loading              // this process has the queue; the stored entries are being loaded
-	serving
-	skipped // this process leaves the queue to another one, see [Scheduler.Skip]
+	stopped state = iota // another process may deliver the entries
+	loading              // this process delivers; the stored entries are being loaded
+	serving              // this process delivers; all entries are loaded
+	skipped              // this process leaves the delivery to another one, see [Scheduler.Skip]
 )
 
 // peer is an interned name, because many conversations have the same peer.
@@ -96,7 +97,7 @@ func newConvKey(c store.ConvKey) convKey { return convKey{unique.Make(c.Peer), c
 type queue struct {
 	key     convKey
 	entries []queuedEntry // in the order of their ids
-	turn    uint64        // the value of [Scheduler.turns] when its last attempt began
+	last    uint64        // the number of its last attempt, counted in [Scheduler.begun]
 }
 
 // missing is what was missing for the last attempt of a queue.
@@ -152,7 +153,8 @@ func (s *Scheduler) Counts() map[string]int {
 	return map[string]int{"queued": queued, "delivering": s.active}
 }
 
-// HasQueue reports whether this process has the queue. If so, a message that it stores is in flight at once.
+// HasQueue reports whether this process delivers the entries of the outbox. If so, a message that it stores is in
+// flight at once.
 func (s *Scheduler) HasQueue() bool {
 	s.mu.Lock()
 	defer s.mu.Unlock()
@@ -172,17 +174,17 @@ type origin uint8
 const (
 	storedHere      origin = iota // this process has just stored it: no attempt has begun
 	leftBehind                    // from the previous process: an attempt may have begun only for the first entry of a queue
-	storedElsewhere               // from another process: an attempt may have begun, if that process believed it had the queue
+	storedElsewhere               // from another process: an attempt may have begun, if that process believed that it delivers
 )
 
-// Add schedules entries that this process has just stored, if this process has the queue.
+// Add schedules entries that this process has just stored, if this process delivers.
 func (s *Scheduler) Add(entries ...Entry) { s.add(entries, storedHere) }
 
-// AddRemote schedules entries that another process has stored, if this process has the queue.
+// AddRemote schedules entries that another process has stored, if this process delivers.
 func (s *Scheduler) AddRemote(entries ...Entry) { s.add(entries, storedElsewhere) }
 
-// Release makes the entries due whose last attempt lacked something that is there now. matches reports whether what an
-// entry awaits is there. A released entry is due at the earliest releaseGap after its last attempt.
+// Release makes entries due whose last attempt lacked something that is there now. matches gets what such an entry
+// awaits, and reports whether it is there. A released entry is due no earlier than releaseGap after its last attempt.
 func (s *Scheduler) Release(matches func(awaits string) bool) {
 	s.mu.Lock()
 	now := time.Now()
@@ -290,7 +292,7 @@ func (s *Scheduler) Run(ctx context.Context) {
 	}
 }
 
-// Skip leaves the queue to another process, so that nothing is due in this process.
+// Skip leaves the delivery to another process, so that nothing is due in this process.
 func (s *Scheduler) Skip() { s.setState(skipped) }
 
 func (s *Scheduler) setState(to state) {
@@ -348,8 +350,8 @@ func (s *Scheduler) dispatch(ctx context.Context, attempts *sync.WaitGroup) time
 		}
 		load.active++
 		s.active++
-		s.turns++
-		q.turn, s.awaiting[q] = s.turns, missing{}
+		s.begun++
+		q.last, s.awaiting[q] = s.begun, missing{}
 		attempts.Go(func() {
 			due, awaits := s.cfg.Attempt(ctx, formatID(head.number), head.first)
 			s.finish(q, head.number, due, awaits)
@@ -405,7 +407,7 @@ func (h queueHeap) Len() int      { return len(h) }
 func (h queueHeap) Swap(i, j int) { h[i], h[j] = h[j], h[i] }
 func (h *queueHeap) Push(x any)   { *h = append(*h, x.(*queue)) }
 func (h queueHeap) Less(i, j int) bool {
-	return cmp.Or(h[i].entries[0].due.Compare(h[j].entries[0].due), cmp.Compare(h[i].turn, h[j].turn)) < 0
+	return cmp.Or(h[i].entries[0].due.Compare(h[j].entries[0].due), cmp.Compare(h[i].last, h[j].last)) < 0
 }
 
 func (h *queueHeap) Pop() any {

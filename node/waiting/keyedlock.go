@@ -22,7 +22,7 @@ type KeyedLock struct {
 func NewKeyedLock() *KeyedLock { return &KeyedLock{locks: make(map[string]*keyLock)} }
 
 type keyLock struct {
-	turn  chan struct{} // holds one token while nobody holds the lock
+	free  chan struct{} // holds one token while nobody holds the lock
 	users int           // callers that hold the lock or wait for it; guarded by KeyedLock.mu
 }
 
@@ -37,16 +37,16 @@ func (k *KeyedLock) Lock(ctx context.Context, key string, timeout time.Duration)
 			k.mu.Unlock()
 			return nil, wire.ErrUnavailable
 		}
-		l = &keyLock{turn: make(chan struct{}, 1)}
-		l.turn <- struct{}{}
+		l = &keyLock{free: make(chan struct{}, 1)}
+		l.free <- struct{}{}
 		k.locks[key] = l
 	}
 	l.users++
 	k.mu.Unlock()
 
-	unlock = func() { l.turn <- struct{}{}; k.drop(key, l) }
+	unlock = func() { l.free <- struct{}{}; k.drop(key, l) }
 	select {
-	case <-l.turn: // the usual case, which needs no timer
+	case <-l.free: // the usual case, which needs no timer
 		return unlock, nil
 	default:
 	}
@@ -56,7 +56,7 @@ func (k *KeyedLock) Lock(ctx context.Context, key string, timeout time.Duration)
 		defer cancel()
 	}
 	select {
-	case <-l.turn:
+	case <-l.free:
 		return unlock, nil
 	case <-ctx.Done():
 		k.drop(key, l)

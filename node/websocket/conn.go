@@ -184,11 +184,11 @@ type waitingPing struct {
 	result chan error
 }
 
-// Confirm pings the peer and waits for the pong, which shows that the peer has read every frame before the ping. Only
-// [Conn.Read] receives the pong, so if Read is not running at the end of patience, Confirm waits for patience again. If
+// Confirm pings the peer and waits for the pong, which shows that the peer has read every frame before the ping. It
+// waits for timeout. Only [Conn.Read] receives the pong, so if Read is not running then, Confirm waits as long again. If
 // the peer has never answered a ping of Confirm, anything that arrives from the peer during the wait counts as the pong.
 // If the connection ends first, the error says why.
-func (c *Conn) Confirm(ctx context.Context, patience time.Duration) error {
+func (c *Conn) Confirm(ctx context.Context, timeout time.Duration) error {
 	began := time.Now()
 	ping := waitingPing{rand.Text(), make(chan error, 1)}
 	c.mu.Lock()
@@ -202,13 +202,13 @@ func (c *Conn) Confirm(ctx context.Context, patience time.Duration) error {
 	if err := c.Send(encode(opPing, []byte(ping.name))); err != nil {
 		return err
 	}
-	for waits := true; waits; waits = !c.activity.reading.Load() && !c.isClosing() {
+	for again := true; again; again = !c.activity.reading.Load() && !c.isClosing() {
 		select {
 		case err := <-ping.result:
 			return err
 		case <-ctx.Done():
 			return ctx.Err()
-		case <-time.After(patience):
+		case <-time.After(timeout):
 		}
 	}
 	c.mu.Lock()

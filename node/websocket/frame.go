@@ -15,14 +15,14 @@ const (
 	BinaryType Type = 2
 )
 
-// The control opcodes of RFC 6455 §5.5, and the bits around an opcode.
+// The control opcodes of RFC 6455 §5.5, and the parts of the head of a frame.
 const (
 	opClose = 8
 	opPing  = 9
 	opPong  = 10
 
-	bitFinal  = 0x80
-	bitMasked = 0x80
+	bitFinal  = 0x80 // in the first byte, which has the opcode
+	bitMasked = 0x80 // in the second byte, which has the length
 
 	maxFrameHead      = 10  // without a mask
 	maskSize          = 4   // §5.3

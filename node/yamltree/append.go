@@ -51,7 +51,7 @@ func (w writer) appendNode(dst []byte, v wire.Value, indent int) []byte {
 	return dst
 }
 
-// appendItem appends a list item after its dash. A map begins on the same line.
+// appendItem appends a list item after its dash. A map or an inner list begins on the same line.
 func (w writer) appendItem(dst []byte, v wire.Value, indent int) []byte {
 	dst = append(dst, ' ')
 	switch {
@@ -59,7 +59,7 @@ func (w writer) appendItem(dst []byte, v wire.Value, indent int) []byte {
 		return append(w.appendScalar(dst, v, indent), '\n')
 	case v.Kind() == wire.Array:
 		inner := w.appendNode(nil, v, indent)
-		return append(dst, inner[indent:]...)
+		return append(dst, inner[indent:]...) // without the indentation of its first line
 	}
 	for i, m := range v.Members() {
 		if i > 0 {

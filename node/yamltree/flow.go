@@ -78,8 +78,8 @@ func (s *flowScan) step() {
 	s.pos++
 }
 
-// hasEnd reports whether a token that reaches the offset at ends there.
-func (s *flowScan) hasEnd(at int) bool { return at >= len(s.data) || isBlank(s.data[at]) }
+// hasEnd reports whether a token that reaches offset ends there.
+func (s *flowScan) hasEnd(offset int) bool { return offset >= len(s.data) || isBlank(s.data[offset]) }
 
 func (s *flowScan) skipTo(c byte) {
 	if n := bytes.IndexByte(s.data[s.pos:], c); n >= 0 {

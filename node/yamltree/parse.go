@@ -328,14 +328,15 @@ func (w *walker) scalar(n *yaml.Node) (wire.Value, error) {
 
 // readNumber reads a number in any form that the YAML library knows.
 func readNumber(n *yaml.Node) (wire.Value, error) {
-	if v, err := wire.ParseForeign([]byte(n.Value), 1, 1); err == nil && v.Kind() == wire.Number {
+	const maxDepth, maxValues = 1, 1
+	if v, err := wire.ParseForeign([]byte(n.Value), maxDepth, maxValues); err == nil && v.Kind() == wire.Number {
 		return v, nil
 	}
 	var f float64
 	if err := n.Decode(&f); err != nil {
 		return wire.Value{}, refuse(n, "not a number")
 	}
-	v, err := wire.ParseForeign(strconv.AppendFloat(nil, f, 'f', -1, 64), 1, 1)
+	v, err := wire.ParseForeign(strconv.AppendFloat(nil, f, 'f', -1, 64), maxDepth, maxValues)
 	if err != nil { // an infinity, or not a number
 		return wire.Value{}, refuse(n, "not a number")
 	}
