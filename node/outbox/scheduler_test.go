@@ -56,7 +56,7 @@ func TestQueuesOfOneMoment(t *testing.T) {
 	now := time.Now()
 	h := queueHeap{}
 	for _, turn := range []uint64{3, 1, 2} {
-		h = append(h, &queue{turn: turn, entries: []queuedEntry{{due: now}}})
+		h = append(h, &queue{last: turn, entries: []queuedEntry{{due: now}}})
 	}
 	if h.Less(0, 1) || !h.Less(1, 2) || !h.Less(2, 0) {
 		t.Error("the order of the last attempts does not decide")
