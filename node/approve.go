@@ -124,19 +124,19 @@ func (i *Item) release(ctx context.Context, n *Node, ended *conversations.Event)
 // message, and the payload in the question. The transcript has no signed original of a message that came over a bridge,
 // so checkShown compares only the item. The original of a sealed message has a sealed payload, so checkShown compares
 // only the digest of the original.
-func (i Item) checkShown(payload wire.Value, message wire.Message, question json.RawMessage, approved string) error {
-	shown, err := wire.Parse(question)
+func (i Item) checkShown(payload wire.Value, message wire.Message, inQuestion json.RawMessage, approvedDigest string) error {
+	shown, err := wire.Parse(inQuestion)
 	if err != nil {
 		return fmt.Errorf("read shown payload: %w", err)
 	}
 	switch {
-	case i.Digest != approved:
+	case i.Digest != approvedDigest:
 		return errors.New("the inbox item belongs to another message")
 	case !isSamePayload(payload, shown):
 		return errors.New("the payload of the inbox item differs from the one shown")
 	case i.Address != "":
 		return nil
-	case hexOf(signing.Digest(message.Tree.Without("signature"))) != approved:
+	case hexOf(signing.Digest(message.Tree.Without("signature"))) != approvedDigest:
 		return errors.New("the message in the transcript differs from the one approved")
 	case !i.Sealed && !isSamePayload(message.Payload, shown):
 		return errors.New("the payload in the transcript differs from the one shown")

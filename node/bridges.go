@@ -139,7 +139,8 @@ func (b *bridges) silence(intent wire.Intent) time.Duration {
 	return 0
 }
 
-// checkAddress returns an error for the owner if the address names a link that is not configured.
+// checkAddress returns an error for the owner if the address names a link that is not configured. Some bridges have no
+// links, and some peers connect without a configured link.
 func (b *bridges) checkAddress(to bridge.Address) error {
 	a, _ := b.find(to.Kind)
 	links, ok := a.links()

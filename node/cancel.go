@@ -43,9 +43,9 @@ func cancelledEventUID(intent wire.Intent, payload wire.Value, before conversati
 	return calendar.UID(before.Key.Peer, before.Key.ID)
 }
 
-// unbook is a [conversations.Contributor]. If a message cancels an agreed event, unbook removes the event from the
-// calendar. If the event was agreed in another conversation, it marks that agreement as cancelled. If the peer
-// cancelled, it notifies the owner.
+// unbook is a [conversations.Contributor]: it adds changes to the unit that records e. If e is a message that cancels
+// an agreed event, they remove the event from the calendar. If the event was agreed in another conversation, they mark
+// that agreement as cancelled. If the peer cancelled, they notify the owner.
 func (n *Node) unbook(ctx context.Context, u *conversations.Unit, before conversations.Conversation, e conversations.Event) error {
 	by, payload := conversations.Ours, e.Payload
 	switch e.Kind {
@@ -137,8 +137,9 @@ func viewAgreement(ctx context.Context, records store.Records, conv conversation
 	return v, nil
 }
 
-// isCancellation reports whether the message cancels an event that we agreed on with its sender. Such a message is
-// admitted in every access mode (AM-30). Until it is opened, a sealed message counts as a cancel.
+// isCancellation reports whether the message cancels an event that we agreed on with its sender, in this conversation
+// or in another one. Such a message is admitted in every access mode (AM-30). Until it is opened, a sealed message
+// counts as a cancel.
 func (a *acceptance) isCancellation(ctx context.Context, before conversations.Conversation) bool {
 	payload := a.in.Payload
 	if conversations.IsSealed(payload) {

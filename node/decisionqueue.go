@@ -20,8 +20,8 @@ const (
 
 // resolveQueue carries out one decision about several messages, in the order of asks. Each message waits until the hook
 // that handles the previous one is done, in whichever process it runs. If resolveQueue must wait, for a hook or after
-// an error, it continues in the background. The ended questions store the decision. If this process dies,
-// finishDecisions carries out the rest, in the process that then has the duties.
+// an error, it continues in the background. The ended questions store the decision. If this process dies, another one
+// carries out the rest with finishDecisions.
 func (n *Node) resolveQueue(ctx context.Context, asks []acl.Ask) {
 	rest, _ := n.resolveReady(ctx, asks)
 	if len(rest) == 0 {

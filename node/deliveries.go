@@ -17,7 +17,7 @@ type deliveries struct {
 	log      *slog.Logger
 	waiters  waiting.Results[Sent]          // by entry id: the outcome of the next attempt
 	released waiting.Results[queuedMessage] // by question: approved messages, for the callers that wait for them
-	linked   bool                           // links run in this process, see [Node.Run]
+	linked   bool                           // the links to foreign networks run in this process, see [Node.Run]
 }
 
 func newDeliveries(n *Node) *deliveries {

@@ -187,17 +187,17 @@ func (o *deliveryOutcome) failConversation(ctx context.Context) error {
 			return err
 		}
 	}
-	for f, err := range o.n.allEntries(ctx, waitTerm(o.entry.key())) { // bounded by the size of a transcript
+	for later, err := range o.n.allEntries(ctx, waitTerm(o.entry.key())) { // bounded by the size of a transcript
 		if err != nil {
 			return err
 		}
-		if f.ID <= o.entry.ID || f.Action == wire.ActionClose {
+		if later.ID <= o.entry.ID || later.Action == wire.ActionClose {
 			continue
 		}
-		f.State, f.InFlight, f.Due = SendFailed, false, time.Time{}
-		f.Err = &SendFailure{Message: "an earlier message of the conversation could not be delivered"}
-		f.Ended, f.Keep = o.entry.Ended, o.entry.Keep
-		o.unit.Add(f.change())
+		later.State, later.InFlight, later.Due = SendFailed, false, time.Time{}
+		later.Err = &SendFailure{Message: "an earlier message of the conversation could not be delivered"}
+		later.Ended, later.Keep = o.entry.Ended, o.entry.Keep
+		o.unit.Add(later.change())
 	}
 	return nil
 }

@@ -73,7 +73,7 @@ func (n *Node) claimRun(item *Item) bool {
 		item.State, item.RetryAt = ItemWaiting, time.Time{}
 		return false
 	}
-	item.State, item.Runner, item.held = ItemRunning, n.runs.ID(), n.session.Held(Lease)
+	item.State, item.Runner, item.lease = ItemRunning, n.runs.ID(), n.session.Held(Lease)
 	item.Attempt++
 	return true
 }

@@ -74,7 +74,7 @@ func (n *Node) takeState(r store.Record) error {
 }
 
 // SetPause pauses or resumes the node durably (AM-86). While the node is paused, line 5 of the receive table
-// (docs/protocol.md) refuses every message. by names the command or page that the owner used.
+// (docs/protocol.md) refuses every message. The argument by is the command or page that the owner used.
 func (n *Node) SetPause(ctx context.Context, paused bool, by string) error {
 	entry := acl.AuditEntry{At: time.Now(), Kind: acl.AuditResume, By: by}
 	if paused {

@@ -53,7 +53,7 @@ type Item struct {
 	// Deferred is set while a held message must not yet change what the conversation proposes or agrees (AM-88).
 	Deferred bool `json:"deferred,omitempty"`
 	rev      store.Rev
-	held     *store.Lease // the lease under which the hook runs, or nil
+	lease    *store.Lease // the lease under which the hook runs, or nil
 }
 
 func (a *acceptance) newItem(state ItemState) Item {
@@ -92,7 +92,7 @@ func (i Item) subject() string {
 
 // change returns the change that stores the item. It fails if the stored item changed since it was read.
 func (i Item) change() store.Change {
-	return store.Change{IfRev: i.rev, Held: i.held, Record: store.Record{
+	return store.Change{IfRev: i.rev, Held: i.lease, Record: store.Record{
 		NS: nsInbox, Key: i.ID, Body: wire.MustMarshal(i), Expires: i.Expires, Terms: i.terms(),
 	}}
 }

@@ -52,7 +52,7 @@ type Config struct {
 	CredentialOf func(ctx context.Context, id wire.AgentID) (string, error)
 	HTTP         *client.HTTP
 	Cards        client.CardsConfig // the node fills in Directories, HTTP, Records and OnKeyChange
-	Window       client.Window      // zero fields: the default of AM-20
+	Window       client.Window      // how old or early a message may be by its own time; zero fields: the default of AM-20
 
 	Identity Identity
 	Age      []*signing.PrivateKey // keys that open sealed messages: the current one and earlier ones (AM-85)

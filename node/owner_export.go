@@ -11,7 +11,7 @@ import (
 )
 
 // OpenExport implements [owner.Conversations]. [conversations.VerifyExport] describes the file.
-func (o OwnerAPI) OpenExport(ctx context.Context, id, peer string, opened bool) (func(http.ResponseWriter) error, error) {
+func (o OwnerAPI) OpenExport(ctx context.Context, id, peer string, openSealed bool) (func(http.ResponseWriter) error, error) {
 	now := time.Now()
 	key, err := o.resolveConversation(ctx, id, peer)
 	if err != nil {
@@ -32,7 +32,7 @@ func (o OwnerAPI) OpenExport(ctx context.Context, id, peer string, opened bool) 
 		Keys: o.exportKeys(ctx, self, wire.AgentID(key.Peer), now),
 	}
 	return func(w http.ResponseWriter) error {
-		x := conversations.NewExporter(w, opened)
+		x := conversations.NewExporter(w, openSealed)
 		if err := x.Head(head); err != nil {
 			return err
 		}

@@ -165,7 +165,7 @@ func (o OwnerAPI) changePeer(ctx context.Context, id wire.AgentID, change owner.
 	peer, now := string(id), time.Now()
 	entry := acl.AuditEntry{At: now, Kind: acl.AuditRule, Subject: peer, By: by, Note: change.Action}
 	standings := map[string]acl.Standing{
-		"allow": acl.Allowed, "approve": acl.Approved, "block": acl.Blocked, "unblock": acl.Unknown, "forget": acl.Unknown,
+		"allow": acl.Allowed, "approve": acl.Approved, "block": acl.Blocked, "unblock": acl.Unknown,
 	}
 	var changes []store.Change
 	switch change.Action {

@@ -223,6 +223,7 @@ func checkReleased(ctx context.Context, o OwnerAPI, out Outgoing) error {
 		if err != nil && !errors.Is(err, store.ErrNotFound) {
 			return err
 		}
+		// If the question is no longer stored, it may have been about the message.
 		if err != nil || ask.Kind == owner.AskMessage {
 			return httpapi.ErrOwnerDecides
 		}

@@ -20,8 +20,8 @@ type Route struct {
 	Receipts   string       // the action of answers that only confirm our message, or ""
 }
 
-// handles reports whether the route has a handler: for replies if reply is set, otherwise for messages.
-func (r Route) handles(reply bool) bool { return r.Handler != nil && (r.Replies || !reply) }
+// handles reports whether the route has a handler: for replies if isReply is true, otherwise for messages.
+func (r Route) handles(isReply bool) bool { return r.Handler != nil && (r.Replies || !isReply) }
 
 // route returns the first configured route that matches, else the route of a bridge, else the inbox. A bridge takes
 // precedence over a configured route whose pattern is "*".

@@ -60,10 +60,10 @@ func (a *acceptance) run(ctx context.Context) (bridge.Outcome, error) {
 	if err != nil {
 		return bridge.Outcome{}, err
 	}
-	a.unit.Otherwise(freePlace)
+	a.unit.Otherwise(freePlace) // if the unit is not committed
 	item := a.newItem(ItemRunning)
 	item.Route = a.route.Name
-	claimed := a.n.claimRun(&item)
+	claimed := a.n.claimRun(&item) // false: another process runs the hook
 	provisional, err := a.n.sign(a.draft(pendingPayload(a.now, reasonSlow)))
 	if err != nil {
 		return bridge.Outcome{}, err
@@ -204,7 +204,7 @@ func (r *run) settle(ctx context.Context, answer hook.Answer, hookErr error) {
 		out, err = s.commit(ctx)
 	}
 	if err != nil {
-		r.n.log.Error("store hook reply", "item", r.itemID, "err", err) // the item stays "running" until a process takes the duties again
+		r.n.log.Error("store hook reply", "item", r.itemID, "err", err) // the item stays "running" until a process recovers it
 		out = s.provisional(ctx)
 	}
 	if !s.viaOutbox {
