@@ -14,8 +14,8 @@ import (
 // An executor of a new thread may have no access to the older threads that the new one replaces. The new request is
 // therefore complete: it contains everything that the work needs, with files.
 
-// maxCopied bounds the bytes of attachments that one unit reads for new threads. It also bounds the bytes that the unit
-// writes.
+// maxCopied bounds the bytes of attachments that one transaction reads for new threads. It also bounds the bytes that
+// the transaction writes.
 const maxCopied = 64 << 20
 
 var errCopiesTooLarge = thread.Conflict("the files of the request are too large to be copied to the new threads")

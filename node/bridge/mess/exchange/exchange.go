@@ -29,7 +29,7 @@ type Config struct {
 	Registration string // open, approval or invite (MESS-57); "" means approval
 	Invite       string // the bearer token that registration asks for in mode invite
 
-	CallsPerMinute       int // for each key; 0 means 600, a negative number means no limit (MESS-58)
+	CallsPerMinute       int // for each API key; 0 means 600, a negative number means no limit (MESS-58)
 	ThreadsPerHour       int // for each requester; 0 means 300, a negative number means no limit
 	RegistrationsPerHour int // for each address; 0 means 60, a negative number means no limit
 
@@ -41,8 +41,8 @@ type Config struct {
 	Logger    *slog.Logger
 }
 
-// Exchange keeps threads and executors, and applies blocks to them through the state machine. When a method returns,
-// its changes are durable. An Exchange is safe for concurrent use.
+// Exchange keeps threads and executors, and applies blocks (lists of MESS entries) to them through the state machine.
+// When a method returns, its changes are durable. An Exchange is safe for concurrent use.
 type Exchange struct {
 	cfg     Config
 	id      string
@@ -155,10 +155,10 @@ func Owner(channel string) Actor { return Actor{ID: thread.OwnerID, Owner: true,
 // WriterOfFiles returns an actor who wrote into the thread folder.
 func WriterOfFiles(id string) Actor { return Actor{ID: id, Channel: "file", file: true} }
 
-// Options say how [Exchange.Do] applies a block, and what else changes in the same unit.
+// Options say how [Exchange.Do] applies a block, and what else changes in the same transaction.
 type Options struct {
-	// Lax is set for PATCH, thread files and links: a status may have only a code, and a response without a status does
-	// not complete the thread (MESS-20, MESS-26).
+	// Lax is set for HTTP PATCH, thread files and links (connections to other exchanges): a status may have only a
+	// code, and a response without a status does not complete the thread (MESS-20, MESS-26).
 	Lax bool
 	// Re is the thread of the entries that have no member re. With Lax, entries may be about no other thread.
 	Re string
@@ -167,7 +167,7 @@ type Options struct {
 	IfSerial int
 	// IfTurn is like IfSerial for the owner's turn in the thread Re; "" means no condition.
 	IfTurn string
-	// Then returns further changes for the same unit. Its argument is the thread Re as the block leaves it.
+	// Then returns further changes for the same transaction. Its argument is the thread Re as the block leaves it.
 	Then func(*thread.Thread) []store.Change
 	// Set is the status of a PATCH. It is applied before the entries if the actor holds the thread, may claim it or is
 	// the owner, and after them otherwise. It is skipped if it changes nothing (MESS-55).
@@ -182,13 +182,13 @@ type Options struct {
 	// value is the reason for which our thread is parked while the actor's exchange holds the thread back:
 	// thread.ParkedPeer or thread.ParkedPending.
 	Sent string
-	// Follow marks the actor as the exchange behind a link: our thread takes every state that this exchange reports.
+	// Follow marks the actor as the exchange behind a link: our thread takes every state that the actor reports.
 	Follow bool
 	// Replay is the key of the stored answer, which a repeated block gets; nil stores none.
 	Replay *ReplayKey
 	// Files has, by address, the files of a foreign thread that the block names. They become attachments.
 	Files map[string]File
-	// Records are further changes for the same unit.
+	// Records are further changes for the same transaction.
 	Records []store.Change
 }
 

@@ -26,7 +26,7 @@ type File struct {
 	copied     bool // an attachment of an older thread (see [tx.copyRequest])
 }
 
-// files are the files of one unit: those that its entries may name, and those that it stores.
+// files are the files of one transaction: those that its entries may name, and those that it stores.
 type files struct {
 	named           map[string]File            // files of the owner and of older threads that the block names, by their URI
 	foreign         map[string]File            // files of a foreign thread, by address
@@ -36,8 +36,8 @@ type files struct {
 	namedInMessages map[string]map[string]bool // thread → names of the attachments that its new messages name
 }
 
-// readOwner reads the files that a block of the owner names, from the folder dir.
-func (s *files) readOwner(dir string, b thread.Block) error {
+// readOwnerFiles reads the files that a block of the owner names, from the folder dir.
+func (s *files) readOwnerFiles(dir string, b thread.Block) error {
 	for i, e := range b {
 		list, _ := e.Body.Get(thread.ContentKey[e.Type])
 		for c := range list.Elems() {
@@ -172,8 +172,9 @@ func (s *files) recordNames(ref string, mess wire.Value) {
 	})
 }
 
-// uploadMarks returns the changes that remove the marks of the uploads that the unit names.
-func (s *files) uploadMarks(ctx context.Context, u uploads, now time.Time) (changes []store.Change, err error) {
+// unmarkUploads returns the changes that remove the marks of uploads that the new messages name. A mark means that no
+// message names the upload yet.
+func (s *files) unmarkUploads(ctx context.Context, u uploads, now time.Time) (changes []store.Change, err error) {
 	for ref, names := range s.namedInMessages {
 		marks, err := u.marks(ctx, ref, now)
 		if err != nil {

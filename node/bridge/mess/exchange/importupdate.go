@@ -86,8 +86,8 @@ func checkFileBlock(b thread.Block) error {
 	return nil
 }
 
-// StoreRefusal stores a message that the state machine refused, so that nothing that a participant wrote is lost.
-// It commits the extra changes with it. If the thread does not exist, StoreRefusal does nothing.
+// StoreRefusal stores a message that the state machine refused, so that nothing that a participant wrote is lost. The
+// extra changes are part of the same transaction. If the thread does not exist, StoreRefusal does nothing.
 func (x *Exchange) StoreRefusal(ctx context.Context, ref string, m thread.Message, note string, replay *ReplayKey, extra ...store.Change) error {
 	return store.Retry(func() error {
 		tx := x.begin(Actor{ID: m.From, Channel: thread.ChannelRefused, system: true}, Options{Records: extra})

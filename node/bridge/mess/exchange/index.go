@@ -101,7 +101,7 @@ type index struct {
 	newest       map[string]*entry     // by requester
 	waiting      map[string][]string   // ref → threads that depend on it
 	predecessors map[string][]string   // ref → threads that it replaced
-	serials      map[string]int        // day → highest number
+	serials      map[string]int        // day → highest thread number
 	alarms       alarms
 	unsorted     bool          // the lists are not in order, because load runs
 	alarmSet     chan struct{} // has a value after an alarm was set

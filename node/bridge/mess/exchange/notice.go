@@ -13,9 +13,9 @@ import (
 	"github.com/agentmesh/agentmesh/store"
 )
 
-// Notice says that the bridge must tell somebody about a message in a thread. It is stored in the unit that stores the
-// message, and removed in the unit that delivers it, so each notice is delivered exactly once, even after a restart
-// (MESS-28). Only a push to an executor comes after the removal and may be lost.
+// Notice says that the bridge must tell somebody about a message in a thread. It is stored in the transaction that
+// stores the message, and removed in the transaction that delivers it, so each notice is delivered exactly once, even
+// after a restart (MESS-28). Only a push to an executor comes after the removal and may be lost.
 type Notice struct {
 	To     string `json:"to"` // an executor, a requester, the owner, or ToDirectory
 	Kind   string `json:"kind"`
@@ -31,13 +31,13 @@ const (
 	NoticeOffer  = "offer"  // To may claim the thread
 	NoticeUpdate = "update" // a thread of To has a new message
 	NoticeTaken  = "taken"  // a thread that was sent to To is no longer available to it
-	NoticeTurn   = "turn"   // the owner's turn in the thread has changed
+	NoticeTurn   = "turn"   // what the owner can do about the thread has changed (see [thread.Thread.Turn])
 )
 
 // ToDirectory is the recipient of offers of threads that no executor here may claim.
 const ToDirectory = "directory:"
 
-// notices collects the notices that a unit causes.
+// notices collects the notices that a transaction causes.
 type notices struct {
 	want func(to string) bool // nil means that nobody gets notices
 	list []Notice
@@ -88,10 +88,10 @@ func (n *notices) withdrawOffers(th *thread.Thread, except string) {
 	}
 }
 
-// addChange adds the notices that follow from what a unit changed in a thread. The owner gets one if the owner's turn
-// has changed, or if the holder has changed during the owner's turn, unless the unit has a notice for the owner
-// already. An ended thread is withdrawn from its holder or, if it has none, from the peers that may claim it, except
-// the actor that ended it.
+// addChange adds the notices that follow from what a transaction changed in a thread. The owner gets one if the owner's
+// turn has changed, or if it is the owner's turn and the holder has changed, unless the transaction has a notice for
+// the owner already. An ended thread is withdrawn from its holder or, if it has none, from the peers that may claim it,
+// except the actor that ended it.
 func (n *notices) addChange(th *thread.Thread, was snapshot) {
 	turn := th.Turn()
 	isTold := slices.ContainsFunc(n.list, func(n Notice) bool { return n.To == thread.OwnerID && n.Ref == th.Ref })

@@ -12,7 +12,8 @@ import (
 	"github.com/agentmesh/agentmesh/store"
 )
 
-// A peer is a mesh agent or a participant of an exchange behind a link. It knows a shared thread by the conversation.
+// A peer is a mesh agent, or a participant of another exchange to which a link leads. It writes about a shared thread
+// in the conversation of that thread.
 
 // requestLink returns the link through which a peer requested the thread, or "".
 func requestLink(t *thread.Thread) string {
@@ -23,7 +24,7 @@ func requestLink(t *thread.Thread) string {
 	return a.Link
 }
 
-// convKey returns the key of the record that names the thread that was offered to a peer in a conversation.
+// convKey returns the key of a record whose body is the ref of the thread that we offered to a peer in a conversation.
 func convKey(peer, conv string) string { return "conv/" + IDKey(peer, conv) }
 
 // OfferedIn returns the thread that we offered to a peer in a conversation, or "" if we offered none there.
@@ -54,8 +55,8 @@ func (x *Exchange) HasOpenSibling(t *thread.Thread) bool {
 	return len(refs) > 0
 }
 
-// PointAt returns a block of a peer with entries that refer to our thread ref. A reference that names one of our
-// threads stays; any other reference is the peer's name for the thread.
+// PointAt returns a block of a peer with entries that refer to our thread ref. A reference stays if it names one of our
+// threads, or a request, suggestion or question of the peer. Any other is the peer's name for the thread.
 func (x *Exchange) PointAt(b thread.Block, peer, ref string) thread.Block {
 	out := slices.Clone(b)
 	for i, e := range out {
@@ -90,9 +91,10 @@ func (x *Exchange) OpenFor(peer string) []string {
 	})
 }
 
-// OfferTo offers a thread to a peer, which may then claim it. send must send the request in a new conversation and
-// store changes, which include extra, in the same unit. If the thread cannot be claimed, or was offered to the peer
-// before, OfferTo only applies the extra changes. If the thread does not exist, OfferTo does nothing.
+// OfferTo offers a thread to a peer, which may then claim it. send must send the request in the new conversation conv,
+// and store changes in the same transaction. These include the extra changes. If the thread cannot be claimed, or was
+// offered to the peer before, OfferTo only applies the extra changes. If the thread does not exist, OfferTo does
+// nothing.
 func (x *Exchange) OfferTo(ctx context.Context, ref, peer, address string, extra []store.Change, send func(conv string, request wire.Value, changes []store.Change) error) error {
 	return store.Retry(func() error {
 		tx := x.begin(Actor{ID: thread.ExchangeID, system: true}, Options{})
@@ -129,8 +131,9 @@ func (x *Exchange) OfferTo(ctx context.Context, ref, peer, address string, extra
 	})
 }
 
-// Cancel cancels a thread for its requester, in one unit with changes. channel is how the requester asked for that. If
-// the cancel is refused, because the thread has ended already, the changes are still applied.
+// Cancel cancels a thread for its requester and applies the given changes in the same transaction. channel is how the
+// requester asked for it. If the cancel is refused, because the thread has ended already, the changes are still
+// applied.
 func (x *Exchange) Cancel(ctx context.Context, t *thread.Thread, channel, reason string, changes []store.Change) error {
 	cancel := thread.NewEntry("cancel", t.Ref, wire.TextField("reason", reason))
 	_, err := x.Do(ctx, Actor{ID: t.Requester, Channel: channel}, thread.Block{cancel}, Options{Lax: true, Re: t.Ref, Records: changes})

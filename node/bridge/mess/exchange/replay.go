@@ -12,14 +12,14 @@ import (
 )
 
 // A sender that lost the answer to a block sends the block again. If the block has a replay key, its answer is stored
-// in the same unit as its effect. A repetition gets the stored answer and changes nothing.
+// in the same transaction as its effect. A repetition gets the stored answer and changes nothing.
 
 // ReplayKey identifies a block that may be sent again.
 type ReplayKey struct {
 	key    string // key of the replay record
-	digest string // of the content, to refuse the key for another content; "" if the key itself identifies the content
+	digest string // of the content: the key is refused for any other content; "" if each content has a key of its own
 	keep   time.Duration
-	quota  string // term for which at most maxCallReplays records are kept; "" means no bound
+	quota  string // store term of the records that count together, at most maxCallReplays; "" means no bound
 }
 
 const (
@@ -35,12 +35,12 @@ const (
 // errOtherContent has the status that the draft of the Idempotency-Key header requires.
 var errOtherContent = &wire.Error{Code: wire.InvalidMessage, Status: http.StatusUnprocessableEntity, Message: "Idempotency-Key: this key was already used for another request"}
 
-// NewMessageReplay returns the key of a mesh message of a peer.
+// NewMessageReplay returns the replay key of a mesh message of a peer.
 func NewMessageReplay(peer, id string) *ReplayKey {
 	return &ReplayKey{key: "mesh/" + IDKey(peer, id), keep: keepMessageReplays}
 }
 
-// NewCallReplay returns the key of a call with an Idempotency-Key. A repetition must have the same content.
+// NewCallReplay returns the replay key of a call with an Idempotency-Key. A repetition must have the same content.
 func NewCallReplay(who Actor, name string, content wire.Value) *ReplayKey {
 	k := &ReplayKey{key: "call/" + IDKey(who.ID, name), digest: thread.Digest(content), keep: keepCallReplays}
 	if !who.Owner {

@@ -22,8 +22,8 @@ func (x *Exchange) Run(ctx context.Context) error {
 	}
 	x.mustRecheck.Store(true) // a waiting thread may wait for one that has ended
 	x.tidy(ctx)
-	clean := time.NewTicker(tidyInterval)
-	defer clean.Stop()
+	tidyTicker := time.NewTicker(tidyInterval)
+	defer tidyTicker.Stop()
 	for {
 		if x.mustRecheck.Swap(false) {
 			if err := x.recheckWaiting(ctx); err != nil && ctx.Err() == nil {
@@ -46,7 +46,7 @@ func (x *Exchange) Run(ctx context.Context) error {
 			timer.Stop()
 			return nil
 		case <-x.index.alarmSet:
-		case <-clean.C:
+		case <-tidyTicker.C:
 			x.tidy(ctx)
 		case <-timer.C:
 		}
@@ -90,8 +90,9 @@ func (x *Exchange) Tick(ctx context.Context, now time.Time) (next time.Time, err
 	return next, nil
 }
 
-// settleAfterCommit checks the threads that depend on a thread that the committed unit ended, and the new threads that
-// are waiting. The unit is committed, so its sender does not learn of a failure here: the check is repeated later.
+// settleAfterCommit checks the threads that depend on a thread that the committed transaction ended, and the new
+// threads that are waiting. The transaction is committed, so its sender does not learn of a failure here: the check is
+// repeated later.
 func (x *Exchange) settleAfterCommit(ctx context.Context, t *tx) {
 	ended := t.endedRefs()
 	for _, ref := range t.result.Created { // the dependencies of a new thread may have ended meanwhile
@@ -224,8 +225,8 @@ type alarm struct {
 	ref string
 }
 
-// nextMilli rounds t up to a whole millisecond. The time of a unit is rounded to milliseconds, so a unit that begins at
-// t could have an earlier time and find nothing due.
+// nextMilli rounds t up to a whole millisecond. The time of a transaction is rounded to milliseconds, so a transaction
+// that begins at t could have an earlier time and find nothing due.
 func nextMilli(t time.Time) time.Time {
 	return t.Add(time.Millisecond - time.Nanosecond).Truncate(time.Millisecond)
 }

@@ -71,10 +71,10 @@ func addRefs(request wire.Value, refs ...string) wire.Value {
 type successor struct {
 	body      wire.Value
 	only      string // the only executor to which it is offered; "" means all
-	suggested bool   // the text comes from a suggestion that the requester accepted
+	suggested bool   // the body comes from a suggestion that the requester accepted
 }
 
-// openSuccessor opens a thread that replaces others of one requester. If the requester is a peer and the text comes
+// openSuccessor opens a thread that replaces others of one requester. If the requester is a peer and the body comes
 // from a suggestion, the owner must approve the new request under the same conditions as one that the peer sends (see
 // [thread.Request.WantsOwner]).
 func (t *tx) openSuccessor(ctx context.Context, s successor, from ...*thread.Thread) (*thread.Thread, error) {

@@ -8,6 +8,7 @@ import (
 	"errors"
 	"fmt"
 	"slices"
+	"strings"
 	"time"
 
 	"github.com/agentmesh/agentmesh/node/bridge/mess/registry"
@@ -29,7 +30,7 @@ type tx struct {
 	before      map[string]snapshot       // state of each thread when it was read; the zero value for a new one
 	changedRefs []string                  // refs of the threads that change
 	changes     []store.Change            // changes other than threads
-	grouped     map[string]thread.Block   // entries of a lax block by thread; they become one message in each
+	grouped     map[string]thread.Block   // with Options.Lax, the entries by thread: one message in each
 
 	ids           map[string]string // client ids of the block's requests → refs
 	requestRefs   map[string]bool   // refs of the block's requests, new or repeated
@@ -92,7 +93,7 @@ func (t *tx) run(ctx context.Context, b thread.Block) error {
 		}
 	}
 	if t.x.cfg.Files != "" && t.who.Owner { // otherwise the references stay text
-		if err := t.files.readOwner(t.x.cfg.Files, b); err != nil {
+		if err := t.files.readOwnerFiles(t.x.cfg.Files, b); err != nil {
 			return err
 		}
 	}
@@ -101,7 +102,7 @@ func (t *tx) run(ctx context.Context, b thread.Block) error {
 		return err
 	}
 	t.findStatusThreads(ctx, b)
-	isSet, err := t.applySetFirst(ctx)
+	setApplied, err := t.applySetFirst(ctx)
 	if err != nil {
 		return err
 	}
@@ -113,7 +114,7 @@ func (t *tx) run(ctx context.Context, b thread.Block) error {
 	if err := checkCycles(b, reserved, t.result.Created, t.threads); err != nil {
 		return err
 	}
-	if t.opts.Set != nil && !isSet {
+	if t.opts.Set != nil && !setApplied {
 		if err := t.applySet(ctx); err != nil {
 			return err
 		}
@@ -195,7 +196,7 @@ func (t *tx) applySet(ctx context.Context) error {
 // withEntryPath puts path before the text of a refusal, unless the text begins with the path of an entry already.
 func withEntryPath(err error, path string) error {
 	e, ok := errors.AsType[*wire.Error](err)
-	if !ok || len(e.Message) > 5 && e.Message[:5] == "MESS[" {
+	if !ok || strings.HasPrefix(e.Message, "MESS[") {
 		return err
 	}
 	changed := *e
@@ -271,7 +272,7 @@ func (t *tx) touch(th *thread.Thread) {
 	th.Updated = t.now
 }
 
-// post adds an entry to a thread and acknowledges it. Entries of a lax block are only grouped for flush, without acks.
+// post adds an entry to a thread and acknowledges it. With Options.Lax, it only groups the entry for flush.
 func (t *tx) post(th *thread.Thread, e thread.Entry) {
 	t.touch(th)
 	if t.opts.Lax {
@@ -285,7 +286,7 @@ func (t *tx) post(th *thread.Thread, e thread.Entry) {
 	t.ack(e, ref)
 }
 
-// flush turns the grouped entries of a lax block into one message of the thread.
+// flush turns the entries that post grouped into one message of the thread.
 func (t *tx) flush(th *thread.Thread) {
 	if b := t.grouped[th.Ref]; b != nil {
 		delete(t.grouped, th.Ref)
@@ -320,6 +321,7 @@ func (t *tx) appendMessage(th *thread.Thread, from string, b thread.Block) strin
 		t.err = cmp.Or(t.err, errTooLargeForPeer)
 	}
 	t.changes = append(t.changes, store.Change{Record: rec})
+	// the newest transition, if the message caused it
 	if n := len(th.History); n > 0 && th.History[n-1].Ref == "" && th.History[n-1].At.Equal(t.now) {
 		th.History[n-1].Ref = m.Ref
 	}
@@ -330,11 +332,11 @@ func (t *tx) appendMessage(th *thread.Thread, from string, b thread.Block) strin
 // commit applies the changes to the store, and then to the index and the registry in memory. It returns
 // [store.ErrConflict] if another commit changed one of the rows first.
 func (t *tx) commit(ctx context.Context) error {
-	marks, err := t.files.uploadMarks(ctx, uploads{t.x.records}, t.now)
+	unmarked, err := t.files.unmarkUploads(ctx, uploads{t.x.records}, t.now)
 	if err != nil {
 		return err
 	}
-	changes := slices.Concat(t.changes, t.files.stored, marks)
+	changes := slices.Concat(t.changes, t.files.stored, unmarked)
 	for _, ref := range t.changedRefs {
 		th := t.threads[ref]
 		// a message that ends the thread is allowed even if the thread is full
@@ -405,12 +407,12 @@ func bumpUpdateTime(t *thread.Thread, before snapshot) {
 const (
 	NSThreads  = "mess/threads"
 	NSMessages = "mess/messages"
-	NSIDs      = "mess/ids"     // (requester, client id) → newest thread
-	NSFiles    = "mess/files"   // attachments, and uploads of the owner
-	NSUploads  = "mess/uploads" // marks of the uploads that no message names yet
-	NSMeta     = registry.NSMeta
-	NSNotices  = "mess/notices" // notices that are not delivered yet (MESS-28)
-	NSSeen     = "mess/seen"    // replay records of calls, mesh messages and documents
+	NSIDs      = "mess/ids"      // (requester, client id) → newest thread
+	NSFiles    = "mess/files"    // attachments, and uploads of the owner
+	NSUploads  = "mess/uploads"  // marks of the uploads that no message names yet
+	NSMeta     = registry.NSMeta // routing rules, conversations of offers, the share key
+	NSNotices  = "mess/notices"  // notices that are not delivered yet (MESS-28)
+	NSSeen     = "mess/seen"     // replay records of calls, mesh messages and documents
 )
 
 func threadRecord(t *thread.Thread) store.Record {

@@ -93,8 +93,8 @@ func (t *tx) declineForAll(th *thread.Thread) {
 }
 
 // GiveUp ends a thread that an executor declined, after the bridge has found no other executor in the directory. It
-// applies the extra changes in the same unit, even if the thread need not end. If the thread does not exist, GiveUp
-// does nothing.
+// applies the extra changes in the same transaction, even if the thread need not end. If the thread does not exist,
+// GiveUp does nothing.
 func (x *Exchange) GiveUp(ctx context.Context, ref string, extra []store.Change) error {
 	return store.Retry(func() error {
 		t := x.begin(Actor{ID: thread.ExchangeID, system: true}, Options{Records: extra})
@@ -207,7 +207,7 @@ func (t *tx) applyAnswer(ctx context.Context, e thread.Entry, path string) error
 	if len(a.Re) > 0 || t.opts.Re != "" {
 		th, to, err = t.resolveThread(ctx, thread.FirstRef(e.Body), tagKinds{questions: true})
 	} else {
-		th, err = t.onlyQuestion(ctx)
+		th, err = t.threadNeedingInput(ctx)
 	}
 	if err != nil {
 		return err
@@ -223,8 +223,8 @@ func (t *tx) applyAnswer(ctx context.Context, e thread.Entry, path string) error
 	return nil
 }
 
-// onlyQuestion returns the only thread of the actor that needs input.
-func (t *tx) onlyQuestion(ctx context.Context) (*thread.Thread, error) {
+// threadNeedingInput returns the actor's thread that needs input. It fails unless exactly one thread does.
+func (t *tx) threadNeedingInput(ctx context.Context) (*thread.Thread, error) {
 	refs := t.x.index.refs("from:"+t.who.ID, 2, func(e *entry) bool { return e.status.Value() == thread.NeedsInput })
 	for _, ref := range t.changedRefs {
 		if th := t.threads[ref]; th.Requester == t.who.ID && th.Status == thread.NeedsInput && !slices.Contains(refs, ref) {

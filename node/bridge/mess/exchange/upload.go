@@ -14,8 +14,8 @@ import (
 )
 
 // uploads keeps the files that the owner uploads before the message that names them. A mark beside such a file is
-// removed in the unit that stores the message. A file whose mark is a day old is removed: the message that should name
-// it was refused, or never sent.
+// removed in the transaction that stores the message. A file whose mark is a day old is removed: the message that
+// should name it was refused, or never sent.
 type uploads struct{ records store.Records }
 
 const (
@@ -74,8 +74,8 @@ func (u uploads) save(ctx context.Context, ref string, a Attachment) error {
 		return err
 	}
 	stored, err := u.records.Get(ctx, NSFiles, rec.Key, now)
-	mark, err2 := u.records.Get(ctx, NSUploads, rec.Key, now)
-	if err := errors.Join(IgnoreMissing(err), IgnoreMissing(err2)); err != nil {
+	mark, markErr := u.records.Get(ctx, NSUploads, rec.Key, now)
+	if err := errors.Join(IgnoreMissing(err), IgnoreMissing(markErr)); err != nil {
 		return err
 	}
 	if mark.Key == "" || !bytes.Equal(stored.Body, rec.Body) {

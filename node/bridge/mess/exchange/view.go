@@ -12,9 +12,9 @@ import (
 	"github.com/agentmesh/agentmesh/store"
 )
 
-// resolve resolves a reference of this actor (MESS-6). Executors choose the ids of suggestions and questions, so resolve
-// tries these ids after the client ids of requests. Only the ids that preferred selects come first: the caller selects
-// them for an entry that may be about a suggestion or a question.
+// resolve resolves a reference of this actor (MESS-6). It tries the client ids of requests before the ids of
+// suggestions and questions: executors choose the latter, and could otherwise hide a request. For an entry that may be
+// about a suggestion or a question, the caller selects with preferred the ids that come first instead.
 func (t *tx) resolve(ctx context.Context, re string, preferred tagKinds) (thread.Target, error) {
 	if re = cmp.Or(re, t.opts.Re); re == "" {
 		return thread.Target{}, thread.Bad("re", "is required")
@@ -33,11 +33,11 @@ func (t *tx) resolve(ctx context.Context, re string, preferred tagKinds) (thread
 }
 
 // isAbout reports whether a suggestion of th is also about the thread ref, and so may be answered there.
-func isAbout(th *thread.Thread, id, ref string) bool {
-	if id == "" || th == nil {
+func isAbout(th *thread.Thread, suggestion, ref string) bool {
+	if suggestion == "" || th == nil {
 		return false
 	}
-	s := th.FindSuggestion(id)
+	s := th.FindSuggestion(suggestion)
 	return s != nil && slices.Contains(s.Re, ref)
 }
 

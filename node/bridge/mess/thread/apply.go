@@ -2,8 +2,9 @@ package thread
 
 import "time"
 
-// Apply applies an entry of an actor to a thread, without an exchange. The roles of the actor follow from the requester
-// and the holder of the thread. If the thread has no holder, any actor may claim it.
+// Apply applies an entry of an actor to a thread outside of an exchange (the server that keeps threads), for example to
+// a thread file. The roles of the actor follow from the requester and the holder of the thread. If the thread has no
+// holder, any actor may claim it.
 func (t *Thread) Apply(e Entry, actor string, now time.Time) error {
 	r := Role(0)
 	if actor == t.Requester {

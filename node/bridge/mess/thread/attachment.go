@@ -17,7 +17,8 @@ const MaxUpload = 10 << 20
 // Sniff returns the kind (image, audio, video or file) and the MIME type of a file from its first bytes.
 func Sniff(data []byte) (kind, mime string) {
 	mime, _, _ = strings.Cut(http.DetectContentType(data), ";")
-	// SVG and HTML count as plain bytes, because a browser would run them. DetectContentType skips this white space too.
+	// A text that begins with "<" counts as plain bytes, because a browser would run SVG and HTML. DetectContentType
+	// skips the same white space before it.
 	if bytes.HasPrefix(bytes.TrimLeft(data, "\t\n\f\r "), []byte("<")) {
 		mime = "application/octet-stream"
 	}
@@ -30,7 +31,8 @@ func Sniff(data []byte) (kind, mime string) {
 
 var unsafeChars = regexp.MustCompile(`[^A-Za-z0-9._-]+`)
 
-// AttachmentFile returns the name of an attachment (MESS-46). A kind that cannot be a file counts as "file".
+// AttachmentFile returns the name under which an attachment is stored (MESS-46). serial is the number of its message. A
+// kind that cannot be a file counts as "file".
 func AttachmentFile(serial int, kind, name, mime string) string {
 	if !IsFileKind(kind) {
 		kind = "file"
@@ -89,8 +91,8 @@ func SplitResource(address string) (ref, file string, ok bool) {
 	return ref, file, content && ok && IsSafeRef(ref) && IsAttachmentName(file)
 }
 
-// QualifyFiles returns the block of the foreign thread ref with addresses in place of names of files. A bare name would
-// mean a file of our thread.
+// QualifyFiles returns b, a block of another exchange's thread, with addresses in place of file names. A bare name
+// would mean a file of our thread. ref is the ref of that thread.
 func QualifyFiles(b Block, ref string) Block {
 	out, _ := b.MapContent(func(_ string, v wire.Value) (wire.Value, error) { // the function never fails
 		if file := v.GetStr("file"); IsAttachmentName(file) {

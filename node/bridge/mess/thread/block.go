@@ -13,8 +13,8 @@ import (
 // MaxDocument bounds one block in bytes, as YAML or JSON (MESS-58).
 const MaxDocument = 2 << 20
 
-// Limits are the limits of a block (MESS-61). The depth leaves room for the message that contains the block, whose own
-// depth is at most [wire.MaxDepth].
+// Limits are the limits of a block (MESS-61). The depth leaves room for the message around the block, which may be
+// [wire.MaxDepth] deep.
 var Limits = yamltree.Limits{Bytes: MaxDocument, Depth: 28, Nodes: 10_000, Keys: 1_000, KeyBytes: 512, Marks: 40_000}
 
 // Entry is one entry of a block: its type, and its body as received.
@@ -215,7 +215,7 @@ func checkVersion(v wire.Value, path string) error {
 	return nil
 }
 
-// AddVersion returns the block, with a version entry before it if it has none (MESS-4). The version is 1.1.0 if the
+// AddVersion returns the block, and puts a version entry first if it has none (MESS-4). The version is 1.1.0 if the
 // block uses a field of the 1.1.0 draft, and 1.0.0 otherwise.
 func (b Block) AddVersion() Block {
 	if b.Has("v") {

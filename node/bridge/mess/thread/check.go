@@ -7,7 +7,7 @@ import (
 	"github.com/agentmesh/agentmesh/node/wire"
 )
 
-// Check checks that every entry of a raw block has what its type requires. It does not check who may send it, and it
+// Check checks that every entry of the block has what its type requires. It does not check who may send it, and it
 // accepts unknown types (MESS-5).
 func (b Block) Check(now time.Time) error {
 	for i, e := range b {
@@ -18,9 +18,9 @@ func (b Block) Check(now time.Time) error {
 	return nil
 }
 
-// Check checks that the entry has what its type requires. path names the entry in refusals. With lax, a status,
-// response, reply or cancel may omit its references because the thread is known. A status may then also omit the
-// members that its code requires, and a response its content.
+// Check checks that the entry has what its type requires. path names the entry in refusals. lax is for an entry whose
+// thread is known: a status, response, reply or cancel may then omit its references, a status also the members that its
+// code requires, and a response its content.
 func (e Entry) Check(path string, now time.Time, lax bool) error {
 	var err error
 	switch e.Type {
@@ -73,7 +73,7 @@ type Reply struct {
 	Reason  string
 }
 
-// ReadReply reads a reply. With lax, the reply may omit its reference because the thread is known.
+// ReadReply reads a reply. With lax, the reply may omit its reference.
 func ReadReply(v wire.Value, path string, lax bool) (Reply, error) {
 	f := NewFields(v, path)
 	r := Reply{Re: f.Refs("re", !lax), Reason: f.Text("reason", MaxProse)}
@@ -125,7 +125,7 @@ func ReadCancel(v wire.Value, path string, lax bool) (Cancel, error) {
 	return Cancel{Re: f.Refs("re", !lax), Reason: f.Reason(false)}, f.Err()
 }
 
-// Query is a question to the exchange, which returns only what matches all filters (MESS-36).
+// Query is a question to the exchange, the server. The answer has only what matches all filters (MESS-36).
 type Query struct {
 	Type     string
 	Re       []string

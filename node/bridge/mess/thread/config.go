@@ -26,14 +26,14 @@ type ExecutorConfig struct {
 	Timezone     string
 }
 
-// Rule is a routing rule: the order in which executors get an offer (MESS-42).
+// Rule is a routing rule: the order in which a request is offered to the executors (MESS-42).
 type Rule struct {
 	Capability string   `json:"capability,omitempty"`
 	Urgency    string   `json:"urgency,omitempty"`
 	Precision  string   `json:"precision,omitempty"`
 	Default    bool     `json:"default,omitempty"`
 	Prefer     []string `json:"prefer,omitempty"`
-	By         string   `json:"by,omitempty"` // instead of Prefer: lower_latency, higher_precision
+	By         string   `json:"by,omitempty"` // lower_latency or higher_precision, instead of a list in Prefer
 }
 
 const maxRules = 200
@@ -101,8 +101,8 @@ func (f *Fields) readRule(v wire.Value, key string) Rule {
 		r.Default = g.has("default")
 		g.Check(r.Default, "match", "is required in a rule without default")
 	}
-	key = "prefer" // or "default", in a rule with nothing else
-	if r.Default && !g.has("prefer") {
+	key = "prefer"
+	if r.Default && !g.has("prefer") { // the executors are the value of default
 		key = "default"
 	}
 	value, _ := g.Get(key)
@@ -130,8 +130,8 @@ func (r Rule) Tree() wire.Value {
 	return wire.Obj(wire.Field("match", match), wire.Field("prefer", prefer))
 }
 
-// ParseRules reads routing rules and returns the block that sets them. It accepts the bare list of rules, a map whose
-// only key is rules, or a block with one config entry for routing. It refuses blocks that do anything else.
+// ParseRules reads routing rules and returns the block (list of entries) that sets them. It accepts the bare list of
+// rules, a map whose only key is rules, or a block with one config entry for routing. It refuses all other blocks.
 func ParseRules(data []byte) (Block, error) {
 	docs, err := ParseDocuments(data)
 	if err != nil {
@@ -179,21 +179,21 @@ func readRoutingBlock(v wire.Value) (Block, error) {
 	if err != nil {
 		return nil, Bad("", "must be a list of rules, or a config block with routing")
 	}
-	routed := false
+	hasRules := false
 	for i, e := range b {
-		if e.Type == "v" {
+		if e.Type == "v" { // the version
 			continue
 		}
 		c, err := ReadConfig(e.Body, EntryPath(i, e))
-		if e.Type != "config" || err == nil && !c.Routing || routed {
+		if e.Type != "config" || err == nil && !c.Routing || hasRules {
 			return nil, Bad(EntryPath(i, e), "does not belong to routing rules")
 		}
 		if err != nil {
 			return nil, err
 		}
-		routed = true
+		hasRules = true
 	}
-	if !routed {
+	if !hasRules {
 		return nil, Bad("", "must be a list of rules, or a config block with routing")
 	}
 	return b, nil

@@ -23,7 +23,7 @@ func QuoteName(name string) string {
 	return ` "` + name + `"`
 }
 
-// Bad returns a 400: the block or body is not acceptable.
+// Bad returns a refusal with status 400: the block or body is not acceptable.
 func Bad(path, reason string) error {
 	text := reason
 	if path != "" {
@@ -32,12 +32,12 @@ func Bad(path, reason string) error {
 	return &wire.Error{Code: wire.InvalidMessage, Status: http.StatusBadRequest, Message: text}
 }
 
-// Missing returns a 404: the thing does not exist, or the actor may not see it.
+// Missing returns a refusal with status 404: the thing does not exist, or the actor may not see it.
 func Missing(text string) error {
 	return &wire.Error{Code: wire.InvalidMessage, Status: http.StatusNotFound, Message: text}
 }
 
-// Conflict returns a 409: the state machine does not allow the change.
+// Conflict returns a refusal with status 409: the state machine does not allow the change.
 func Conflict(format string, args ...any) error {
 	return &wire.Error{Code: wire.InvalidMessage, Status: http.StatusConflict, Message: fmt.Sprintf(format, args...)}
 }
@@ -53,17 +53,17 @@ var ErrNoMatch = &wire.Error{
 	Code: wire.InvalidMessage, Status: http.StatusPreconditionFailed, Message: "the thread has changed since it was read: read it again",
 }
 
-// Forbidden returns a 403: this actor may not do that.
+// Forbidden returns a refusal with status 403: this actor may not do that.
 func Forbidden(text string) error {
 	return &wire.Error{Code: wire.Unauthorized, Status: http.StatusForbidden, Message: text}
 }
 
-// TooLarge returns a 413.
+// TooLarge returns a refusal with status 413.
 func TooLarge(text string) error {
 	return &wire.Error{Code: wire.InvalidMessage, Status: http.StatusRequestEntityTooLarge, Message: text}
 }
 
-// TooMany returns a 429 with the time to wait.
+// TooMany returns a refusal with status 429 and the time to wait.
 func TooMany(text string, wait time.Duration) error {
 	return &wire.Error{Code: wire.RateLimited, Status: http.StatusTooManyRequests, Retry: true, Message: text, RetryAfter: max(wait, time.Second)}
 }

@@ -58,7 +58,7 @@ func (f *Fields) Check(ok bool, key, reason string) {
 	}
 }
 
-// allowOnly refuses members with other names, because a misspelled member would go unnoticed.
+// allowOnly refuses members other than keys. Otherwise a misspelled member would go unnoticed.
 func (f *Fields) allowOnly(keys ...string) {
 	for _, m := range f.Value.Members() {
 		if slices.Contains(keys, m.Key) {

@@ -156,7 +156,7 @@ func ThreadFiles(t *Thread, messages []Message) []File {
 	for _, doc := range DocumentsOf(t, messages) {
 		text := yamltree.Append([]byte("---\n"), doc)
 		added := sizeOf(doc, text)
-		if added.marks > Limits.Marks {
+		if added.marks > Limits.Marks { // escaped, the text has fewer
 			text = yamltree.AppendEscaped([]byte("---\n"), doc)
 			added = sizeOf(doc, text)
 		}

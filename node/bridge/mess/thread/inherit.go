@@ -93,11 +93,11 @@ func UniteFields(requests []wire.Value) wire.Value {
 
 // WithTimes returns the request of a thread with the thread's start, deadline and dependencies. They replace the times
 // and dependencies that body names: a duration would start over in a new thread, and a dependency that is given by name
-// could be another thread of another requester.
+// could mean a different thread if the requester is another.
 func WithTimes(body wire.Value, th *Thread) wire.Value {
 	limits, _ := body.Get("constraints")
 	timing, _ := limits.Get("timing")
-	timing = FillMissing(timing, wire.Value{}).Without("not_before", "expires")
+	timing = FillMissing(timing, wire.Value{}).Without("not_before", "expires") // an object even if it was absent
 	if !th.NotBefore.IsZero() {
 		timing = timing.With("not_before", TimeText(th.NotBefore))
 	}

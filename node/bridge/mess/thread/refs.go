@@ -41,7 +41,7 @@ func IsThreadRef(ref string) bool { return len(ref) <= 80 && threadForm.MatchStr
 
 var nonToken = regexp.MustCompile(`[^a-z0-9]+`)
 
-// RefToken returns a client id in the form in which it ends a ref: at most 32 characters from a-z 0-9 and -.
+// RefToken returns a client id as the last part of a ref has it: at most 32 characters from a-z 0-9 and -.
 func RefToken(id string) string {
 	s := strings.Trim(nonToken.ReplaceAllString(strings.ToLower(id), "-"), "-")
 	if len(s) > 32 {

@@ -132,7 +132,7 @@ func (t *Thread) Claim(by string, now time.Time) {
 	t.Become(Claimed, by, "", now)
 }
 
-// setAsOwner applies a status that only the exchange or the owner may set, to a thread without a holder.
+// setAsOwner applies a status to a thread without a holder. It refuses actors other than the exchange and the owner.
 func (t *Thread) setAsOwner(s Status, by string, r Role, now time.Time) error {
 	if !r.Has(AsOwner|AsExchange) || !slices.Contains(exchangeMay[t.Status], s.Code) || s.Code == Received && t.Parked == "" {
 		return Conflict("%s may not follow %s", s.Code, t.Status)
@@ -178,8 +178,8 @@ func (t *Thread) Cancel(reason, by string, now time.Time) error {
 	return nil
 }
 
-// Respond applies a result of the holder. If lone is true, the result came in a raw block without a status, and
-// completes the thread (MESS-26).
+// Respond applies a result of the holder. If lone is true, the result came in a block without a status, and completes
+// the thread (MESS-26). The owner may send such a result for an unclaimed thread, which it also claims.
 func (t *Thread) Respond(by string, r Role, lone bool, now time.Time) error {
 	switch {
 	case t.Holder == "" && t.Status == Received && r.Has(AsOwner) && lone:

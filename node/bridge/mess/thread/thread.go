@@ -10,7 +10,8 @@ import (
 	"github.com/agentmesh/agentmesh/store"
 )
 
-// Thread is the state of one request (MESS-16). Its messages are stored separately as [Message] records.
+// Thread is the state of one request (MESS-16). An exchange, the server between requesters and executors, keeps it. Its
+// messages are stored separately as [Message] records.
 type Thread struct {
 	Ref       string `json:"ref"`
 	ClientID  string `json:"client_id,omitempty"`
@@ -52,12 +53,13 @@ type Thread struct {
 	Version  uint64  `json:"version"`            // grows with each change
 	Stage    string  `json:"stage,omitempty"`    // the state in which it expired
 	Offered  bool    `json:"offered,omitempty"`  // offers of it were sent, or it was claimed automatically
-	External string  `json:"external,omitempty"` // the conversation in which the bridge received it
+	External string  `json:"external,omitempty"` // the mesh conversation or link in which it arrived, if any
 
 	// ForeignBytes is the size of the attachments that were copied from a foreign thread.
 	ForeignBytes int `json:"taken,omitempty"`
 
-	// Peers are the mesh agents and the peers of links that take part, each in its own conversation.
+	// Peers are the mesh agents and the peers of links (connections to other exchanges) that take part, each in its own
+	// conversation.
 	Peers map[string]Peer `json:"peers,omitempty"`
 
 	Rev store.Rev `json:"-"` // of the stored row
@@ -167,7 +169,7 @@ func (t *Thread) CountQuestions() int {
 // IsClaimable reports whether an executor may claim the thread now.
 func (t *Thread) IsClaimable() bool { return t.Status == Received }
 
-// OfferedAt returns the time since which executors could claim the thread: its creation, or the end of its last wait.
+// OfferedAt returns the time from which executors could claim the thread: its creation, or the end of its last wait.
 func (t *Thread) OfferedAt() time.Time {
 	for _, e := range slices.Backward(t.History) {
 		if e.Action == string(Received) {
