@@ -33,7 +33,7 @@ const Intent wire.Intent = "com.github.teaguesterling.mess.request"
 type Config struct {
 	Exchange *exchange.Exchange
 	Serve    bool   // let strangers reach the exchange
-	Local    bool   // the local profile (AM-82)
+	Local    bool   // the node serves this machine only: the local profile (AM-82)
 	URL      string // the public URL of the listener
 	Mirror   string // directory of the thread files; "" for none (MESS-51)
 	Route    bool   // if no local executor can do a request, offer it to a listed agent without asking the owner (MESS-44)
@@ -120,7 +120,7 @@ func (b *Bridge) Run(ctx context.Context) error {
 	g.Go(func() error { return b.x.Run(ctx) })
 	g.Go(func() error { return b.runNotifier(ctx) })
 	g.Go(func() error {
-		for range b.cfg.Store.Watch(ctx, nsControl) { // the node of another process accepted a control message
+		for range b.cfg.Store.Watch(ctx, nsControl) { // another process stored a control message (see control.go)
 			b.x.WakeNotifier()
 		}
 		return nil

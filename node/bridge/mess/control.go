@@ -15,8 +15,8 @@ import (
 )
 
 // A control message is a message of a peer that the node passes to no handler: it closes the conversation, or reports
-// that the peer asks its owner first. The bridge stores it in the unit that receives it, and applies it to the thread
-// soon after.
+// that the peer asks its owner first. The bridge stores it in the transaction that receives it, and applies it to the
+// thread soon after.
 
 // nsControl is the namespace of stored control messages.
 const nsControl = "mess/aside"

@@ -70,7 +70,7 @@ type LinkConfig struct {
 	Offer func(ctx context.Context, ref, to, address string, changes []store.Change) error
 }
 
-// notifyOwner stores a notice to the owner about the link, in one unit with changes.
+// notifyOwner stores a notice to the owner about the link, in one transaction with changes.
 func (c *LinkConfig) notifyOwner(ctx context.Context, title, text string, changes []store.Change) error {
 	return c.Records.Apply(ctx, append(ownerNotice(c.Notices, title, text), changes...), time.Now())
 }
@@ -222,7 +222,7 @@ func explainLinkError(err error) error {
 // accept passes a foreign message to the node, which checks it like any other message (MESS section 12). localID
 // identifies the message within the thread ref.
 func (l *link) accept(ctx context.Context, from, ref, localID string, b thread.Block, k knownThread) error {
-	if k.Intent != "" {
+	if k.Intent != "" { // a conversation in plain text
 		return l.acceptText(ctx, from, ref, localID, b, k)
 	}
 	peer := cmp.Or(k.Peer, from)
@@ -249,7 +249,7 @@ func (l *link) accept(ctx context.Context, from, ref, localID string, b thread.B
 // inbound returns the message of the mesh that carries a block.
 func (l *link) inbound(peer, id string, b thread.Block) (bridge.Inbound, error) {
 	for i, e := range b { // public clients send bare codes (MESS-20)
-		if err := e.Check(thread.EntryPath(i, e), time.Now(), true); err != nil {
+		if err := e.Check(thread.EntryPath(i, e), time.Now(), thread.Lax); err != nil {
 			return bridge.Inbound{}, err
 		}
 	}
@@ -274,6 +274,7 @@ func (l *link) newInbound(peer, id string, intent wire.Intent, payload wire.Valu
 		l.peers[peer] = true
 	}
 	l.mu.Unlock()
+	const verified = false // the exchange vouches for the peer, but the peer proves nothing
 	now := time.Now()
 	principal := address.String()
 	if l.cfg.Policy.Access != "" { // the owner decided about all peers of the link together
@@ -282,7 +283,7 @@ func (l *link) newInbound(peer, id string, intent wire.Intent, payload wire.Valu
 	return bridge.Inbound{
 		Principal: principal, Peer: address.Pseudonym(), Address: address.String(), Verified: bridge.VerifiedNone,
 		MessageID: wire.MessageID("msg_" + hashOf(l.cfg.Name, peer, id)), ConvID: wire.ConversationID("conv_" + hashOf(l.cfg.Name, peer, id)),
-		Intent: intent, Payload: address.Mark(payload, false), Time: now, Received: now, Raw: raw, Digest: sha256.Sum256(raw),
+		Intent: intent, Payload: address.Mark(payload, verified), Time: now, Received: now, Raw: raw, Digest: sha256.Sum256(raw),
 	}, nil
 }
 

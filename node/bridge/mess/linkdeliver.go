@@ -32,7 +32,7 @@ func (l *link) Deliver(ctx context.Context, d bridge.Delivery) (err error) {
 		}
 	}()
 	if l.isDown() { // try nothing until the owner acts
-		return &client.SendError{Retry: true, Cause: errors.New("the link is down; mend it, then: agentmesh links test " + l.cfg.Name)}
+		return &client.SendError{Retry: true, Cause: errors.New("the link is down: repair it, then run agentmesh links test " + l.cfg.Name)}
 	}
 	block, err := toBlock(d.Message)
 	if err != nil || len(block) == 0 {
@@ -301,7 +301,7 @@ func (l *link) acceptText(ctx context.Context, from, ref, localID string, b thre
 	return l.acceptPayload(ctx, from, ref, localID, payload, k)
 }
 
-// acceptPayload passes a message of a conversation in plain text to the node, and stores k in the same unit.
+// acceptPayload passes a message of a conversation in plain text to the node, and stores k in the same transaction.
 func (l *link) acceptPayload(ctx context.Context, from, ref, localID string, payload wire.Value, k knownThread) error {
 	in, err := l.newInbound(thread.ExchangeID, ref+"/"+localID, k.Intent, payload, payload.JSON())
 	if err != nil {

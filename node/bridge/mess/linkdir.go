@@ -179,7 +179,7 @@ func (r *dirRemote) post(ctx context.Context, _, ref string, b thread.Block) err
 		return err
 	}
 	t, messages := f.Adopt()
-	written, _, err := r.extractEnclosures(ctx, b, t.Serial)
+	written, _, err := r.extractEnclosures(ctx, b, t.Serial) // the block as the newest message would have it
 	if err != nil {
 		return toRetry(err)
 	}

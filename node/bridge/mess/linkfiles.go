@@ -15,7 +15,7 @@ import (
 	"github.com/agentmesh/agentmesh/node/wire"
 )
 
-// Messages of a foreign thread may name files that are stored with that thread (MESS-10). The unit that stores
+// Messages of a foreign thread may name files that are stored with that thread (MESS-10). The transaction that stores
 // the message also stores these files with our thread. A link fetches them from the exchange, by the ref of the thread
 // and the name of the file. It follows no other addresses.
 

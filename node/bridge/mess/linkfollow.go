@@ -276,9 +276,9 @@ func (l *link) pseudonym(peer string) string {
 	return string(addressAt(l.cfg.Name, peer).Pseudonym())
 }
 
-// receive passes a message of a thread to the node, and stores k in the same unit. If the node refuses the message
-// permanently, receive does not repeat it, and notifies the owner if the message belongs to a thread or conversation of
-// ours.
+// receive passes a message of a thread to the node, and stores k in the same transaction. If the node refuses the
+// message permanently, receive does not repeat it, and notifies the owner if the message belongs to a thread or
+// conversation of ours.
 func (l *link) receive(ctx context.Context, from, ref, localID string, b thread.Block, k *knownThread) error {
 	if k.Mine {
 		if err := l.prefetchFiles(ctx, ref, b); err != nil {

@@ -70,13 +70,13 @@ func (r *dirRemote) publish(ctx context.Context, ref string) error {
 	if !r.git {
 		return nil
 	}
-	local := context.WithoutCancel(ctx) // an interrupted commit would block the directory
-	if err := r.runGit(local, "add", "-A", "exchange"); err != nil {
+	uncanceled := context.WithoutCancel(ctx) // an interrupted commit would block the directory
+	if err := r.runGit(uncanceled, "add", "-A", "exchange"); err != nil {
 		return toRetry(err)
 	}
-	changed := r.runGit(local, "diff", "--cached", "--quiet") != nil
+	changed := r.runGit(uncanceled, "diff", "--cached", "--quiet") != nil
 	if changed {
-		if err := r.runGit(local, "commit", "-q", "-m", "messe-af: "+ref); err != nil {
+		if err := r.runGit(uncanceled, "commit", "-q", "-m", "messe-af: "+ref); err != nil {
 			return toRetry(err)
 		}
 	}
@@ -89,7 +89,7 @@ func (r *dirRemote) publish(ctx context.Context, ref string) error {
 		}
 	}
 	if err != nil && changed {
-		err = errors.Join(err, r.undo(local))
+		err = errors.Join(err, r.undo(uncanceled))
 	}
 	return toRetry(err)
 }

@@ -53,6 +53,12 @@ type joinError struct {
 	final bool // lasts until the owner acts
 }
 
+// Values of joinError.final.
+const (
+	joinFinal     = true
+	joinTemporary = false
+)
+
 func (e *joinError) Error() string { return e.text }
 
 // newJoinError returns a [joinError] that makes the outbox keep its messages and try them again.
@@ -105,7 +111,7 @@ func (r *restRemote) register(ctx context.Context, v restState) (restState, erro
 			v.Exchange = r.onlyExchange(ctx)
 		}
 		if v.Exchange == "" {
-			return v, newJoinError(true, "the server does not say which exchange is meant: name it in links[].exchange, or give the link a key in token_file")
+			return v, newJoinError(joinFinal, "the server does not say which exchange is meant: name it in links[].exchange, or give the link a key in token_file")
 		}
 	}
 	id := cmp.Or(r.as, v.ID, "agentmesh-"+strings.ToLower(rand.Text()[:8]))
@@ -115,11 +121,11 @@ func (r *restRemote) register(ctx context.Context, v restState) (restState, erro
 	if e, ok := errors.AsType[*client.SendError](err); ok && e.Refusal != nil {
 		switch {
 		case e.Status == http.StatusConflict:
-			return v, newJoinError(true, "the name %s is taken at the exchange: set another one in options.as, or give the link its key in token_file", id)
+			return v, newJoinError(joinFinal, "the name %s is taken at the exchange: set another one in options.as, or give the link its key in token_file", id)
 		case e.Retry:
-			return v, newJoinError(false, "the exchange does not register us now (HTTP %d: %s)", e.Status, e.Refusal.Message)
+			return v, newJoinError(joinTemporary, "the exchange does not register us now (HTTP %d: %s)", e.Status, e.Refusal.Message)
 		}
-		return v, newJoinError(true, "the exchange does not register us (HTTP %d: %s): ask its owner for a key, and give it to the link in token_file", e.Status, e.Refusal.Message)
+		return v, newJoinError(joinFinal, "the exchange does not register us (HTTP %d: %s): ask its owner for a key, and give it to the link in token_file", e.Status, e.Refusal.Message)
 	}
 	if err != nil {
 		return v, err
@@ -127,7 +133,7 @@ func (r *restRemote) register(ctx context.Context, v restState) (restState, erro
 	result, err := wire.ParseObject(answer)
 	key := result.GetStr("api_key")
 	if err != nil || key == "" || len(key) > 4096 || strings.ContainsAny(key, " \t\r\n") {
-		return v, newJoinError(true, "the exchange registered us and gave no usable key: give the link one in token_file")
+		return v, newJoinError(joinFinal, "the exchange registered us and gave no usable key: give the link one in token_file")
 	}
 	v.ID, v.KeyHash, v.Key = id, "", client.Credential(key)
 	return v, r.save(ctx, v, "as "+id+" at the exchange; the key is kept in the database")
@@ -170,7 +176,7 @@ func (r *restRemote) checkKey(ctx context.Context, path string, err error) error
 			}
 			return err
 		}
-		return newJoinError(false, "the exchange does not accept us yet (%s): its owner may have to approve the registration", e.Refusal.Message)
+		return newJoinError(joinTemporary, "the exchange does not accept us yet (%s): its owner may have to approve the registration", e.Refusal.Message)
 	case e.Status != http.StatusUnauthorized || wasDropped:
 		return err
 	}
@@ -180,5 +186,5 @@ func (r *restRemote) checkKey(ctx context.Context, path string, err error) error
 	if err := r.updateState(ctx, func(m *restState) { m.Key = "" }); err != nil {
 		return err
 	}
-	return newJoinError(false, "the exchange no longer knows our key: the link registers again")
+	return newJoinError(joinTemporary, "the exchange no longer knows our key: the link registers again")
 }

@@ -61,7 +61,7 @@ func (l *link) Send(ctx context.Context, ref string) (t *thread.Thread, sent boo
 }
 
 // MarkUnsent returns the change that records that requests for this exchange wait to be sent. The caller stores it in
-// the unit that makes the requests, so that a crash loses none of them.
+// the transaction that makes the requests, so that a crash loses none of them.
 func (l *link) MarkUnsent() []store.Change {
 	return []store.Change{{Record: store.Record{NS: exchange.NSMeta, Key: l.unsentKey()}, IfRev: store.Any}}
 }
@@ -109,7 +109,7 @@ func (l *link) withdrawRequest(ctx context.Context, k knownThread, why string) e
 	held := false
 	_, err := l.cfg.Mesh.Asks().Withdraw(ctx, store.ConvKey{Peer: l.pseudonym(k.Peer), ID: k.Conv}, func(a acl.Ask) bool {
 		held = held || a.Kind == owner.AskMessage
-		return false
+		return false // withdraw nothing: this only looks for a question about the request
 	}, time.Now())
 	if err != nil || !held {
 		return err

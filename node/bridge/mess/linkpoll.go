@@ -61,13 +61,13 @@ func (l *link) updateUnderLock(ctx context.Context, ref string, change func(*kno
 }
 
 // maxKnown bounds the foreign threads that are remembered, because the exchange decides how many threads it lists. The
-// bound applies to each of sixteen parts of a link's threads.
+// threads of a link are in sixteen parts, by the first hexadecimal digit of their hash, and the bound applies to each.
 const maxKnown = 10_000
 
 // change returns the changes that store what we remember of a thread.
 func (l *link) change(ref string, k knownThread) []store.Change {
 	key := l.threadKey(ref)
-	part := key[:len(key)-31] // the part is named by the first digit of the hash
+	part := key[:len(key)-31] // the key without the other 31 digits of the hash
 	changes := []store.Change{{Record: store.Record{NS: exchange.NSMeta, Key: key, Body: thread.Encode(k), Terms: []string{part}}, IfRev: store.Any, Max: maxKnown}}
 	if k.Next != "" { // the conversation now belongs to the thread k.Next
 		return changes

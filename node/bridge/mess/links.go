@@ -146,6 +146,7 @@ func requestRefs(acks thread.Block) []string {
 			requests = wire.Arr(e.Body)
 		}
 		for r := range requests.Elems() {
+			// the ref of a message contains a slash, the ref of a thread does not
 			if ref := r.GetStr("ref"); e.Type == "ack" && ref != "" && !strings.Contains(ref, "/") {
 				refs = append(refs, ref)
 			}

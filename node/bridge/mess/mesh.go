@@ -26,8 +26,8 @@ func (b *Bridge) Handle(ctx context.Context, c bridge.Call) (bridge.Reply, error
 	if err == nil {
 		return bridge.Reply{Payload: &answer}, nil
 	}
-	if refused := refusalFor(err); !refused.Retry {
-		return bridge.Reply{Refusal: refused}, nil
+	if refusal := refusalFor(err); !refusal.Retry {
+		return bridge.Reply{Refusal: refusal}, nil
 	}
 	return bridge.Reply{}, err
 }
@@ -186,18 +186,22 @@ func isHiddenFromWorker(t *thread.Thread, e thread.Entry) bool {
 	return false
 }
 
-// translateEnd changes a final state in a block for a foreign exchange, where we are the executor. The states
+// translateEnd changes a final state in a block of from for a foreign exchange, where we are the executor. The states
 // cancelled, expired and superseded become declined before a claim and failed after it, because an executor may not end
 // the thread of somebody else in this way. Before a claim, failed becomes declined too. A state that the holder set
 // stays, except that a cancel by the holder stays only if the requester refused a confirmation.
 func translateEnd(t *thread.Thread, b thread.Block, from string) thread.Block {
 	out := slices.Clone(b)
+	isFromHolder := t.Holder != "" && from == t.Holder
 	for i, e := range out {
 		code, _ := thread.ParseCode(e.Body.GetStr("code"))
+		isChanged := slices.Contains([]thread.Code{thread.Cancelled, thread.Expired, thread.Superseded}, code) || code == thread.Failed && t.Holder == ""
 		switch {
 		case e.Type == "cancel":
 			code = thread.Cancelled
-		case e.Type != "status", t.Holder != "" && from == t.Holder && (code != thread.Cancelled || t.HadRefusal()), code != thread.Cancelled && code != thread.Expired && code != thread.Superseded && (code != thread.Failed || t.Holder != ""):
+		case e.Type != "status" || !isChanged:
+			continue
+		case isFromHolder && (code != thread.Cancelled || t.HadRefusal()):
 			continue
 		}
 		reported := thread.Declined
@@ -257,8 +261,8 @@ func refusalFor(err error) *wire.Error {
 	return e
 }
 
-// offerTo offers a thread to peer, which is an agent of the mesh or a peer of a link and may then claim the thread.
-// The extra changes are applied in the unit that stores the offer.
+// offerTo offers a thread to peer, which is an agent of the mesh or a peer of a link and may then claim the thread. The
+// extra changes are applied in the transaction that stores the offer.
 func (b *Bridge) offerTo(ctx context.Context, ref, peer, address string, extra []store.Change) error {
 	return b.x.OfferTo(ctx, ref, peer, address, extra, func(conv string, request wire.Value, changes []store.Change) error {
 		block, err := b.shareAttachments(ctx, ref, thread.Block{{Type: "request", Body: request}}, address)

@@ -117,31 +117,31 @@ func (b *Bridge) dropNotice(ctx context.Context, n exchange.Notice, why string) 
 	return b.records.Apply(ctx, append(notice, n.Done()), time.Now())
 }
 
-// deliverNotice delivers a notice and removes it in the same unit. If the notice must not be delivered yet, until is
-// the time until which it waits.
+// deliverNotice delivers a notice to its recipient and removes it in the same transaction. If the notice must not be
+// delivered yet, until is the time until which it waits.
 func (b *Bridge) deliverNotice(ctx context.Context, n exchange.Notice) (until time.Time, err error) {
-	done := []store.Change{n.Done()}
+	removal := []store.Change{n.Done()}
 	t, err := b.x.Read(ctx, n.Ref, time.Now())
 	switch {
 	case errors.Is(err, store.ErrNotFound):
 	case err != nil:
 		return until, err
 	case n.To == thread.OwnerID:
-		return until, b.notifyOwner(ctx, t, n, done)
+		return until, b.notifyOwner(ctx, t, n, removal)
 	case n.To == exchange.ToDirectory:
-		return until, b.offerToDirectory(ctx, t, done)
+		return until, b.offerToDirectory(ctx, t, removal)
 	case n.Kind == exchange.NoticeTaken:
-		return until, b.withdrawOffer(ctx, t, n.To, done)
+		return until, b.withdrawOffer(ctx, t, n.To, removal)
 	case t.Peers[n.To].Conv != "":
-		return b.sendToPeer(ctx, t, n, done)
+		return b.sendToPeer(ctx, t, n, removal)
 	case n.Kind == exchange.NoticeOffer:
-		err := b.records.Apply(ctx, done, time.Now())
+		err := b.records.Apply(ctx, removal, time.Now())
 		if err == nil { // else another process has delivered it
 			b.pushes.send(ctx, b.x.Executors.Get(n.To), t)
 		}
 		return until, err
 	}
-	return until, b.records.Apply(ctx, done, time.Now())
+	return until, b.records.Apply(ctx, removal, time.Now())
 }
 
 // completionWait is the longest time for which the close of a completed thread waits for the response.
@@ -149,10 +149,10 @@ const completionWait = 10 * time.Minute
 
 // sendToPeer sends a peer the message that the notice is about. The close of a completed thread first waits for the
 // response, until the time that sendToPeer returns.
-func (b *Bridge) sendToPeer(ctx context.Context, t *thread.Thread, n exchange.Notice, done []store.Change) (until time.Time, err error) {
+func (b *Bridge) sendToPeer(ctx context.Context, t *thread.Thread, n exchange.Notice, removal []store.Change) (until time.Time, err error) {
 	m, err := b.x.Message(ctx, t.Ref, n.Serial)
 	if errors.Is(err, store.ErrNotFound) {
-		return until, b.records.Apply(ctx, done, time.Now())
+		return until, b.records.Apply(ctx, removal, time.Now())
 	}
 	if err != nil {
 		return until, err
@@ -166,7 +166,7 @@ func (b *Bridge) sendToPeer(ctx context.Context, t *thread.Thread, n exchange.No
 		return until, err
 	}
 	if list, _ := out.Payload.Get("mess"); list.Len() == 0 {
-		return until, b.records.Apply(ctx, done, time.Now())
+		return until, b.records.Apply(ctx, removal, time.Now())
 	}
 	_, err = b.records.Get(ctx, exchange.NSSeen, closedKey(n.To, string(out.Conv)), time.Now())
 	switch {
@@ -174,17 +174,17 @@ func (b *Bridge) sendToPeer(ctx context.Context, t *thread.Thread, n exchange.No
 	case err != nil:
 		return until, err
 	case typeAt(0) != "response": // the message was sent with the close
-		return until, b.records.Apply(ctx, done, time.Now())
+		return until, b.records.Apply(ctx, removal, time.Now())
 	default:
 		out = lateResponse(out)
 	}
-	out.Records = append(out.Records, done...)
+	out.Records = append(out.Records, removal...)
 	return until, b.send(ctx, out)
 }
 
 // withdrawOffer tells a peer to which a thread was offered that the offer is canceled, because the thread has ended or
 // somebody else has claimed it. The cancel contains this reason.
-func (b *Bridge) withdrawOffer(ctx context.Context, t *thread.Thread, to string, done []store.Change) error {
+func (b *Bridge) withdrawOffer(ctx context.Context, t *thread.Thread, to string, removal []store.Change) error {
 	p := t.Peers[to]
 	why := "somebody else has taken it"
 	switch {
@@ -197,13 +197,13 @@ func (b *Bridge) withdrawOffer(ctx context.Context, t *thread.Thread, to string,
 	cancel := thread.NewEntry("cancel", cmp.Or(p.Name, t.Ref))
 	cancel.Body = cancel.Body.WithOptional("reason", why)
 	return b.send(ctx, bridge.Outgoing{
-		To: wire.AgentID(to), Address: p.Address, Conv: wire.ConversationID(p.Conv), Intent: Intent, Records: done,
+		To: wire.AgentID(to), Address: p.Address, Conv: wire.ConversationID(p.Conv), Intent: Intent, Records: removal,
 		Payload: wire.Obj(wire.TextField("action", "cancel"), wire.Field("mess", thread.Block{cancel}.Tree())),
 	})
 }
 
-// send sends a message into the mesh. If the peer has ended the conversation, or the owner decides about the message,
-// send only applies the changes.
+// send sends a message into the mesh together with its changes. If the peer has ended the conversation, or the message
+// waits for the owner's decision, send applies the changes alone.
 func (b *Bridge) send(ctx context.Context, out bridge.Outgoing) error {
 	sent, err := b.cfg.Mesh.Send(ctx, out)
 	refused, ok := errors.AsType[*wire.Error](err)
@@ -213,7 +213,7 @@ func (b *Bridge) send(ctx context.Context, out bridge.Outgoing) error {
 	return err
 }
 
-// closedKey returns the key of the record that a conversation with a peer is closed.
+// closedKey returns the key of the record that marks a conversation with a peer as closed.
 func closedKey(to, conv string) string { return "closed/" + exchange.IDKey(to, conv) }
 
 // lateResponse turns a message after the close into a response in a conversation of its own (MESS-39).
@@ -229,10 +229,10 @@ func lateResponse(out bridge.Outgoing) bridge.Outgoing {
 }
 
 // notifyOwner stores a notice to the owner and updates the owner's inbox and questions.
-func (b *Bridge) notifyOwner(ctx context.Context, t *thread.Thread, n exchange.Notice, done []store.Change) error {
-	// a question comes with its own notice
+func (b *Bridge) notifyOwner(ctx context.Context, t *thread.Thread, n exchange.Notice, removal []store.Change) error {
+	// a confirmation is asked in a question, which comes with its own notice
 	if n.Kind == exchange.NoticeTurn || strings.HasPrefix(t.Turn(), thread.TurnConfirm+"/") {
-		return b.updateOwner(ctx, t, done)
+		return b.updateOwner(ctx, t, removal)
 	}
 	notice := notify.Notice{Kind: "mess", Title: fmt.Sprintf("MESS %s: %s", t.Ref, t.Status), At: time.Now()}
 	switch {
@@ -245,23 +245,23 @@ func (b *Bridge) notifyOwner(ctx context.Context, t *thread.Thread, n exchange.N
 	case t.Requester == thread.OwnerID && t.Status == thread.NeedsInput:
 		notice.Text = "answer it on the MESS page"
 	}
-	return b.updateOwner(ctx, t, append(done, b.cfg.Notices.Change(notice)))
+	return b.updateOwner(ctx, t, append(removal, b.cfg.Notices.Change(notice)))
 }
 
 // offerToDirectory offers the thread to the first agent of the directory that can do it, or asks the owner first. If no
 // agent can do it and an executor declined, the thread ends.
-func (b *Bridge) offerToDirectory(ctx context.Context, t *thread.Thread, done []store.Change) error {
+func (b *Bridge) offerToDirectory(ctx context.Context, t *thread.Thread, removal []store.Change) error {
 	list, err := b.findAgents(ctx, t)
 	if err != nil {
 		return err
 	}
 	switch {
 	case len(list) == 0 && len(t.Declined) > 0:
-		return b.x.GiveUp(ctx, t.Ref, done)
+		return b.x.GiveUp(ctx, t.Ref, removal)
 	case len(list) == 0 || !t.IsClaimable():
-		return b.records.Apply(ctx, done, time.Now())
+		return b.records.Apply(ctx, removal, time.Now())
 	case b.cfg.Route:
-		return b.offerTo(ctx, t.Ref, string(list[0].ID), "", done)
+		return b.offerTo(ctx, t.Ref, string(list[0].ID), "", removal)
 	}
 	if len(list) > 10 {
 		list = list[:10]
@@ -270,10 +270,10 @@ func (b *Bridge) offerToDirectory(ctx context.Context, t *thread.Thread, done []
 	if err != nil {
 		return err
 	}
-	err = b.records.Apply(ctx, append(slices.Clone(done), question...), time.Now())
+	err = b.records.Apply(ctx, append(slices.Clone(removal), question...), time.Now())
 	// enough questions wait, and the inbox shows the request
 	if errors.Is(err, store.ErrQuota) && t.Requester != thread.OwnerID {
-		return b.records.Apply(ctx, done, time.Now())
+		return b.records.Apply(ctx, removal, time.Now())
 	}
 	return err
 }

@@ -17,10 +17,10 @@ import (
 	"github.com/agentmesh/agentmesh/store"
 )
 
-// This file shows the owner the threads on which the owner can act. Offers, questions of executors and suggestions
-// become tasks in the inbox (MESS section 12). Actions that the owner must confirm, and threads that the owner must
-// approve, become questions in the approval queue. The bridge derives both from the thread and its messages, each time
-// the exchange sends a notice about the thread to the owner.
+// This file shows the owner the threads in which it is the owner's turn to act ([thread.Thread.Turn]). Offers,
+// questions of executors and suggestions become tasks in the inbox (MESS section 12). Actions that the owner must
+// confirm, and threads that the owner must approve, become questions in the approval queue. The bridge derives both
+// from the thread and its messages, each time the exchange sends a notice about the thread to the owner.
 
 // aboutThread returns the member About of tasks and questions about a thread.
 func aboutThread(ref string) string { return Kind + "/" + ref }
@@ -102,9 +102,9 @@ func (b *Bridge) newTask(ctx context.Context, t *thread.Thread) (bridge.Task, er
 		return task, nil
 	}
 	serial, from := t.Serial, t.Requester // the message that the task shows
-	if n == "0" {
-		// n counts the questions of the holder, which has not asked any yet, so show the request
-		serial = 1
+	askedNothing := n == "0"              // in a turn of kind TurnWork, n counts the questions of the holder
+	if askedNothing {
+		serial = 1 // the request
 	}
 	if kind == thread.TurnAnswer {
 		from = t.Holder
@@ -114,7 +114,7 @@ func (b *Bridge) newTask(ctx context.Context, t *thread.Thread) (bridge.Task, er
 		return task, err
 	}
 	task.Turn, task.Intent = t.Turn(), Intent
-	task.Taken = n == "0" && t.Holder == thread.OwnerID
+	task.Taken = askedNothing && t.Holder == thread.OwnerID
 	task.Peer, task.Name, task.Proof = senderOf(t, from)
 	task.Payload = wire.Obj(wire.TextField("action", m.Block().Action()), wire.TextField("ref", t.Ref))
 	if kind == thread.TurnAnswer {
@@ -221,8 +221,10 @@ func parseOwnerBlock(t *thread.Thread, list wire.Value, kind string) (thread.Blo
 		code, hasCode := thread.ParseCode(e.Body.GetStr("code"))
 		re, hasRe := e.Body.Get("re")
 		ref, _ := re.Str()
+		isDecision := kind == thread.TurnSuggestion && e.Type == "reply"
+		isForbiddenCode := hasCode && code != thread.Claimed && !slices.Contains(thread.WorkingCodes, code)
 		switch {
-		case !slices.Contains(taskEntries[kind], e.Type) || confirms || accepts != (kind == thread.TurnSuggestion && e.Type == "reply") || hasCode && code != thread.Claimed && !slices.Contains(thread.WorkingCodes, code):
+		case !slices.Contains(taskEntries[kind], e.Type) || confirms || accepts != isDecision || isForbiddenCode:
 			return nil, thread.Bad(thread.EntryPath(i, e), "does not answer this task: "+explainTurn(t, kind))
 		case hasRe && ref != t.Ref:
 			return nil, thread.Bad(thread.EntryPath(i, e)+".re", "must be "+t.Ref+", or be left out")

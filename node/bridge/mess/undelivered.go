@@ -20,7 +20,8 @@ import (
 // too late. A message from a peer never becomes such a control message.
 const actionTooLate = "given_up"
 
-// Undelivered implements [bridge.FailureObserver].
+// Undelivered implements [bridge.FailureObserver]. about names the subject in the notice to the owner. If quiet is
+// true, the owner gets no notice.
 func (b *Bridge) Undelivered(ctx context.Context, u bridge.Undelivered) (about string, quiet bool, changes []store.Change) {
 	if u.Intent != Intent || b.x.Load() != nil {
 		return "", false, nil
@@ -55,7 +56,7 @@ func isTooLate(u bridge.Undelivered) bool {
 // cancelTooLate cancels our copy of a thread after its requester refused a message as too late, and removes the control
 // message.
 func (b *Bridge) cancelTooLate(ctx context.Context, key string, m controlMessage) error {
-	done := []store.Change{{Record: store.Record{NS: nsControl, Key: key}, IfRev: store.Any, Delete: true}}
+	removal := []store.Change{{Record: store.Record{NS: nsControl, Key: key}, IfRev: store.Any, Delete: true}}
 	var t *thread.Thread
 	var err error
 	if ref, ok := b.x.RequestIn(string(m.From), string(m.Conv)); ok {
@@ -65,7 +66,7 @@ func (b *Bridge) cancelTooLate(ctx context.Context, key string, m controlMessage
 	case exchange.IgnoreMissing(err) != nil:
 		return err
 	case t == nil || !t.Status.Open():
-		return b.records.Apply(ctx, done, time.Now())
+		return b.records.Apply(ctx, removal, time.Now())
 	}
-	return b.x.Cancel(ctx, t, "agentmesh", "too late: the requester has ended it, or given it to somebody else", done)
+	return b.x.Cancel(ctx, t, "agentmesh", "too late: the requester has ended it, or given it to somebody else", removal)
 }

@@ -34,8 +34,8 @@ func (e Export) check() error {
 }
 
 // Write writes the thread below a directory, which it creates if necessary, in the layout that [ImportDirectory] and
-// other tools read: exchange/state=…/REF/. It moves an earlier export that is in another state. attachment returns the
-// bytes of an attachment. Write returns the paths of the thread's files and attachments.
+// other tools read: exchange/state=…/REF/. If an earlier export is in the folder of another state, Write moves it.
+// attachment returns the bytes of an attachment. Write returns the paths of the thread's files and attachments.
 func (e Export) Write(dir string, attachment func(name string) ([]byte, error)) ([]string, error) {
 	if err := e.check(); err != nil {
 		return nil, err

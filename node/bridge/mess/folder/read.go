@@ -159,7 +159,7 @@ func (m *Mirror) read(ctx context.Context, root *os.Root, all bool) error {
 		}
 		stamp := p.Stamp(sub)
 		if known && stamp == before || stamp == m.unreadable[at] || stamp.Files == 0 {
-			return ctx.Err()
+			return ctx.Err() // nothing new
 		}
 		began := time.Now()
 		if err := m.readThread(ctx, root, at, p.flat); err != nil {
@@ -222,14 +222,14 @@ func ReadThread(root *os.Root, at, ref string, flat bool) (thread.ParsedFile, er
 
 // readFiles reads the files of a thread, each within the size limit.
 func readFiles(root *os.Root, at, ref string, flat bool) ([][]byte, error) {
-	refused := thread.Bad("", "the file is not a regular file, or is too large")
+	errRefused := thread.Bad("", "the file is not a regular file, or is too large")
 	if flat {
-		data, err := readRegular(root, at+thread.FileSuffix, thread.MaxDocument, refused)
+		data, err := readRegular(root, at+thread.FileSuffix, thread.MaxDocument, errRefused)
 		return [][]byte{data}, err
 	}
 	var out [][]byte
 	for n := range maxThreadFiles {
-		data, err := readRegular(root, path.Join(at, ThreadFileName(n, ref)), thread.MaxDocument, refused)
+		data, err := readRegular(root, path.Join(at, ThreadFileName(n, ref)), thread.MaxDocument, errRefused)
 		if errors.Is(err, fs.ErrNotExist) && n > 0 {
 			return out, nil
 		}
@@ -242,28 +242,28 @@ func readFiles(root *os.Root, at, ref string, flat bool) ([][]byte, error) {
 }
 
 // readRegular reads a regular file of at most limit bytes. It opens nothing else, and refuses a file that grows beyond
-// the limit meanwhile. refused is the error for any other file.
-func readRegular(root *os.Root, name string, limit int64, refused error) ([]byte, error) {
+// the limit meanwhile. errRefused is the error for any other file.
+func readRegular(root *os.Root, name string, limit int64, errRefused error) ([]byte, error) {
 	info, err := root.Lstat(name)
 	if err != nil {
 		return nil, err
 	}
 	if !info.Mode().IsRegular() || info.Size() > limit {
-		return nil, refused
+		return nil, errRefused
 	}
 	f, err := root.Open(name)
 	if err != nil {
 		return nil, err
 	}
 	defer f.Close()
-	return readLimited(f, limit, refused)
+	return readLimited(f, limit, errRefused)
 }
 
-// readLimited reads r. If it has more than limit bytes, readLimited returns the error tooLarge.
-func readLimited(r io.Reader, limit int64, tooLarge error) ([]byte, error) {
+// readLimited reads r. If it has more than limit bytes, readLimited returns errTooLarge.
+func readLimited(r io.Reader, limit int64, errTooLarge error) ([]byte, error) {
 	data, err := io.ReadAll(io.LimitReader(r, limit+1))
 	if int64(len(data)) > limit {
-		return nil, tooLarge
+		return nil, errTooLarge
 	}
 	return data, err
 }

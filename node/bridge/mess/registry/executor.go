@@ -16,8 +16,8 @@ import (
 	"github.com/agentmesh/agentmesh/store"
 )
 
-// Executor is a participant of the exchange that registered and got a key, or that the owner set up. With a key it may
-// be both requester and executor.
+// Executor is a participant of the exchange. It registered and got a key, or the owner set it up. With a key it may be
+// both requester and executor.
 type Executor struct {
 	ID           string        `json:"id"`
 	Name         string        `json:"name,omitempty"`
@@ -40,7 +40,7 @@ type Executor struct {
 	rev     store.Rev
 }
 
-// maxClaims bounds the claim times that are kept for lower_latency.
+// maxClaims bounds the claim times that are kept for the routing rule lower_latency.
 const maxClaims = 15
 
 // Change returns the change that stores the executor, unless it was changed since it was read.
@@ -48,11 +48,11 @@ func (e *Executor) Change() store.Change {
 	return store.Change{Record: store.Record{NS: NSExecutors, Key: e.ID, Body: thread.Encode(e)}, IfRev: e.rev}
 }
 
-// maxExecutor bounds the stored size of one executor: all of them are in memory, and strangers may register.
-const maxExecutor = 32 << 10
+// maxExecutorSize bounds the stored size of one executor: all of them are in memory, and strangers may register.
+const maxExecutorSize = 32 << 10
 
 func (e *Executor) checkSize() error {
-	if len(thread.Encode(e)) > maxExecutor {
+	if len(thread.Encode(e)) > maxExecutorSize {
 		return thread.TooLarge("the registration of an executor may have at most 32 KiB")
 	}
 	return nil
@@ -78,7 +78,7 @@ type Candidate struct {
 	median    time.Duration         // of its claim times; very large if it has none
 	shift     *shift                // of its schedule; nil if it has none
 
-	patterns func() ([]*regexp.Regexp, int) // its auto-claim patterns, compiled once, and their instructions
+	patterns func() (list []*regexp.Regexp, size int) // its auto-claim patterns, compiled on the first call
 
 	mu   sync.Mutex
 	last time.Time // its last call
@@ -199,7 +199,7 @@ type Config struct {
 	Registration credential.Mode // open, approval or invite (MESS-57)
 	Invite       string          // the bearer token that registration asks for in mode invite
 
-	CallsPerMinute       int // for each key; 0 means 600, a negative number means no limit (MESS-58)
+	CallsPerMinute       int // for each API key; 0 means 600, a negative number means no limit (MESS-58)
 	RegistrationsPerHour int // for each address; 0 means 60, a negative number means no limit
 
 	Records    store.Records
@@ -215,7 +215,7 @@ const (
 	MaxFailures = 30
 	// MaxExecutors bounds the registered executors.
 	MaxExecutors = 100_000
-	// MaxQuestions bounds the questions of one kind that wait for the owner.
+	// MaxQuestions bounds the questions of one kind, such as whether to accept a registration, that wait for the owner.
 	MaxQuestions = 200
 )
 
@@ -355,7 +355,7 @@ func (r *Executors) list() []*Candidate {
 	return slices.Clone(r.all)
 }
 
-// Update is what a committed unit changed in the registry.
+// Update is what a committed transaction changed in the registry.
 type Update struct {
 	Executors []*Executor
 	Rules     *[]thread.Rule // nil leaves the rules as they are
@@ -369,7 +369,7 @@ type Claim struct {
 	At   time.Time
 }
 
-// Publish updates the registry in memory after the commit of a unit that changed it.
+// Publish updates the registry in memory after the commit of a transaction that changed it.
 func (r *Executors) Publish(u Update) {
 	for _, e := range u.Executors {
 		r.put(e)
@@ -416,8 +416,8 @@ func (r *Executors) read(ctx context.Context, id string) (*Executor, error) {
 	return e, nil
 }
 
-// edit changes an executor from its current state in the store, in one unit with the extra changes. Concurrent edits do
-// not overwrite each other: a removed key does not come back with a change of capabilities.
+// edit changes an executor from its current state in the store, in one transaction with the extra changes. Concurrent
+// edits do not overwrite each other: a removed key does not come back with a change of capabilities.
 func (r *Executors) edit(ctx context.Context, id string, extra []store.Change, change func(*Executor) error) error {
 	return store.Retry(func() error {
 		e, err := r.read(ctx, id)

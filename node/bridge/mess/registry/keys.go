@@ -158,7 +158,7 @@ func ReadRegistration(v wire.Value, patch bool) (Registration, error) {
 }
 
 // Register adds an executor and returns its key, which is not shown again. If pending is true, the registration waits
-// for the owner. The extra changes are applied in the same unit.
+// for the owner. The extra changes are applied in the same transaction.
 func (r *Executors) Register(ctx context.Context, reg Registration, pending bool, extra []store.Change) (key string, err error) {
 	if err := r.cfg.Load(); err != nil {
 		return "", err
@@ -227,8 +227,8 @@ func (r *Executors) Change(ctx context.Context, actor string, byOwner bool, id s
 	})
 }
 
-// Admit accepts or removes a registration that waits for the owner, in one unit with the extra changes. If the executor
-// does not exist, Admit only applies the extra changes.
+// Admit accepts or removes a registration that waits for the owner, in one transaction with the extra changes. If the
+// executor does not exist, Admit only applies the extra changes.
 func (r *Executors) Admit(ctx context.Context, id string, accept bool, extra []store.Change) error {
 	if err := r.cfg.Load(); err != nil {
 		return err
@@ -295,7 +295,7 @@ func (r *Executors) CountFailure(from netip.Addr, err error) error {
 // with it would see the threads of the first one.
 
 // GiveKey creates a new key for an executor and returns it; the key is not shown again. The old key stops working. This
-// also approves a pending registration. The extra changes are applied in the same unit.
+// also approves a pending registration. The extra changes are applied in the same transaction.
 func (r *Executors) GiveKey(ctx context.Context, id string, extra []store.Change) (string, error) {
 	key := newKey(r.cfg.ID)
 	return key, r.setKey(ctx, id, hashKey(key), false, extra)
@@ -317,8 +317,8 @@ func (r *Executors) setKey(ctx context.Context, id, hash string, pending bool, e
 }
 
 // newRegistrationPool returns the pool that all registrations share, or nil if each needs an invite. One network can
-// take most of the pool, but not the rest, which is left to others. In mode approval each registration occupies one of
-// the owner's questions for up to a week.
+// take most of the pool, but not the rest, which is left to others. In mode approval each registration is a question to
+// the owner, which stays open for up to a week.
 func newRegistrationPool(registration credential.Mode) *rate.Pool {
 	switch registration {
 	case credential.Invite:

@@ -160,10 +160,11 @@ func (r *call) routing() error {
 	return r.respond(http.StatusOK, wire.Obj(wire.Field("rules", wire.Arr(list...))))
 }
 
-// yamlTypes are the YAML media types of a raw block (MESS-59).
+// yamlTypes are the media types of a block in YAML (MESS-59).
 var yamlTypes = map[string]bool{"application/yaml": true, "text/yaml": true, "application/x-yaml": true}
 
-// messages handles POST /messages: a raw block, answered with a block of acks and query responses (MESS-59).
+// messages handles POST /messages with a block (a list of MESS entries), and answers with a block of acks and query
+// responses (MESS-59).
 func (r *call) messages() error {
 	req := r.c.Request()
 	kind, _, err := mime.ParseMediaType(req.Header.Get("Content-Type"))
@@ -238,7 +239,7 @@ func (r *call) takeKey() error {
 	return r.respondUpdated(r.path[1])
 }
 
-// decide changes an executor and withdraws the owner's question about its registration in the same unit.
+// decide changes an executor and withdraws the owner's question about its registration in the same transaction.
 func (r *call) decide(change func(ctx context.Context, id string, withdrawal []store.Change) error) (err error) {
 	ctx := r.c.Request().Context()
 	var withdrawal []store.Change

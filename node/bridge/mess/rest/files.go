@@ -192,7 +192,6 @@ func (r *call) sharedFile() error {
 		return registry.ErrNoKey
 	}
 	r.who = exchange.Owner("shared")
-	r.path[0] = "requests"
 	return r.attachment()
 }
 

@@ -32,7 +32,7 @@ const maxImport = 16 << 20
 // Server serves an exchange over HTTP. It is safe for concurrent use once it is mounted.
 type Server struct {
 	Exchange *exchange.Exchange
-	Local    bool // the local profile (AM-82)
+	Local    bool // the node serves this machine only: the local profile (AM-82)
 	Log      *slog.Logger
 	Names    owner.Names // the names under which the owner sees agents; nil without a node
 	// Ask returns the changes that ask the owner to approve a registration; nil without a mesh.
@@ -52,7 +52,7 @@ func (d *Server) Mount(e *echo.Echo) {
 func (d *Server) Operations() []owner.Operation {
 	return []owner.Operation{
 		owner.Raw(http.MethodPost, "/mess/import", owner.Decide, d.importDirectory),
-		owner.Raw("", "/mess/exchange/*", owner.Decide, func(c echo.Context) error {
+		owner.Raw("" /* any method */, "/mess/exchange/*", owner.Decide, func(c echo.Context) error {
 			path, err := segmentsOf(c.Request().URL.EscapedPath(), "/owner/mess/exchange/")
 			if err != nil {
 				return err
@@ -169,7 +169,7 @@ type route struct {
 }
 
 // routes are the routes below the exchange, except those that need no key; {} matches a segment. openapi.yaml describes
-// the routes that others than the owner may call.
+// the routes that are not for the owner alone.
 var routes = map[string]route{
 	"GET requests":                    {"", (*call).list},
 	"POST requests":                   {"", (*call).create},
@@ -190,7 +190,8 @@ var routes = map[string]route{
 	"POST messages":                   {"", (*call).messages},
 }
 
-// routeOf returns the key in routes of a call with this method and path.
+// routeOf returns the key in routes of a call with this method and path. Every second segment of a path is an id or
+// name.
 func routeOf(method string, path []string) string {
 	if method == http.MethodHead {
 		method = http.MethodGet

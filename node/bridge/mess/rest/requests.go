@@ -87,7 +87,7 @@ func (r *call) create() error {
 	if text, ok := v.Get("context"); ok && text.Kind() == wire.String {
 		v = v.With("context", wire.Arr(text))
 	}
-	if err := (thread.Entry{Type: "request", Body: v}).Check("", time.Now(), false); err != nil {
+	if err := (thread.Entry{Type: "request", Body: v}).Check("", time.Now(), thread.Strict); err != nil {
 		return err
 	}
 	replay, err := r.readReplayKey(v)
@@ -289,7 +289,7 @@ func readPatch(v wire.Value, t *thread.Thread) (thread.Block, *thread.Status, er
 	case word == "":
 		code = t.Status
 	}
-	set, err := thread.ReadStatus(addMessage(thread.NewStatus(t.Ref, code).Body, code, message), "status", true)
+	set, err := thread.ReadStatus(addMessage(thread.NewStatus(t.Ref, code).Body, code, message), "status", thread.Lax)
 	return block, &set, err
 }
 

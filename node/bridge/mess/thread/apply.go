@@ -18,15 +18,16 @@ func (t *Thread) Apply(e Entry, actor string, now time.Time) error {
 	}
 	switch e.Type {
 	case "status":
-		s, err := ReadStatus(e.Body, "status", true)
+		s, err := ReadStatus(e.Body, "status", Lax)
 		if err != nil {
 			return err
 		}
 		return t.SetStatus(s, actor, r, now)
 	case "response":
-		return t.Respond(actor, r, false, now)
+		const lone = false // a status completes the thread
+		return t.Respond(actor, r, lone, now)
 	case "reply":
-		reply, err := ReadReply(e.Body, "reply", false)
+		reply, err := ReadReply(e.Body, "reply", Strict)
 		if err != nil || reply.Accept != nil {
 			return err
 		}

@@ -7,11 +7,17 @@ import (
 	"github.com/agentmesh/agentmesh/node/wire"
 )
 
+// Values of the parameter lax of [Entry.Check] and the Read functions.
+const (
+	Strict = false
+	Lax    = true
+)
+
 // Check checks that every entry of the block has what its type requires. It does not check who may send it, and it
 // accepts unknown types (MESS-5).
 func (b Block) Check(now time.Time) error {
 	for i, e := range b {
-		if err := e.Check(EntryPath(i, e), now, false); err != nil {
+		if err := e.Check(EntryPath(i, e), now, Strict); err != nil {
 			return err
 		}
 	}

@@ -310,7 +310,7 @@ func (t *Thread) adoptQuestions(e Entry) {
 	switch {
 	case t.Status != NeedsInput:
 	case e.Type == "status":
-		if s, err := ReadStatus(e.Body, "", true); err == nil && s.Code == NeedsInput {
+		if s, err := ReadStatus(e.Body, "", Lax); err == nil && s.Code == NeedsInput {
 			t.Questions = s.Questions
 		}
 	case e.Type == "answer" || e.Type == "reply":
