@@ -46,11 +46,11 @@ type Bridge struct {
 	log      *slog.Logger
 	records  store.Records
 	links    map[string]bridge.Link
-	blockFor time.Duration
+	blockFor time.Duration // how long a blocking call waits
 
-	hub      hub
-	contexts *waiting.KeyedLock
-	pushes   *bridge.DueQueue // webhooks
+	hub      hub                // passes changes of tasks to callers that wait
+	contexts *waiting.KeyedLock // by caller and context, while a message is accepted
+	pushes   *bridge.DueQueue   // webhooks
 	out      *outbound
 }
 
@@ -100,7 +100,7 @@ func (b *Bridge) Run(ctx context.Context) error {
 	work.Go(func() {
 		b.cfg.Mesh.Follow(ctx, func(e bridge.Event) {
 			switch {
-			case e.Missing:
+			case e.Missing: // events were lost
 				waiting.Wake(stale)
 			case e.Progress != nil:
 				b.report(ctx, e.Progress)
@@ -151,7 +151,8 @@ func (b *Bridge) Test(ctx context.Context, link string) error {
 	if _, ok := b.links[link]; !ok {
 		return fmt.Errorf("there is no link %s", link)
 	}
-	_, err := b.out.resolve(ctx, bridge.Address{Kind: Kind, Link: link, Peer: linkPeer}, true)
+	const maxAge = 0 // fetch the card even if we know it
+	_, err := b.out.resolve(ctx, bridge.Address{Kind: Kind, Link: link, Peer: linkPeer}, maxAge)
 	b.out.recordLink(link, err)
 	return err
 }

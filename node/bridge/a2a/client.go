@@ -23,7 +23,7 @@ import (
 const nsPeers = "a2a/peers"
 
 const (
-	cardFresh = 10 * time.Minute // how long a card is used before it is fetched again
+	cardMaxAge = 10 * time.Minute // how long a card is used before it is fetched again
 
 	maxAnswerDepth  = 64 // of the JSON of an answer
 	maxAnswerValues = 50_000
@@ -74,9 +74,10 @@ func (o *outbound) reachOf(base *url.URL) client.Reach {
 	return client.Public
 }
 
-// resolve returns the agent at an address, from its card. The card is fetched again after ten minutes, or now if fresh
-// is true. A signed card must stay signed by the same key; an unsigned card must keep its interface.
-func (o *outbound) resolve(ctx context.Context, a bridge.Address, fresh bool) (remote, error) {
+// resolve returns the agent at an address, from its card. The card is fetched again if the stored one has reached
+// maxAge, and always if maxAge is 0. A signed card must stay signed by the same key; an unsigned card must keep its
+// interface.
+func (o *outbound) resolve(ctx context.Context, a bridge.Address, maxAge time.Duration) (remote, error) {
 	base, token, reach, err := o.locate(a)
 	if err != nil {
 		return remote{}, err
@@ -93,7 +94,7 @@ func (o *outbound) resolve(ctx context.Context, a bridge.Address, fresh bool) (r
 	case !errors.Is(err, store.ErrNotFound):
 		return remote{}, &client.SendError{Retry: true, Cause: err}
 	}
-	if fresh || now.Sub(known.Fetched) >= cardFresh {
+	if maxAge == 0 || now.Sub(known.Fetched) >= maxAge {
 		found, err := o.fetchCard(ctx, base, reach)
 		if err != nil {
 			return remote{}, err

@@ -56,8 +56,8 @@ func readListQuery(p wire.Value) (listQuery, *message.Error) {
 		return q, message.ErrParams.At("status must be the name of a task state, such as TASK_STATE_WORKING")
 	}
 	if v, ok := p.Get("pageSize"); ok && !v.IsNull() {
-		token, _ := v.Num()
-		n, err := strconv.Atoi(token)
+		digits, _ := v.Num()
+		n, err := strconv.Atoi(digits)
 		if err != nil || n < 0 || n > maxPage {
 			return q, message.ErrParams.At("pageSize must be 1 to 100")
 		}
@@ -123,7 +123,7 @@ func (b *Bridge) handleList(ctx context.Context, call message.Call, from caller)
 			return wire.Value{}, err
 		}
 		for _, t := range few {
-			task, err := b.view(ctx, t, history, artifacts, known)
+			task, err := b.viewWith(ctx, t, history, artifacts, known)
 			if err != nil {
 				return wire.Value{}, err
 			}

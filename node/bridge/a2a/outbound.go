@@ -129,7 +129,7 @@ func (o *outbound) send(ctx context.Context, address bridge.Address, row *sentRo
 	if !row.Due.IsZero() && now.Sub(row.Started) < answerWait && !message.IsInterrupted(row.State) {
 		return bridge.Delivered{}, &client.SendError{Retry: true, After: 2 * time.Second, Cause: errInFlight}
 	}
-	peer, err := o.resolve(ctx, address, false)
+	peer, err := o.resolve(ctx, address, cardMaxAge)
 	if err != nil {
 		return bridge.Delivered{}, err
 	}
@@ -279,10 +279,11 @@ func (o *outbound) acceptAnswer(ctx context.Context, row *sentRow, r message.Rem
 		digest := signing.Digest(payload)
 		state += hex.EncodeToString(digest[:])
 	}
+	const verified = false // an answer has no signature
 	_, err = o.cfg.Mesh.Accept(ctx, bridge.Inbound{
 		Principal: row.Address, Peer: address.Pseudonym(), Address: row.Address, Name: name, Verified: bridge.VerifiedNone,
 		MessageID: wire.MessageID("msg_" + wire.HashOf(row.Address, "answer", string(row.Message), row.Task, state)), ConvID: row.Conv,
-		Intent: intent, Payload: address.Mark(payload, false), Time: now, Received: now, Raw: payload.JSON(), Digest: signing.Digest(payload),
+		Intent: intent, Payload: address.Mark(payload, verified), Time: now, Received: now, Raw: payload.JSON(), Digest: signing.Digest(payload),
 		Unattended: true,
 	})
 	if refusal, ok := errors.AsType[*wire.Error](err); ok && !refusal.Retry {
@@ -303,7 +304,7 @@ func (o *outbound) poll(ctx context.Context, rec store.Record) error {
 	if err != nil {
 		return err
 	}
-	peer, err := o.resolve(ctx, address, false)
+	peer, err := o.resolve(ctx, address, cardMaxAge)
 	var result wire.Value
 	if err == nil {
 		row.followAgain = o.follow(ctx, peer, &row)
@@ -317,7 +318,7 @@ func (o *outbound) poll(ctx context.Context, rec store.Record) error {
 	if err == nil || errors.Is(err, store.ErrConflict) {
 		return nil
 	}
-	// Only a refusal of the agent is final. The agent, or the owner, may mend any other cause.
+	// Only a refusal of the agent is final. The agent, or the owner, may remove any other cause.
 	sendErr, isSendErr := errors.AsType[*client.SendError](asSendError(err))
 	refused := isSendErr && !sendErr.Retry
 	if !refused && time.Since(row.Started) < pollFor {
@@ -364,7 +365,7 @@ func (o *outbound) cancelTask(ctx context.Context, address bridge.Address, row *
 	if row.Task == "" || row.State.Terminal() {
 		return nil
 	}
-	peer, err := o.resolve(ctx, address, false)
+	peer, err := o.resolve(ctx, address, cardMaxAge)
 	if err != nil {
 		return err
 	}

@@ -143,7 +143,7 @@ func (b *Bridge) notify(ctx context.Context, rec store.Record) error {
 	if err != nil {
 		return err
 	}
-	states, err := b.views(ctx, t, 0, contents{})
+	states, err := b.views(ctx, t, noHistory, contents{})
 	if err != nil {
 		return err
 	}
@@ -157,7 +157,8 @@ func (b *Bridge) notify(ctx context.Context, rec store.Record) error {
 			return nil // the node stops
 		}
 		_, refused := errors.AsType[*client.GuardError](failure)
-		if r.Tries++; failure != nil && !refused && r.Tries < pushAttempts {
+		r.Tries++
+		if failure != nil && !refused && r.Tries < pushAttempts {
 			b.log.InfoContext(ctx, "a2a: a push notification failed", "task", r.Task, "tries", r.Tries, "err", failure)
 			r.Due = now.Add(bridge.PauseBefore(r.Tries, pushPause))
 			return b.pushes.SaveUnlessChanged(ctx, r.change(rec.Rev, now))

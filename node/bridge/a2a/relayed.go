@@ -65,7 +65,7 @@ func (b *Bridge) handleRelayed(ctx context.Context, call message.Call, v wire.Va
 	}
 	from.relayed = v.GetStr("task")
 	extensions, _ := v.Get("extensions")
-	from.mesh = slices.ContainsFunc(slices.Collect(extensions.Elems()), func(e wire.Value) bool {
+	from.supportsMesh = slices.ContainsFunc(slices.Collect(extensions.Elems()), func(e wire.Value) bool {
 		uri, _ := e.Str()
 		return uri == message.Extension
 	})

@@ -25,8 +25,9 @@ type caller struct {
 	address  bridge.Address
 	verified string // [bridge.VerifiedBearer] or [bridge.VerifiedNone]
 	sources  []rate.Source
-	mesh     bool   // the request names our extension
 	relayed  string // id of the task at the relay, for a call that came through one
+
+	supportsMesh bool // the request names our extension
 }
 
 // party returns the key by which waiters are counted (AM-42): the name of the caller, or the network address of a
@@ -38,9 +39,9 @@ func (c caller) party() string {
 	return c.name
 }
 
-// accept hands a message of a caller to the node and returns its task. The row of the task changes in the unit that
-// accepts the message. If a caller with a token, or a relay, sends a message again, accept returns the task that the
-// message belongs to (A2A-D4).
+// accept hands a message of a caller to the node and returns its task. The row of the task changes in the transaction
+// that accepts the message. If a caller with a token, or a relay, sends a message again, accept returns the task that
+// the message belongs to (A2A-D4).
 func (b *Bridge) accept(ctx context.Context, from caller, m message.Message, push *pushRow) (*taskRow, error) {
 	address := from.address.String()
 	if from.name == anonymous {
@@ -61,7 +62,8 @@ func (b *Bridge) accept(ctx context.Context, from caller, m message.Message, pus
 		}
 		t, contextID = found, found.Context
 	}
-	unlock, err := b.contexts.Lock(ctx, address+" "+contextID, 0) // two messages must not open two conversations
+	const noTimeout = 0
+	unlock, err := b.contexts.Lock(ctx, address+" "+contextID, noTimeout) // two messages must not open two conversations
 	if err != nil {
 		return nil, err
 	}
@@ -124,7 +126,7 @@ func (b *Bridge) newInbound(ctx context.Context, from caller, m message.Message,
 			return bridge.Inbound{}, nil, err
 		}
 		t = &taskRow{
-			ID: taskIDOf(address, m.ID), Address: address, Context: contextID, Conv: conv, Mesh: from.mesh,
+			ID: taskIDOf(address, m.ID), Address: address, Context: contextID, Conv: conv, Mesh: from.supportsMesh,
 			Messages: []wire.MessageID{id}, Log: []logEntry{{State: a2a.TaskStateSubmitted, At: now.UTC()}},
 		}
 	}
@@ -138,7 +140,7 @@ func (b *Bridge) newInbound(ctx context.Context, from caller, m message.Message,
 		MessageID: id, ConvID: t.Conv, Intent: intent, Payload: payload,
 		Time: now, Received: now, Raw: m.Tree.JSON(), Digest: signing.Digest(m.Tree),
 		Records:    []store.Change{t.change(now)},
-		Unattended: true, // the answer of a hook comes as a delivery, so that it is durable before a caller sees it
+		Unattended: true, // answers come as deliveries, so that they are durable before a caller sees them
 	}
 	if push != nil {
 		push.Task = t.ID

@@ -115,7 +115,7 @@ func (b *Bridge) serve(c echo.Context, call message.Call, read func([]byte) (mes
 		return b.refuse(c, call, message.ErrTaskNotFound.At("no such tenant"))
 	}
 	named := message.ExtensionsIn(c.Request().Header)
-	if from.mesh = slices.Contains(named, message.Extension); from.mesh {
+	if from.supportsMesh = slices.Contains(named, message.Extension); from.supportsMesh {
 		c.Response().Header().Set(message.HeaderExtensions, message.Extension)
 	}
 	if err := httpapi.KeepOpen(c, blockFor+15*time.Second); err != nil {
@@ -197,7 +197,7 @@ func (b *Bridge) handle(ctx context.Context, call message.Call, from caller) (wi
 			return wire.Value{}, err
 		}
 	}
-	task, err := b.view(ctx, t, history, true, contents{})
+	task, err := b.view(ctx, t, history)
 	return task.Value(), err
 }
 
@@ -273,6 +273,6 @@ func (b *Bridge) handleSend(ctx context.Context, call message.Call, from caller)
 	if err != nil {
 		return wire.Value{}, err
 	}
-	task, err := b.view(ctx, t, history, true, contents{})
+	task, err := b.view(ctx, t, history)
 	return task.TaskResult(), err
 }

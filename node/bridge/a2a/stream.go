@@ -35,7 +35,7 @@ func (b *Bridge) serveStream(c echo.Context, call message.Call, from caller) err
 	if t, err = b.findTask(ctx, t.Address, t.ID); err != nil { // the task may have changed before the waiter was there
 		return b.refuse(c, call, message.FromMesh(err))
 	}
-	task, err := b.view(ctx, t, history, true, contents{})
+	task, err := b.view(ctx, t, history)
 	if err != nil {
 		return b.refuse(c, call, message.FromMesh(err))
 	}
@@ -122,7 +122,7 @@ func (s *taskStream) update(ctx context.Context, t *taskRow) (*taskRow, error) {
 	if !t.last().At.After(s.seen.At) {
 		return t, nil
 	}
-	states, err := s.b.views(ctx, t, 0, contents{})
+	states, err := s.b.views(ctx, t, noHistory, contents{})
 	if err != nil {
 		return t, err
 	}
@@ -131,7 +131,8 @@ func (s *taskStream) update(ctx context.Context, t *taskRow) (*taskRow, error) {
 			continue
 		}
 		for _, artifact := range v.artifacts {
-			if err := s.send(v.task.ArtifactUpdate(artifact, false, true)); err != nil { // a complete artifact
+			const join, last = false, true // a complete artifact
+			if err := s.send(v.task.ArtifactUpdate(artifact, join, last)); err != nil {
 				return t, err
 			}
 		}
@@ -143,7 +144,7 @@ func (s *taskStream) update(ctx context.Context, t *taskRow) (*taskRow, error) {
 	return t, nil
 }
 
-// report passes the progress of a hook to the streams of its task.
+// report passes the progress of a hook, the program behind the node, to the streams of its task.
 func (b *Bridge) report(ctx context.Context, p *bridge.Progress) {
 	for _, id := range b.hub.tasksOf(p.Address) {
 		t, err := b.findTask(ctx, p.Address, id)
@@ -155,13 +156,14 @@ func (b *Bridge) report(ctx context.Context, p *bridge.Progress) {
 
 // progressEvents returns the events about what a hook has reported so far.
 func progressEvents(t *taskRow, p *bridge.Progress) (events []wire.Value) {
+	const withPayload = false
 	task := message.Task{ID: t.ID, Context: t.Context, State: a2a.TaskStateWorking, At: time.Now()}
 	for _, a := range p.Result.Artifacts {
 		a.ID = cmp.Or(a.ID, "artifact")
 		one := p.Result
 		one.Task, one.Artifacts = nil, append(one.Artifacts[:0:0], a)
 		payload := one.AddTo(wire.Obj(wire.TextField("action", "deliver")))
-		for _, v := range message.ReadReply(wire.Deliver, payload, a.ID, false).Artifacts {
+		for _, v := range message.ReadReply(wire.Deliver, payload, a.ID, withPayload).Artifacts {
 			events = append(events, task.ArtifactUpdate(v, a.Append, a.Last))
 		}
 	}

@@ -153,8 +153,8 @@ func (b *Bridge) tasksWith(ctx context.Context, term string) ([]*taskRow, error)
 	return out, nil
 }
 
-// advance adds a state to a task, in one unit with the push notifications about it, and wakes the task's waiters. A
-// task that has ended stays as it is. next returns the new state, or false if nothing changes.
+// advance adds a state to a task, in one transaction with the push notifications about it, and wakes the task's
+// waiters. A task that has ended stays as it is. next returns the new state, or false if nothing changes.
 func (b *Bridge) advance(ctx context.Context, id string, next func(*taskRow) (logEntry, bool)) error {
 	for {
 		now := time.Now()
@@ -210,7 +210,8 @@ func (b *Bridge) answer(ctx context.Context, d bridge.Delivery) error {
 		return err
 	}
 	about := conversations.AnswersIn(d.Message.Payload)
-	reply := message.ReadReply(d.Message.Intent, d.Message.Payload, string(d.Message.ID), false)
+	const withPayload = false
+	reply := message.ReadReply(d.Message.Intent, d.Message.Payload, string(d.Message.ID), withPayload)
 	entry := logEntry{State: reply.State, Reply: d.Message.ID}
 	if d.Message.Action() == wire.ActionClose {
 		return b.advanceAll(ctx, tasks, entry)
@@ -248,8 +249,8 @@ func (b *Bridge) answer(ctx context.Context, d bridge.Delivery) error {
 	return err
 }
 
-// syncReceipt updates a task after a receipt of ours. A receipt says that a hook handled the message and had nothing to
-// say, or that the message is in the owner's inbox.
+// syncReceipt updates a task after a receipt of ours. A receipt says that a hook, the program behind the node, handled
+// the message and had nothing to say, or that the message is in the owner's inbox.
 func (b *Bridge) syncReceipt(ctx context.Context, t *taskRow, key store.ConvKey, reply wire.MessageID) error {
 	items, err := b.cfg.Mesh.Items(ctx, key)
 	if err != nil {

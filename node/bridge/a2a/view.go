@@ -10,6 +10,9 @@ import (
 	"github.com/agentmesh/agentmesh/store"
 )
 
+// noHistory is the length of a history without messages.
+const noHistory = 0
+
 // contents is what was said in tasks, by conversation and message id.
 type contents map[store.ConvKey]map[wire.MessageID]store.Entry
 
@@ -113,9 +116,15 @@ func mergeArtifacts(states []stateView) []wire.Value {
 	return out
 }
 
-// view returns a task with its newest messages: at most history of them, or any number if history is negative, and at
-// most maxPageBytes of the caller's messages.
-func (b *Bridge) view(ctx context.Context, t *taskRow, history int, artifacts bool, known contents) (message.Task, error) {
+// view returns a task with its artifacts and newest messages; see viewWith.
+func (b *Bridge) view(ctx context.Context, t *taskRow, history int) (message.Task, error) {
+	const artifacts = true
+	return b.viewWith(ctx, t, history, artifacts, contents{})
+}
+
+// viewWith returns a task with its newest messages: at most history of them, or any number if history is negative, and
+// at most maxPageBytes of the caller's messages. known has the messages that were read before; see [contents.add].
+func (b *Bridge) viewWith(ctx context.Context, t *taskRow, history int, artifacts bool, known contents) (message.Task, error) {
 	states, err := b.views(ctx, t, history, known)
 	if err != nil {
 		return message.Task{}, err
@@ -124,7 +133,7 @@ func (b *Bridge) view(ctx context.Context, t *taskRow, history int, artifacts bo
 	if artifacts {
 		task.Artifacts = mergeArtifacts(states)
 	}
-	if history == 0 {
+	if history == noHistory {
 		return task, nil
 	}
 	said, asked := known[t.convKey()], t.Messages // asked has the messages of the caller that the history does not have yet
@@ -132,7 +141,7 @@ func (b *Bridge) view(ctx context.Context, t *taskRow, history int, artifacts bo
 		for len(asked) > 0 && (i == len(states)-1 || said[asked[0]].At.Before(s.task.At)) { // sent before this state
 			if raw := said[asked[0]].Raw; len(raw) == 0 { // too old, so the history begins later
 				task.History = nil
-			} else if v, err := wire.ParseForeign(raw, relayedDepth, relayedValues); err == nil {
+			} else if v, err := wire.ParseForeign(raw, relayedDepth, relayedValues); err == nil { // the widest bounds of a message
 				task.History = append(task.History, v.With("contextId", wire.Text(t.Context)).With("taskId", wire.Text(t.ID)))
 			}
 			asked = asked[1:]

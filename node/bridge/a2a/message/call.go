@@ -168,7 +168,7 @@ func ReadRPC(body []byte, version string) (Call, *Error) {
 
 // checkVersion implements A2A-7 and A2A-D2. It accepts version 1.0 with any patch number. An empty version counts as
 // 1.0 if the message has the form of 1.0. In a call without a message, the name of the method decides.
-func (c Call) checkVersion(version string, alias bool) *Error {
+func (c Call) checkVersion(version string, isAlias bool) *Error {
 	version = strings.TrimSpace(version)
 	old := false
 	switch m, _ := c.Params.Get("message"); {
@@ -176,7 +176,7 @@ func (c Call) checkVersion(version string, alias bool) *Error {
 		role := m.GetStr("role")
 		old = role == "user" || role == "agent" || m.GetStr("kind") != ""
 	default:
-		old = alias
+		old = isAlias
 	}
 	major, rest, _ := strings.Cut(version, ".")
 	minor, _, _ := strings.Cut(rest, ".")
@@ -248,7 +248,8 @@ func ReadREST(method, path string, query url.Values, body []byte, version string
 	if config != "" {
 		c.Params = c.Params.With("id", wire.Text(config))
 	}
-	return c, c.checkVersion(version, false)
+	const isAlias = false // only methods of JSON-RPC have other names in 0.3
+	return c, c.checkVersion(version, isAlias)
 }
 
 // withQuery adds the parameters of a URL to params. Numbers and booleans get the types that a JSON body gives them.

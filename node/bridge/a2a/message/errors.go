@@ -61,36 +61,36 @@ const typeErrorInfo = "type.googleapis.com/google.rpc.ErrorInfo"
 
 // The errors of JSON-RPC, of A2A-8, and of requests that HTTP refuses.
 var (
-	ErrParse   = row(-32700, http.StatusBadRequest, "INVALID_ARGUMENT", "PARSE_ERROR", "the body is not one strict JSON object")
-	ErrRequest = row(-32600, http.StatusBadRequest, "INVALID_ARGUMENT", "INVALID_REQUEST", "the body is not a JSON-RPC 2.0 request")
-	ErrMethod  = row(-32601, http.StatusNotFound, "NOT_FOUND", "METHOD_NOT_FOUND", "there is no such method")
-	ErrParams  = row(-32602, http.StatusBadRequest, "INVALID_ARGUMENT", "INVALID_PARAMS", "the parameters are not acceptable")
-	ErrFault   = row(-32603, http.StatusInternalServerError, "INTERNAL", "INTERNAL_ERROR", "internal error")
+	ErrParse   = newError(-32700, http.StatusBadRequest, "INVALID_ARGUMENT", "PARSE_ERROR", "the body is not one strict JSON object")
+	ErrRequest = newError(-32600, http.StatusBadRequest, "INVALID_ARGUMENT", "INVALID_REQUEST", "the body is not a JSON-RPC 2.0 request")
+	ErrMethod  = newError(-32601, http.StatusNotFound, "NOT_FOUND", "METHOD_NOT_FOUND", "there is no such method")
+	ErrParams  = newError(-32602, http.StatusBadRequest, "INVALID_ARGUMENT", "INVALID_PARAMS", "the parameters are not acceptable")
+	ErrFault   = newError(-32603, http.StatusInternalServerError, "INTERNAL", "INTERNAL_ERROR", "internal error")
 
-	ErrTaskNotFound      = row(-32001, http.StatusNotFound, "NOT_FOUND", "TASK_NOT_FOUND", "there is no such task")
-	ErrNotCancelable     = row(-32002, http.StatusBadRequest, "FAILED_PRECONDITION", "TASK_NOT_CANCELABLE", "the task has ended")
-	ErrPushUnsupported   = row(-32003, http.StatusBadRequest, "FAILED_PRECONDITION", "PUSH_NOTIFICATION_NOT_SUPPORTED", "push notifications are not supported")
-	ErrUnsupported       = row(-32004, http.StatusBadRequest, "FAILED_PRECONDITION", "UNSUPPORTED_OPERATION", "the operation is not supported")
-	ErrContentType       = row(-32005, http.StatusBadRequest, "INVALID_ARGUMENT", "CONTENT_TYPE_NOT_SUPPORTED", "the media type is not supported")
-	ErrAgentResponse     = row(-32006, http.StatusInternalServerError, "INTERNAL", "INVALID_AGENT_RESPONSE", "the agent gave an invalid answer")
-	ErrNoExtendedCard    = row(-32007, http.StatusBadRequest, "FAILED_PRECONDITION", "EXTENDED_AGENT_CARD_NOT_CONFIGURED", "there is no extended card")
-	ErrExtensionRequired = row(-32008, http.StatusBadRequest, "FAILED_PRECONDITION", "EXTENSION_SUPPORT_REQUIRED", "the client must support a required extension")
-	ErrVersion           = row(-32009, http.StatusBadRequest, "FAILED_PRECONDITION", "VERSION_NOT_SUPPORTED", "this agent speaks A2A 1.0")
+	ErrTaskNotFound      = newError(-32001, http.StatusNotFound, "NOT_FOUND", "TASK_NOT_FOUND", "there is no such task")
+	ErrNotCancelable     = newError(-32002, http.StatusBadRequest, "FAILED_PRECONDITION", "TASK_NOT_CANCELABLE", "the task has ended")
+	ErrPushUnsupported   = newError(-32003, http.StatusBadRequest, "FAILED_PRECONDITION", "PUSH_NOTIFICATION_NOT_SUPPORTED", "push notifications are not supported")
+	ErrUnsupported       = newError(-32004, http.StatusBadRequest, "FAILED_PRECONDITION", "UNSUPPORTED_OPERATION", "the operation is not supported")
+	ErrContentType       = newError(-32005, http.StatusBadRequest, "INVALID_ARGUMENT", "CONTENT_TYPE_NOT_SUPPORTED", "the media type is not supported")
+	ErrAgentResponse     = newError(-32006, http.StatusInternalServerError, "INTERNAL", "INVALID_AGENT_RESPONSE", "the agent gave an invalid answer")
+	ErrNoExtendedCard    = newError(-32007, http.StatusBadRequest, "FAILED_PRECONDITION", "EXTENDED_AGENT_CARD_NOT_CONFIGURED", "there is no extended card")
+	ErrExtensionRequired = newError(-32008, http.StatusBadRequest, "FAILED_PRECONDITION", "EXTENSION_SUPPORT_REQUIRED", "the client must support a required extension")
+	ErrVersion           = newError(-32009, http.StatusBadRequest, "FAILED_PRECONDITION", "VERSION_NOT_SUPPORTED", "this agent speaks A2A 1.0")
 
-	ErrUnauthenticated = outer(-31401, http.StatusUnauthorized, "UNAUTHENTICATED", "a valid bearer token is required")
-	ErrForbidden       = outer(-31403, http.StatusForbidden, "PERMISSION_DENIED", "the caller may not contact this agent")
-	ErrTooLarge        = outer(-32000, http.StatusRequestEntityTooLarge, "OUT_OF_RANGE", "the body is too large")
-	ErrBusy            = outer(-32000, http.StatusTooManyRequests, "RESOURCE_EXHAUSTED", "too many requests")
-	ErrUnavailable     = outer(-32000, http.StatusServiceUnavailable, "UNAVAILABLE", "the agent cannot take the request now")
+	ErrUnauthenticated = newHTTPError(-31401, http.StatusUnauthorized, "UNAUTHENTICATED", "a valid bearer token is required")
+	ErrForbidden       = newHTTPError(-31403, http.StatusForbidden, "PERMISSION_DENIED", "the caller may not contact this agent")
+	ErrTooLarge        = newHTTPError(-32000, http.StatusRequestEntityTooLarge, "OUT_OF_RANGE", "the body is too large")
+	ErrBusy            = newHTTPError(-32000, http.StatusTooManyRequests, "RESOURCE_EXHAUSTED", "too many requests")
+	ErrUnavailable     = newHTTPError(-32000, http.StatusServiceUnavailable, "UNAVAILABLE", "the agent cannot take the request now")
 )
 
-// row returns an error that has the HTTP status 200 over JSON-RPC.
-func row(code, status int, name, reason, message string) *Error {
+// newError returns an error that has the HTTP status 200 over JSON-RPC.
+func newError(code, status int, name, reason, message string) *Error {
 	return &Error{Code: code, Status: status, Name: name, Reason: reason, Message: message}
 }
 
-// outer returns an error that has the same HTTP status in both bindings.
-func outer(code, status int, name, message string) *Error {
+// newHTTPError returns an error that has the same HTTP status in both bindings.
+func newHTTPError(code, status int, name, message string) *Error {
 	return &Error{Code: code, Status: status, Name: name, Reason: name, Message: message, outer: true}
 }
 

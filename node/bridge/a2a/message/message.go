@@ -155,9 +155,9 @@ func textOf(parts []wire.Value) string {
 	return strings.Join(lines, "\n")
 }
 
-// native returns the intent and the payload of a message or artifact of our extension: metadata names the intent, and
-// the only part is the payload. It returns false for any other message or artifact.
-func native(metadata wire.Value, parts []wire.Value) (wire.Intent, wire.Value, bool) {
+// readNative returns the intent and the payload of a message or artifact of our extension: metadata names the intent,
+// and the only part is the payload. It returns false for any other message or artifact.
+func readNative(metadata wire.Value, parts []wire.Value) (wire.Intent, wire.Value, bool) {
 	ext, _ := metadata.Get(Extension)
 	intent := wire.Intent(ext.GetStr("intent"))
 	if !intent.Valid() || len(parts) != 1 {
@@ -172,7 +172,7 @@ func native(metadata wire.Value, parts []wire.Value) (wire.Intent, wire.Value, b
 // member "parts" holds all parts, including the text parts.
 func (m Message) Payload() (wire.Intent, wire.Value) {
 	metadata, _ := m.Tree.Get("metadata")
-	if intent, payload, ok := native(metadata, m.Parts); ok {
+	if intent, payload, ok := readNative(metadata, m.Parts); ok {
 		return intent, payload
 	}
 	payload := wire.Obj(wire.TextField("action", "deliver"), wire.Field("message", wire.Obj(
@@ -212,8 +212,8 @@ func NewMessage(id, contextID, taskID string, intent wire.Intent, payload wire.V
 // plainParts returns the parts of a mesh.message that consists of a body and parts, or nil.
 func plainParts(intent wire.Intent, payload wire.Value) []wire.Value {
 	m, _ := payload.Get("message")
-	body, isText := m.Get("body")
-	if intent != wire.Deliver || payload.GetStr("action") != "deliver" || body.Kind() != wire.String || !isText {
+	body, _ := m.Get("body")
+	if intent != wire.Deliver || payload.GetStr("action") != "deliver" || body.Kind() != wire.String {
 		return nil
 	}
 	if m.Without("body", "reply_requested").Len() > 0 || payload.Without("action", "message", "parts").Len() > 0 {

@@ -105,6 +105,7 @@ func (s Signature) Verify(card, keys wire.Value) (thumbprint string, err error) 
 			return "", err
 		}
 		card := card.Without("signatures")
+		// signers sign the card as it is, or without defaults, either as the specification or as some SDKs define them
 		for _, form := range []wire.Value{card, signedForm(card, false), signedForm(card, true)} {
 			if check(signedBytes(s.protected, form)) {
 				sum := sha256.Sum256(signing.Canonical(members, signing.JCS))

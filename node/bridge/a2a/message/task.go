@@ -74,7 +74,7 @@ func (t Task) AgentMessage(id, text string) wire.Value {
 	)
 }
 
-// states maps the states in hook results to those of A2A.
+// states maps the states in the results of hooks (programs behind the node) to those of A2A.
 var states = map[string]a2a.TaskState{
 	"working": a2a.TaskStateWorking, "input_required": a2a.TaskStateInputRequired, "completed": a2a.TaskStateCompleted,
 	"failed": a2a.TaskStateFailed, "rejected": a2a.TaskStateRejected, "canceled": a2a.TaskStateCanceled,
@@ -114,9 +114,9 @@ const (
 )
 
 // ReadReply reads what a payload of our side says about the task that it answers. A result without artifacts of its own
-// becomes an artifact with the given id; in a state without a result, the body explains the state. If mesh is true,
-// another artifact holds the payload, for a client that supports our extension.
-func ReadReply(intent wire.Intent, payload wire.Value, id string, mesh bool) Reply {
+// becomes an artifact with the given id; in a state without a result, the body explains the state. If withPayload is
+// true, another artifact holds the payload, for a client that supports our extension.
+func ReadReply(intent wire.Intent, payload wire.Value, id string, withPayload bool) Reply {
 	task, _ := payload.Get("task")
 	r := Reply{State: a2a.TaskStateCompleted, Text: task.GetStr("text")}
 	if state, ok := states[task.GetStr("state")]; ok {
@@ -163,7 +163,7 @@ func ReadReply(intent wire.Intent, payload wire.Value, id string, mesh bool) Rep
 		}
 		r.Artifacts = append(r.Artifacts, artifactOf(id, parts...))
 	}
-	if mesh {
+	if withPayload {
 		data := wire.Obj(wire.Field("data", withoutNodeMetadata(payload)), wire.TextField("mediaType", "application/json"))
 		r.Artifacts = append(r.Artifacts, artifactOf(id+"-mesh", data).
 			With("metadata", wire.Obj(wire.Field(Extension, wire.Obj(wire.TextField("intent", string(intent)))))).
@@ -295,14 +295,14 @@ func IsInterrupted(s a2a.TaskState) bool {
 // Payload returns the intent and the payload for an answer. The answer of an agent of the mesh carries both. Any other
 // answer becomes a mesh.message, or, if the intent of our message is mesh.request_info, the answer to that question.
 func (r Remote) Payload(intent wire.Intent) (wire.Intent, wire.Value) {
-	if intent, payload, ok := native(r.metadata, r.parts); ok {
+	if intent, payload, ok := readNative(r.metadata, r.parts); ok {
 		return intent, payload
 	}
 	var artifacts, results []wire.Value
 	for _, a := range r.artifacts {
 		parts := partsOf(a)
 		metadata, _ := a.Get("metadata")
-		if intent, payload, ok := native(metadata, parts); ok {
+		if intent, payload, ok := readNative(metadata, parts); ok {
 			return intent, payload
 		}
 		if len(parts) == 0 {
