@@ -243,7 +243,7 @@ func (v remoteView) endReason() string {
 	}
 	for _, e := range slices.Backward(v.messages[len(v.messages)-1].Block()) {
 		if code, _ := thread.ParseCode(e.Body.GetStr("code")); e.Type == "cancel" || e.Type == "status" && code.Terminal() {
-			return wire.OneLine(cmp.Or(thread.NewFields(e.Body, "").Reason(false), e.Body.GetStr("message")), thread.MaxNote)
+			return wire.OneLine(cmp.Or(thread.NewFields(e.Body, "").Reason(thread.Optional), e.Body.GetStr("message")), thread.MaxNote)
 		}
 	}
 	return ""

@@ -55,7 +55,8 @@ func (x *Exchange) Attachment(ctx context.Context, who Actor, ref, file string) 
 	return a, err
 }
 
-// shareKey is the key of the record with the secret behind all share tokens.
+// shareKey is the key of the record with the secret behind all share tokens. Such a token in the address of a file lets
+// anybody fetch the file without an API key.
 const shareKey = "share/key"
 
 // shareSecret returns the secret behind all share tokens, and creates it on the first call.

@@ -53,7 +53,7 @@ func (t *tx) copyRequest(ctx context.Context, th *thread.Thread) (wire.Value, er
 	return b[0].Body, nil
 }
 
-// readRecord returns a record as this block leaves it.
+// readRecord returns a record as this transaction leaves it.
 func (t *tx) readRecord(ctx context.Context, ns, key string) (store.Record, error) {
 	for _, c := range slices.Concat(t.changes, t.files.stored) {
 		if c.Record.NS == ns && c.Record.Key == key && !c.Delete {

@@ -145,15 +145,15 @@ type Actor struct {
 	Owner   bool   // may act for every participant of the exchange
 	Channel string // how the actor reached the exchange, such as rest, messages, agentmesh, file, page or cli
 
-	system bool // the exchange itself
-	file   bool // wrote into the thread folder, which needs no registration
+	forExchange  bool // acts for the exchange itself
+	isFileWriter bool // wrote into the thread folder, which needs no registration
 }
 
 // Owner returns the actor who runs the exchange.
 func Owner(channel string) Actor { return Actor{ID: thread.OwnerID, Owner: true, Channel: channel} }
 
 // WriterOfFiles returns an actor who wrote into the thread folder.
-func WriterOfFiles(id string) Actor { return Actor{ID: id, Channel: "file", file: true} }
+func WriterOfFiles(id string) Actor { return Actor{ID: id, Channel: "file", isFileWriter: true} }
 
 // Options say how [Exchange.Do] applies a block, and what else changes in the same transaction.
 type Options struct {
@@ -165,7 +165,8 @@ type Options struct {
 	// IfSerial is the serial number of the newest message that the caller has read in the thread Re. The block is
 	// refused if the thread has a newer message. 0 means no condition.
 	IfSerial int
-	// IfTurn is like IfSerial for the owner's turn in the thread Re; "" means no condition.
+	// IfTurn is like IfSerial for the owner's turn, which says what the owner can do in the thread Re (see
+	// [thread.Thread.Turn]); "" means no condition.
 	IfTurn string
 	// Then returns further changes for the same transaction. Its argument is the thread Re as the block leaves it.
 	Then func(*thread.Thread) []store.Change
@@ -257,7 +258,7 @@ func (q threadQuota) chargeBlock(who Actor, b thread.Block) error {
 
 // charge takes one thread from the actor's quota. Suggestions and delegations that open threads are charged too.
 func (q threadQuota) charge(who Actor) error {
-	if who.Owner || who.system || q.buckets == nil {
+	if who.Owner || who.forExchange || q.buckets == nil {
 		return nil
 	}
 	if wait, ok := q.buckets.Take(who.ID, time.Now()); !ok {
@@ -355,7 +356,7 @@ func (x *Exchange) MessagesOf(ctx context.Context, t *thread.Thread) ([]thread.M
 // The one exception is [Exchange.hasLost].
 func (x *Exchange) canSee(who Actor, t *thread.Thread) bool {
 	switch {
-	case who.Owner || who.system || who.file || who.ID == t.Requester || who.ID == t.Holder && t.Holder != "":
+	case who.Owner || who.forExchange || who.isFileWriter || who.ID == t.Requester || who.ID == t.Holder && t.Holder != "":
 		return true
 	case t.WaitsForPeer() && t.Peers[who.ID].Offered:
 		return true
@@ -369,7 +370,7 @@ func (x *Exchange) canSee(who Actor, t *thread.Thread) bool {
 // false for a peer that has only an offer. It gives writers of thread files no special right.
 func (x *Exchange) canSeeEntry(who Actor, c *registry.Candidate, e *entry) bool {
 	switch {
-	case who.Owner || who.system || who.ID == e.requester.Value() || e.isHeld() && who.ID == e.holder.Value():
+	case who.Owner || who.forExchange || who.ID == e.requester.Value() || e.isHeld() && who.ID == e.holder.Value():
 		return true
 	case c == nil || e.status.Value() != thread.Received:
 		return false
@@ -381,7 +382,7 @@ func (x *Exchange) canSeeEntry(who Actor, c *registry.Candidate, e *entry) bool 
 // roles returns the roles that an actor has in a thread.
 func (x *Exchange) roles(who Actor, t *thread.Thread) thread.Role {
 	var r thread.Role
-	if who.system {
+	if who.forExchange {
 		return thread.AsExchange
 	}
 	if who.Owner {
@@ -392,7 +393,7 @@ func (x *Exchange) roles(who Actor, t *thread.Thread) thread.Role {
 	}
 	if t.Holder != "" && who.ID == t.Holder {
 		r |= thread.AsHolder
-	} else if x.Executors.CanClaim(who.ID, t) || t.HasOffer(who.ID) || who.file && t.IsOfferedTo(who.ID) && who.ID != t.Requester {
+	} else if x.Executors.CanClaim(who.ID, t) || t.HasOffer(who.ID) || who.isFileWriter && t.IsOfferedTo(who.ID) && who.ID != t.Requester {
 		r |= thread.AsEligible
 	}
 	return r

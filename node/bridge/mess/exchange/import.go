@@ -14,7 +14,7 @@ func (x *Exchange) Adopt(ctx context.Context, list []thread.ParsedFile) ([]*thre
 		return nil, err
 	}
 	var threads []*thread.Thread
-	tx := x.begin(Actor{ID: thread.ExchangeID, system: true}, Options{})
+	tx := x.begin(Actor{ID: thread.ExchangeID, forExchange: true}, Options{})
 	for _, f := range list {
 		t, messages := f.Adopt()
 		threads = append(threads, t)

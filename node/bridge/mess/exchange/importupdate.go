@@ -88,9 +88,9 @@ func checkFileBlock(b thread.Block) error {
 
 // StoreRefusal stores a message that the state machine refused, so that nothing that a participant wrote is lost. The
 // extra changes are part of the same transaction. If the thread does not exist, StoreRefusal does nothing.
-func (x *Exchange) StoreRefusal(ctx context.Context, ref string, m thread.Message, note string, replay *ReplayKey, extra ...store.Change) error {
+func (x *Exchange) StoreRefusal(ctx context.Context, ref string, m thread.Message, reason string, replay *ReplayKey, extra ...store.Change) error {
 	return store.Retry(func() error {
-		tx := x.begin(Actor{ID: m.From, Channel: thread.ChannelRefused, system: true}, Options{Records: extra})
+		tx := x.begin(Actor{ID: m.From, Channel: thread.ChannelRefused, forExchange: true}, Options{Records: extra})
 		t, err := tx.load(ctx, ref)
 		if err != nil {
 			return IgnoreMissing(err)
@@ -102,7 +102,7 @@ func (x *Exchange) StoreRefusal(ctx context.Context, ref string, m thread.Messag
 		}
 		tx.appendMessage(t, m.From, b)
 		tx.notices.list = nil // the message causes none
-		x.log.Info("a message was refused and is kept with its thread", "thread", ref, "reason", note)
+		x.log.Info("a message was refused and is kept with its thread", "thread", ref, "reason", reason)
 		if err := tx.saveReplay(replay); err != nil {
 			return err
 		}

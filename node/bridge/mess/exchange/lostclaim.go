@@ -71,7 +71,7 @@ func (v lostView) NewestWith(id string) (string, bool) {
 // hasPart reports whether the actor takes part in a thread: as requester or holder, as a peer that got an offer, as
 // owner, exchange or writer of thread files. An executor that may claim the thread does not take part before its claim.
 func (x *Exchange) hasPart(who Actor, t *thread.Thread) bool {
-	return who.file || t.Peers[who.ID].Offered || x.roles(who, t).Has(thread.AsRequester|thread.AsHolder|thread.AsOwner|thread.AsExchange)
+	return who.isFileWriter || t.Peers[who.ID].Offered || x.roles(who, t).Has(thread.AsRequester|thread.AsHolder|thread.AsOwner|thread.AsExchange)
 }
 
 // IsStatus reports whether err is a *wire.Error with this HTTP status.

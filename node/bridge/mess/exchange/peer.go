@@ -97,7 +97,7 @@ func (x *Exchange) OpenFor(peer string) []string {
 // nothing.
 func (x *Exchange) OfferTo(ctx context.Context, ref, peer, address string, extra []store.Change, send func(conv string, request wire.Value, changes []store.Change) error) error {
 	return store.Retry(func() error {
-		tx := x.begin(Actor{ID: thread.ExchangeID, system: true}, Options{})
+		tx := x.begin(Actor{ID: thread.ExchangeID, forExchange: true}, Options{})
 		t, err := tx.load(ctx, ref)
 		if err != nil {
 			return IgnoreMissing(err)

@@ -267,6 +267,7 @@ func (x *index) reschedule(a alarm) {
 	x.wakeRun()
 }
 
+// wakeRun makes [Exchange.Run] look at the alarms again.
 func (x *index) wakeRun() {
 	waiting.Wake(x.alarmSet)
 }

@@ -148,7 +148,7 @@ func (t *tx) findStatusThreads(ctx context.Context, b thread.Block) {
 		if e.Type != "status" {
 			continue
 		}
-		list := thread.NewFields(e.Body, thread.EntryPath(i, e)).Refs("re", false)
+		list := thread.NewFields(e.Body, thread.EntryPath(i, e)).Refs("re", thread.Optional)
 		if len(list) == 0 {
 			list = []string{t.opts.Re}
 		}
@@ -280,7 +280,7 @@ func (t *tx) post(th *thread.Thread, e thread.Entry) {
 		return
 	}
 	ref := t.appendMessage(th, t.who.ID, thread.Block{e})
-	if t.who.system || e.Type == "request" {
+	if t.who.forExchange || e.Type == "request" {
 		return
 	}
 	t.ack(e, ref)

@@ -93,7 +93,7 @@ func (t *tx) applyDecision(ctx context.Context, th *thread.Thread, e thread.Entr
 	if err := t.decide(ctx, th, id, accept); err != nil {
 		return err
 	}
-	if made := t.result.Created[created:]; len(made) > 0 && !t.opts.Lax && !t.who.system {
+	if made := t.result.Created[created:]; len(made) > 0 && !t.opts.Lax && !t.who.forExchange {
 		list := make([]wire.Value, len(made))
 		for i, ref := range made {
 			list[i] = wire.Obj(wire.TextField("ref", ref))

@@ -97,7 +97,7 @@ func (t *tx) declineForAll(th *thread.Thread) {
 // GiveUp does nothing.
 func (x *Exchange) GiveUp(ctx context.Context, ref string, extra []store.Change) error {
 	return store.Retry(func() error {
-		t := x.begin(Actor{ID: thread.ExchangeID, system: true}, Options{Records: extra})
+		t := x.begin(Actor{ID: thread.ExchangeID, forExchange: true}, Options{Records: extra})
 		th, err := t.load(ctx, ref)
 		if err != nil {
 			return IgnoreMissing(err)
@@ -133,7 +133,8 @@ func (t *tx) dropNoise(ctx context.Context, b thread.Block) (thread.Block, error
 	}), nil
 }
 
-// recordClaim records how long the claim took, for lower_latency (MESS-42), and withdraws all other offers.
+// recordClaim records how long the claim took, for the routing rule lower_latency (MESS-42), and withdraws all other
+// offers.
 func (t *tx) recordClaim(th *thread.Thread) {
 	t.notices.withdrawOffers(th, th.Holder)
 	t.registry.Claims = append(t.registry.Claims, registry.Claim{ID: th.Holder, Took: t.now.Sub(th.OfferedAt()), At: t.now})
@@ -279,7 +280,7 @@ func (x *Exchange) settleDependents(ctx context.Context, ended []string) error {
 // returns the threads that ended.
 func (x *Exchange) recheck(ctx context.Context, ref string) ([]string, error) {
 	for range store.MaxConflicts {
-		t := x.begin(Actor{ID: thread.ExchangeID, system: true}, Options{})
+		t := x.begin(Actor{ID: thread.ExchangeID, forExchange: true}, Options{})
 		th, err := t.load(ctx, ref)
 		if err != nil {
 			return nil, IgnoreMissing(err)

@@ -70,7 +70,7 @@ type view struct {
 	tagKinds
 }
 
-// tagKinds selects which tags name their threads: the ids of suggestions, the ids of questions, or both.
+// tagKinds selects tags, the ids of open suggestions and questions. A selected tag may be used as a name of its thread.
 type tagKinds struct{ suggestions, questions bool }
 
 var (
@@ -99,14 +99,14 @@ func (v view) QuestionThread(id string) (string, bool) {
 	return v.findByTag(id, v.questions, func(th *thread.Thread) bool { return th.OpenQuestion(id) != nil })
 }
 
-// findByTag returns the thread of the actor in which open finds the suggestion or question id. It returns false if these
-// ids are not selected.
-func (v view) findByTag(id string, selected bool, open func(*thread.Thread) bool) (string, bool) {
+// findByTag returns the thread of the actor in which the suggestion or question id is open, as isOpen reports. It
+// returns false if these ids are not selected.
+func (v view) findByTag(id string, selected bool, isOpen func(*thread.Thread) bool) (string, bool) {
 	if !selected {
 		return "", false
 	}
 	for _, ref := range v.t.changedRefs { // of this block
-		if th := v.t.threads[ref]; th.Requester == v.t.who.ID && open(th) {
+		if th := v.t.threads[ref]; th.Requester == v.t.who.ID && isOpen(th) {
 			return ref, true
 		}
 	}
@@ -115,7 +115,7 @@ func (v view) findByTag(id string, selected bool, open func(*thread.Thread) bool
 		return "", false
 	}
 	th := v.find(ref)
-	return ref, th != nil && open(th)
+	return ref, th != nil && isOpen(th)
 }
 
 // NewestWith returns the actor's newest request with a client id. If the actor made none, it returns the newest one

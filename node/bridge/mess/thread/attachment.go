@@ -86,17 +86,17 @@ const NotFetched = "not_fetched"
 
 // SplitResource splits content://ref/file, the address of a file of a thread.
 func SplitResource(address string) (ref, file string, ok bool) {
-	rest, content := strings.CutPrefix(address, "content://")
+	rest, hasScheme := strings.CutPrefix(address, "content://")
 	ref, file, ok = strings.Cut(rest, "/")
-	return ref, file, content && ok && IsSafeRef(ref) && IsAttachmentName(file)
+	return ref, file, hasScheme && ok && IsSafeRef(ref) && IsAttachmentName(file)
 }
 
-// QualifyFiles returns b, a block of another exchange's thread, with addresses in place of file names. A bare name
-// would mean a file of our thread. ref is the ref of that thread.
-func QualifyFiles(b Block, ref string) Block {
+// QualifyFiles returns a block of foreignRef, a thread of another exchange, with addresses in place of file names. A
+// bare name would mean a file of our thread.
+func QualifyFiles(b Block, foreignRef string) Block {
 	out, _ := b.MapContent(func(_ string, v wire.Value) (wire.Value, error) { // the function never fails
 		if file := v.GetStr("file"); IsAttachmentName(file) {
-			v = v.Without("file").With("resource", wire.Text("content://"+ref+"/"+file))
+			v = v.Without("file").With("resource", wire.Text("content://"+foreignRef+"/"+file))
 		}
 		return v, nil
 	})

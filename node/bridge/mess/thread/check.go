@@ -62,7 +62,7 @@ func ReadResponse(v wire.Value, path string, lax bool) (re []string, err error) 
 	f := NewFields(v, path)
 	re = f.Refs("re", !lax)
 	f.Check(f.has("content") || lax, "content", "is required")
-	f.checkContents("content", true)
+	f.checkContents("content")
 	f.Text("executor", maxName)
 	f.Text("notes", MaxProse)
 	f.Text("id", MaxID)
@@ -101,7 +101,7 @@ func ReadReply(v wire.Value, path string, lax bool) (Reply, error) {
 		}
 	}
 	f.Check(kinds == 1, "", "must have exactly one of answers, confirm and accept")
-	f.checkContents("context", false)
+	f.checkContents("context")
 	return r, f.Err()
 }
 
@@ -114,7 +114,7 @@ type Answer struct {
 // ReadAnswer reads an answer.
 func ReadAnswer(v wire.Value, path string) (Answer, error) {
 	f := NewFields(v, path)
-	a := Answer{Re: f.Refs("re", false), ID: f.Text("id", MaxID)}
+	a := Answer{Re: f.Refs("re", Optional), ID: f.Text("id", MaxID)}
 	f.Check(f.has("value") || f.has("text"), "value", "is required")
 	return a, f.Err()
 }
@@ -128,7 +128,7 @@ type Cancel struct {
 // ReadCancel reads a cancel.
 func ReadCancel(v wire.Value, path string, lax bool) (Cancel, error) {
 	f := NewFields(v, path)
-	return Cancel{Re: f.Refs("re", !lax), Reason: f.Reason(false)}, f.Err()
+	return Cancel{Re: f.Refs("re", !lax), Reason: f.Reason(Optional)}, f.Err()
 }
 
 // Query is a question to the exchange, the server. The answer has only what matches all filters (MESS-36).
@@ -147,7 +147,7 @@ func ReadQuery(v wire.Value, path string) (Query, error) {
 	q := Query{Type: f.OneOf("type", "", "status", "capabilities", "executors")}
 	f.Check(q.Type != "", "type", "is required")
 	if g := f.Sub("filter"); g != nil {
-		q.Re = g.Refs("re", false)
+		q.Re = g.Refs("re", Optional)
 		q.Executor = g.Text("executor", maxName)
 		q.Since, _ = g.time("since")
 		q.Tags = g.Texts("tags", 100)

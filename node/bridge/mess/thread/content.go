@@ -21,13 +21,14 @@ const (
 
 // checkContents checks a list of content entries against MESS-8 and, in a response, MESS-9. Entries of an unknown kind
 // are kept as data.
-func (f *Fields) checkContents(key string, response bool) {
+func (f *Fields) checkContents(key string) {
+	inResponse := key == "content" // requests and replies have the member context instead
 	for i, e := range f.List(key, MaxContent) {
-		f.checkContent(e, fmt.Sprintf("%s[%d]", key, i), response)
+		f.checkContent(e, fmt.Sprintf("%s[%d]", key, i), inResponse)
 	}
 }
 
-func (f *Fields) checkContent(e wire.Value, key string, response bool) {
+func (f *Fields) checkContent(e wire.Value, key string, inResponse bool) {
 	if _, ok := e.Str(); ok {
 		return
 	}
@@ -55,7 +56,7 @@ func (f *Fields) checkContent(e wire.Value, key string, response bool) {
 	case "location":
 		f.checkLocation(v)
 	case "confirmation", "structured", "error":
-		if response {
+		if inResponse {
 			f.checkResult(kind, v)
 		}
 	}
@@ -76,9 +77,9 @@ func (f *Fields) checkResult(kind string, v wire.Value) {
 	case "error":
 		g := f.In(v, kind)
 		code, ok := g.Get("code")
-		_, number := code.Num()
+		_, isNumber := code.Num()
 		text, isText := code.Str()
-		g.Check(ok && (number || isText && text != ""), "code", "must be a number or a text")
+		g.Check(ok && (isNumber || isText && text != ""), "code", "must be a number or a text")
 		g.Required("message", MaxProse)
 	}
 }
@@ -175,9 +176,9 @@ func DecodeData(uri string) (mime string, data []byte, err error) {
 // splitData splits "data:<mime>;base64,<data>". It checks the data without decoding all of it (MESS-11).
 func splitData(s string) (mime, data string, err error) {
 	head, data, ok := strings.Cut(strings.TrimPrefix(s, "data:"), ",")
-	mime, base64ed := strings.CutSuffix(head, ";base64")
+	mime, hasBase64 := strings.CutSuffix(head, ";base64")
 	switch {
-	case !ok || !base64ed:
+	case !ok || !hasBase64:
 		return "", "", errors.New("must be data:<mime>;base64,<data>")
 	case !isMIMEType(mime):
 		return "", "", errors.New("the MIME type of the data URI is not acceptable")

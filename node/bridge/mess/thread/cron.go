@@ -26,10 +26,11 @@ func cronError(expr string) string {
 		return "must be a cron expression of five fields: " + strings.Join(names, ", ")
 	}
 	for i, f := range cronFields {
-		onlyPart := slices.Repeat([]string{"*"}, len(cronFields))
-		// IsValid stops at the first part of a list that matches the time at which the program started, so each part
-		// is checked alone.
-		for onlyPart[i] = range strings.SplitSeq(parts[i], ",") {
+		// IsValid stops at the first element of a list that matches the time at which the program started, so each
+		// element is checked alone.
+		for element := range strings.SplitSeq(parts[i], ",") {
+			onlyPart := slices.Repeat([]string{"*"}, len(cronFields))
+			onlyPart[i] = element
 			if !gronx.IsValid(strings.Join(onlyPart, " ")) {
 				return fmt.Sprintf("the %s must be from %d to %d", f.name, f.low, f.high)
 			}
@@ -57,16 +58,17 @@ func IsScheduled(expr string, now time.Time) (available bool, until time.Time) {
 	if minute := strings.Fields(expr)[0]; strings.Trim(minute, "0123456789") == "" {
 		maxGap = time.Hour
 	}
-	next, err := gronx.NextTickAfter(expr, now, false)
+	const inclusive = true
+	next, err := gronx.NextTickAfter(expr, now, !inclusive)
 	if err != nil {
 		return false, horizon
 	}
-	last, err := gronx.PrevTickBefore(expr, now, true)
+	last, err := gronx.PrevTickBefore(expr, now, inclusive)
 	if err != nil {
 		return false, next
 	}
 	end := last.Add(time.Minute)
-	if following, err := gronx.NextTickAfter(expr, last, false); err == nil && following.Sub(last) <= maxGap {
+	if following, err := gronx.NextTickAfter(expr, last, !inclusive); err == nil && following.Sub(last) <= maxGap {
 		end = following
 	}
 	if now.Before(end) {

@@ -178,6 +178,12 @@ func (f *Fields) Sub(key string) *Fields {
 	return f.In(v, key)
 }
 
+// Values of the parameter required of [Fields.Refs] and [Fields.Reason].
+const (
+	Optional  = false
+	Mandatory = true
+)
+
 // Refs reads one reference or a list of references.
 func (f *Fields) Refs(key string, required bool) []string {
 	v, ok := f.Get(key)
@@ -186,7 +192,7 @@ func (f *Fields) Refs(key string, required bool) []string {
 		return nil
 	}
 	if s, ok := v.Str(); ok {
-		f.Check(validRef(s), key, "must be a reference")
+		f.Check(isReference(s), key, "must be a reference")
 		return []string{s}
 	}
 	out := f.Texts(key, 100)
@@ -202,8 +208,8 @@ const (
 	maxIntent = 16 << 10
 )
 
-// validRef reports whether s may be one of the references of MESS-6. They have no common form.
-func validRef(s string) bool { return s != "" && len(s) <= maxName && !hasControls(s) }
+// isReference reports whether s may be one of the references of MESS-6. They have no common form.
+func isReference(s string) bool { return s != "" && len(s) <= maxName && !hasControls(s) }
 
 // hasControls reports whether s has control characters other than tab, LF and CR (MESS-12).
 func hasControls(s string) bool {

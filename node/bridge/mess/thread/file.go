@@ -292,7 +292,7 @@ func (f *Fields) fileTime(key string) time.Time {
 // readDocument reads a message document.
 func readDocument(doc wire.Value, t *Thread) (Message, error) {
 	f := NewFields(doc, "message")
-	m := Message{From: f.Required("from", maxName), At: f.fileTime("received"), Channel: f.Text("channel", 64), Re: f.Refs("re", false)}
+	m := Message{From: f.Required("from", maxName), At: f.fileTime("received"), Channel: f.Text("channel", 64), Re: f.Refs("re", Optional)}
 	m.At = cmp.Or(m.At, t.Updated)
 	mess, ok := f.Get("MESS")
 	f.Check(ok, "MESS", "is required")

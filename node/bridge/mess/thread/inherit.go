@@ -93,7 +93,7 @@ func UniteFields(requests []wire.Value) wire.Value {
 
 // WithTimes returns the request of a thread with the thread's start, deadline and dependencies. They replace the times
 // and dependencies that body names: a duration would start over in a new thread, and a dependency that is given by name
-// could mean a different thread if the requester is another.
+// could mean a newer thread by now.
 func WithTimes(body wire.Value, th *Thread) wire.Value {
 	limits, _ := body.Get("constraints")
 	timing, _ := limits.Get("timing")

@@ -17,13 +17,14 @@ const (
 	unknownID  = "unknown"  // the requester in a thread file that does not name one
 )
 
-// IsReserved reports whether an id has a meaning already, so that nobody may register with it.
+// IsReserved reports whether an id has a meaning already, or the form of a mesh agent's id, so that nobody may register
+// with it.
 func IsReserved(id string) bool {
 	return strings.EqualFold(id, ExchangeID) || strings.EqualFold(id, OwnerID) || strings.EqualFold(id, unknownID) ||
 		strings.HasPrefix(strings.ToLower(id), "am_")
 }
 
-// Forms of refs (MESS-49, MESS-64): ours, and those of public servers.
+// Forms of refs, the names of threads and messages (MESS-49, MESS-64): ours, and those of public servers.
 var (
 	threadForm  = regexp.MustCompile(`^\d{4}-\d{2}-\d{2}-(\d{3,9}|[A-Za-z0-9]{3,6})(-[a-z0-9](?:[a-z0-9-]{0,31}))?$`)
 	safeForm    = regexp.MustCompile(`^[A-Za-z0-9_-][A-Za-z0-9._-]*$`)

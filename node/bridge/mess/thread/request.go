@@ -47,7 +47,7 @@ func ReadRequest(v wire.Value, path string, now time.Time) (Request, error) {
 		Priority:  f.OneOf("priority", "normal", Priorities...),
 		Requires:  f.Needs("requires"),
 	}
-	f.checkContents("context", false)
+	f.checkContents("context")
 	f.checkHints()
 	if c := f.Sub("compensation"); c != nil {
 		r.Shells, _ = c.integer("shells", 0, wire.MaxSafeInteger)

@@ -43,8 +43,8 @@ func (e Entry) IsBareStatus() bool {
 }
 
 // Has reports whether the block has an entry of this type.
-func (b Block) Has(kind string) bool {
-	return slices.ContainsFunc(b, func(e Entry) bool { return e.Type == kind })
+func (b Block) Has(entryType string) bool {
+	return slices.ContainsFunc(b, func(e Entry) bool { return e.Type == entryType })
 }
 
 // After returns the code of the last status in the block, or c if the block has no status.

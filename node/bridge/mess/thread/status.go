@@ -157,7 +157,7 @@ var statusFields = map[Code]func(f *Fields, s *Status, lax bool){
 			f.Check(lax || f.has(key), key, "is required")
 			f.List(key, 1000)
 		}
-		s.Reason = f.Reason(false)
+		s.Reason = f.Reason(Optional)
 	},
 	Failed: func(f *Fields, s *Status, lax bool) {
 		s.Reason = f.Reason(!lax)
@@ -169,7 +169,7 @@ var statusFields = map[Code]func(f *Fields, s *Status, lax bool){
 		_, present := f.time("expired_at")
 		f.Check(lax || present, "expired_at", "is required")
 	},
-	Cancelled: func(f *Fields, s *Status, _ bool) { s.Reason = f.Reason(false) },
+	Cancelled: func(f *Fields, s *Status, _ bool) { s.Reason = f.Reason(Optional) },
 	Superseded: func(f *Fields, s *Status, lax bool) {
 		f.Check(lax || f.has("superseded_by"), "superseded_by", "is required")
 		s.Reason = f.OneOf("reason", "", "merge", "split", "replace")
@@ -178,7 +178,7 @@ var statusFields = map[Code]func(f *Fields, s *Status, lax bool){
 	Delegated: func(f *Fields, s *Status, lax bool) {
 		s.Delegated = f.Text("delegated_to", maxName)
 		f.Check(lax || s.Delegated != "", "delegated_to", "is required")
-		s.Reason = f.Reason(false)
+		s.Reason = f.Reason(Optional)
 	},
 }
 
@@ -211,7 +211,7 @@ func (f *Fields) checkWaitingFor() {
 	case "":
 		f.fail("type", "is required")
 	case "dependency":
-		f.Refs("ref", true)
+		f.Refs("ref", Mandatory)
 	case "condition":
 		f.Required("condition", MaxProse)
 	case "resource":

@@ -27,7 +27,7 @@ func ReadSuggestion(v wire.Value, path string) (Suggestion, error) {
 	s := Suggestion{
 		ID:     f.Required("id", MaxID),
 		Type:   f.OneOf("type", "", "merge", "split", "delegate", "alternative", "defer"),
-		Re:     f.Refs("re", true),
+		Re:     f.Refs("re", Mandatory),
 		Reason: f.Text("reason", MaxProse),
 	}
 	f.Check(s.Type != "", "type", "is required")

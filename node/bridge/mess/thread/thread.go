@@ -38,7 +38,7 @@ type Thread struct {
 	Refused       bool `json:"refused,omitempty"` // the requester refused the action that needed confirmation
 
 	// Parked is the reason for which the exchange or its owner made the thread wait; "" if neither did. Either of them
-	// may make a parked thread received again.
+	// may give a parked thread the status received again.
 	Parked   string   `json:"parked,omitempty"`
 	Declined []string `json:"declined,omitempty"` // executors that declined before a claim (MESS-24)
 	Only     string   `json:"only,omitempty"`     // the only executor to which it is offered (MESS-27)
@@ -48,7 +48,7 @@ type Thread struct {
 	Successors  []string     `json:"successors,omitempty"`  // threads that replaced it
 
 	History  []Event `json:"history"`
-	Serial   int     `json:"serial"`             // of the newest message
+	Serial   int     `json:"serial"`             // serial number of the newest message
 	Bytes    int     `json:"bytes,omitempty"`    // of its messages, without attachments
 	Version  uint64  `json:"version"`            // grows with each change
 	Stage    string  `json:"stage,omitempty"`    // the state in which it expired
@@ -65,10 +65,10 @@ type Thread struct {
 	Rev store.Rev `json:"-"` // of the stored row
 }
 
-// Peer is the address at which a mesh agent or a peer of a link gets updates about a thread.
+// Peer is where a mesh agent or a peer of a link gets updates about a thread.
 type Peer struct {
-	Conv    string `json:"conv"`
-	Address string `json:"address,omitempty"`
+	Conv    string `json:"conv"`              // the conversation
+	Address string `json:"address,omitempty"` // of a peer of a link; "" for a mesh agent
 	Offered bool   `json:"offered,omitempty"` // the peer may claim the thread
 	Name    string `json:"name,omitempty"`    // the peer's name for the thread
 }
