@@ -155,7 +155,7 @@ func (a *acceptance) senderSlot() acl.Slot {
 		holder += " " + a.in.Unproven.Fingerprint
 	}
 	slot := acl.SenderSlot(holder)
-	slot.Sources, slot.Proven = a.in.Sources, a.in.Proven
+	slot.Sources, slot.Proven = a.in.Sources, a.in.EndpointProven
 	return slot
 }
 

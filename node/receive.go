@@ -55,7 +55,7 @@ func (n *Node) readMessage(ctx context.Context, body []byte, sources []rate.Sour
 	if err != nil {
 		return in, err
 	}
-	if in.Sources, in.Proven, err = n.sourcesOf(ctx, checked.Peer, sources); err != nil {
+	if in.Sources, in.EndpointProven, err = n.sourcesOf(ctx, checked.Peer, sources); err != nil {
 		return in, err
 	}
 	in.Name, in.Verified, in.Digest, in.Received = checked.Card.Name, bridge.VerifiedSignature, checked.Digest, time.Now()

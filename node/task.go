@@ -115,7 +115,7 @@ func (n *Node) deliverAnswer(ctx context.Context, item Item, payload wire.Value,
 		}
 		result, err := a.Answer(ctx, bridge.Answer{
 			About: item.About, Turn: item.Turn, Payload: payload,
-			Ends: func(over bool) []store.Change {
+			TaskChanges: func(over bool) []store.Change {
 				changed := item
 				if changed.State = ItemRead; over {
 					changed.State = ItemAnswered

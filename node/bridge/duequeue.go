@@ -11,13 +11,13 @@ import (
 	"github.com/agentmesh/agentmesh/store"
 )
 
-// TermDue is the term of the rows that wait to be worked on.
+// TermDue is the index term by which the queue finds the rows that wait to be worked on.
 const TermDue = "due"
 
-// These limit the calls that one queue makes at the same time.
+// These limit how many calls of its work function one queue makes at the same time.
 const (
-	maxCalls      = 32
-	maxCallsOfOne = 4 // for one party
+	maxCalls         = 32
+	maxCallsPerParty = 4
 )
 
 // DueRow holds the fields that the rows of all queues have in common.
@@ -34,10 +34,10 @@ type DueQueue struct {
 	onError func(error)
 
 	wake   chan struct{}
-	places *waiting.Places // one for each call that runs, by party
+	places *waiting.Places // the slots for calls; a call holds one, under its party
 
 	mu      sync.Mutex
-	running map[string]func() // by the key of the row; the function gives the place of the call back
+	running map[string]func() // the calls that run, by the key of the row; the function frees the place of the call
 }
 
 // NewDueQueue returns a queue of the rows in a namespace that have the term TermDue. work must store the row with its
@@ -46,7 +46,7 @@ type DueQueue struct {
 func NewDueQueue(records store.Records, ns string, work func(ctx context.Context, rec store.Record) error, onError func(error)) *DueQueue {
 	return &DueQueue{
 		records: records, ns: ns, work: work, onError: onError, wake: make(chan struct{}, 1),
-		places: waiting.NewPlaces(maxCalls, maxCallsOfOne), running: make(map[string]func()),
+		places: waiting.NewPlaces(maxCalls, maxCallsPerParty), running: make(map[string]func()),
 	}
 }
 
@@ -123,7 +123,7 @@ func (q *DueQueue) start(ctx context.Context, calls *sync.WaitGroup) (next time.
 	return next, nil
 }
 
-// enter takes a place for a call on a row. It returns false if such a call is running, or if no place is free.
+// enter takes a place for a call on a row. It returns false if a call on that row is running, or if no place is free.
 func (q *DueQueue) enter(key, party string) bool {
 	q.mu.Lock()
 	defer q.mu.Unlock()

@@ -35,7 +35,8 @@ type Kind struct {
 	Holds []acl.HoldRule
 	// Silence is how long a conversation may be silent before it expires, for intents that do not have the default.
 	Silence map[wire.Intent]time.Duration
-	// Inbound is the link name for peers that connect to us without a link. It is empty if the kind has no such peers.
+	// Inbound takes the place of the link name in the addresses of peers that connect to us without a link. It is empty
+	// if the kind has no such peers.
 	Inbound string
 	// Web reports that the owner may write to a peer by its URL, as in "a2a:https://host"; see [WebLink].
 	Web bool

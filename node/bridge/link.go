@@ -27,7 +27,7 @@ type Link struct {
 	Participant string `key:"participant"`
 	// The id of the node on the foreign network (agentrelay, moltspeak).
 	AgentID string `key:"agent_id"`
-	// The exchange (mess).
+	// The id of the exchange (mess).
 	Exchange string `key:"exchange"`
 	// A registry of the foreign network (moltspeak).
 	RegistryURL string `key:"registry_url"`
@@ -60,7 +60,7 @@ type LinkPolicy struct {
 	Filter LinkFilter `key:"filter"`
 	// Tools that the foreign side may call: discover, send, inbox (mew).
 	Tools []string `key:"tools"`
-	// Whether the node reads messages to everybody (mew, agentrelay).
+	// Whether the node accepts messages that are addressed to everybody (mew, agentrelay).
 	Broadcast bool `key:"broadcast"`
 	// Limits on what comes over the link (mew).
 	Limits LinkLimits `key:"limits"`
@@ -136,7 +136,7 @@ func (s *LinkStatus) Set(state LinkState, fault string) {
 	s.Error, s.Retry = fault, time.Time{}
 }
 
-// Validate checks a link of a configuration. The bridge checks the kind and the options.
+// Validate checks the form of a link in a configuration. It knows no particular kind and none of the options.
 func (l Link) Validate() error {
 	switch {
 	case !validLink(l.Name):

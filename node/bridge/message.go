@@ -19,7 +19,8 @@ type Inbound struct {
 	Verified  string        // how the sender was authenticated: VerifiedSignature, VerifiedBearer, VerifiedNone
 	Unproven  *UnprovenKey  // of a native sender whose key the owner must accept first; otherwise nil
 	Sources   []rate.Source // where the message came from, for limits that strangers share (AM-42); empty if unknown
-	Proven    bool          // the endpoint on the sender's card is proven (AM-63)
+	// EndpointProven: the endpoint on the sender's card is proven (AM-63).
+	EndpointProven bool
 
 	MessageID wire.MessageID
 	ConvID    wire.ConversationID
@@ -36,7 +37,7 @@ type Inbound struct {
 	// Cancels is the hex digest of the one held message that a withdrawal takes back; empty: all held messages of the
 	// conversation.
 	Cancels string
-	Records []store.Change // the bridge's own state, changed in the step that accepts the message
+	Records []store.Change // the bridge's own state, changed in the atomic step that accepts the message
 	// Unattended: the sender does not wait for the answer. The reply of a hook goes through the outbox.
 	Unattended bool
 	// Reply: the message answers one of ours, and the foreign protocol has no answer to an answer. Only a hook that also

@@ -38,7 +38,7 @@ type PageMounter interface {
 
 // Handler handles the messages whose intents match [Kind].Intents, in place of a hook.
 type Handler interface {
-	// Handle is called at least once for each message. After an error the message stays with the owner.
+	// Handle is called at least once for each message. If it returns an error, the message waits in the owner's inbox.
 	Handle(ctx context.Context, c Call) (Reply, error)
 }
 
@@ -86,11 +86,11 @@ type Answerer interface {
 
 // Answer is what the owner, or an agent of the owner, answers to a task: the payload of a reply.
 type Answer struct {
-	About, Turn string
+	About, Turn string // as in the [Task]
 	Payload     wire.Value
-	// Ends returns the changes to the task itself. If final is true, the answer ends the turn; otherwise the task counts
-	// as taken. Committing the changes fails with store.ErrConflict if another answer came first.
-	Ends func(final bool) []store.Change
+	// TaskChanges returns the changes to the task itself. If final is true, the answer ends the turn; otherwise the task
+	// counts as taken. Committing the changes fails with store.ErrConflict if another answer came first.
+	TaskChanges func(final bool) []store.Change
 }
 
 // Carrier delivers signed messages to agents of the mesh by a way other than their endpoints.

@@ -186,7 +186,8 @@ func (s Suite) blockedWhileHeld(t *testing.T) {
 	}
 }
 
-// limits: limits apply to the principal, whichever of its peers speaks (AM-41). A link with its own meter is exempt.
+// limits: limits apply to the principal; if that is a whole link, its peers share them (AM-41). A link with its own
+// meter is exempt.
 func (s Suite) limits(t *testing.T) {
 	f := s.start(t, acl.Policy{Mode: acl.Open}, acl.Rates{NewConversations: 2})
 	for n := 1; n <= 2; n++ {

@@ -23,8 +23,8 @@ type Mesh struct {
 }
 
 // NewMesh returns a mesh that keeps questions and rules in s.
-func NewMesh(to bridge.Receiver, s store.Store) Mesh {
-	return Mesh{to, acl.NewAsks(s), acl.NewRules(s.Records(), acl.Policy{}), s.Records()}
+func NewMesh(receiver bridge.Receiver, s store.Store) Mesh {
+	return Mesh{receiver, acl.NewAsks(s), acl.NewRules(s.Records(), acl.Policy{}), s.Records()}
 }
 
 var _ bridge.Mesh = Mesh{}

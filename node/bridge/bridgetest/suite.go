@@ -23,8 +23,8 @@ const patience = 20 * time.Second
 
 // Suite describes a bridge to the tests. Every field except Hostile is required.
 type Suite struct {
-	// Address returns the address of the foreign peer named peer; Principal returns that peer's principal for access
-	// rules.
+	// Address returns the address of the foreign peer named peer. Principal returns the subject of access rules and
+	// limits for that peer: its address, or the whole link.
 	Address   func(peer string) bridge.Address
 	Principal func(peer string) string
 	// LinkKind declares the links of the bridge.
@@ -32,7 +32,7 @@ type Suite struct {
 	// Peers are the names of two foreign peers.
 	Peers [2]string
 
-	// New connects a bridge on a node to a network that the test plays. The bridge stops with the test.
+	// New connects a bridge on a node to a foreign network that the test simulates. The bridge stops with the test.
 	New func(t *testing.T, mesh bridge.Mesh, node *meshtest.Member) Bridge
 
 	// Message returns foreign message number n. The message is of the simplest kind, needs no answer, and is in a
