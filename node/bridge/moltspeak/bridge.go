@@ -105,7 +105,7 @@ type Bridge struct {
 	pins      *pins
 	handshake *handshakes
 	streams   *streams
-	callbacks *bridge.DueQueue // answers that are delivered without the outbox
+	callbacks *bridge.DueQueue // later answers to requests for consent; they do not pass through the outbox
 	sockets   *sockets
 	registry  *registry.Server
 	registrar *registry.Registrar
@@ -126,13 +126,13 @@ func New(cfg Config) (*Bridge, error) {
 		cfg: cfg, records: cfg.Store.Records(),
 		self: message.Agent{
 			Agent: cfg.Agent.Agent, Org: cfg.Agent.Org,
-			Key: message.SigPrefix + cfg.Key.Public().Text64(), EncKey: "x25519:" + cfg.Box.Public().String(),
+			Key: message.Ed25519Prefix + cfg.Key.Public().Text64(), EncKey: "x25519:" + cfg.Box.Public().String(),
 		},
 		quotas:    quotas{quota.NewKnown(), quota.NewStrangers()},
 		handshake: newHandshakes(), streams: newStreams(), sockets: newSockets(),
 	}
 	b.callbacks = bridge.NewDueQueue(b.records, nsCallbacks, b.answerConsent, func(err error) { b.cfg.Logger.Warn("moltspeak: cannot answer requests for consent", "err", err) })
-	b.cfg.Tools = slices.DeleteFunc(slices.Clone(cfg.Tools), func(t ToolInfo) bool { return strings.HasPrefix(t.Name, "code.") }) // MS-34
+	b.cfg.Tools = slices.DeleteFunc(slices.Clone(cfg.Tools), func(t ToolInfo) bool { return strings.HasPrefix(t.Name, "code.") }) // code execution is never offered (MS-34)
 	b.capabilities = capabilitiesWith(b.cfg.Tools)
 	b.grants, b.replays = grants{b.records, cfg.Key}, replays{b.records, cfg.Logger}
 	registryConfig := registry.Config{Records: b.records, Addresses: cfg.Addresses, NoAuth: cfg.NoAuth, Local: cfg.Local, Logger: cfg.Logger, Challenge: b.challenge}

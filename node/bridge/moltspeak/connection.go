@@ -1,6 +1,7 @@
 package moltspeak
 
 import (
+	"bytes"
 	"context"
 	"net/http"
 	"slices"
@@ -19,7 +20,7 @@ type connection struct {
 	conn    *websocket.Conn
 	boundTo *message.Agent
 
-	sources []rate.Source // the sources of the client
+	sources []rate.Source // the client's address and networks, for rate limits
 	// greeted is set by a valid hello, which must be the first message.
 	greeted bool
 
@@ -67,7 +68,7 @@ func (c *connection) serve(ctx context.Context, charge func() *message.Error, on
 
 // send sends the body of a response, unless it is noAnswer.
 func (c *connection) send(body []byte) {
-	if len(body) > len(noAnswer) {
+	if !bytes.Equal(body, noAnswer) {
 		_ = c.conn.Send(websocket.Text(body))
 	}
 }
@@ -78,13 +79,13 @@ func (c *connection) end(ctx context.Context, e *message.Error, reason string) {
 	c.conn.Close(websocket.CodeTryLater, reason)
 }
 
-// handleUnbound answers a frame on a connection that is not bound yet, and binds the connection if the frame permits
-// it.
+// handleUnbound answers a frame on a connection that is not bound yet, and binds the connection if the frame proves
+// who the sender is.
 func (c *connection) handleUnbound(ctx context.Context, raw []byte) Response {
 	x := &request{ctx: ctx, now: time.Now(), size: len(raw), sources: c.sources, unbound: true}
 	r, proves := c.answer(x, raw)
 	switch {
-	case r.Status >= http.StatusBadRequest || r.Sender.Agent == "":
+	case r.Status >= http.StatusBadRequest || r.Sender.Agent == "": // refused or unverified: bind nothing
 	case proves, x.m.Op == message.OpHello && r.Fresh:
 		if !c.b.sockets.bind(c.conn, x.peer.identity(), r.Known) {
 			c.end(ctx, message.Fail(message.CodeRateLimit), "too many streams")
@@ -110,7 +111,8 @@ func (c *connection) answer(x *request, raw []byte) (r Response, proves bool) {
 	}
 	op, re := message.Op(x.packet.Tree.GetStr("op")), x.packet.Tree.GetStr("re")
 	answersVerify := c.verifyID != "" && re == c.verifyID
-	if op != message.OpHello && !c.greeted || !slices.Contains(opsBeforeBinding, op) || op == message.OpRespond && !answersVerify {
+	needsHello := op != message.OpHello && !c.greeted
+	if needsHello || !slices.Contains(opsBeforeBinding, op) || op == message.OpRespond && !answersVerify {
 		return b.refuse(x, message.FailAt(message.CodeSchema, "op", "must be hello until the connection is bound")), false
 	}
 	if !answersVerify || op != message.OpVerifyResponse && op != message.OpRespond {
@@ -147,7 +149,7 @@ func (c *connection) acceptProof(x *request) (answer, *message.Error) {
 	}
 	s, ok := c.b.handshake.establish(x.m.From.Name(), sent, x.now)
 	if !ok {
-		return answer{}, nil // the connection is bound, but all places for sessions are taken
+		return answer{}, nil // the connection will be bound, but all places for sessions are taken
 	}
 	return sessionAnswer(s), nil
 }

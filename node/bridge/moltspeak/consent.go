@@ -21,7 +21,7 @@ import (
 
 const askConsent = "moltspeak-consent"
 
-// aboutConsent returns the field About of a question to the owner in which a peer requests consent.
+// aboutConsent returns the About of the question that asks the owner for a consent for peer; see [acl.Ask].
 func aboutConsent(peer string) string { return askConsent + "/" + peer }
 
 // proofPrefix begins a proof that names a consent of ours. The id of the consent follows.
@@ -55,10 +55,10 @@ func (g Grant) isLive(now time.Time) bool {
 	return g.Revoked == 0 && now.Unix() < g.Expires && g.Used == ""
 }
 
-// covers reports whether the grant is valid now for these types of personal data. name identifies the message: a
-// one-time grant stays valid for the message that used it up.
-func (g Grant) covers(types []string, name string, now time.Time) bool {
-	if g.Used == name {
+// covers reports whether the grant is valid now for these types of personal data. A one-time grant stays valid for the
+// message that used it up.
+func (g Grant) covers(types []string, messageName string, now time.Time) bool {
+	if g.Used == messageName {
 		g.Used = "" // the same message is sent again
 	}
 	return g.isLive(now) && !slices.ContainsFunc(types, func(t string) bool { return !slices.Contains(g.Scope, t) })
@@ -97,6 +97,7 @@ func (b *Bridge) handleConsent(c *request, p message.Consent) (answer, *message.
 	case "grant": // only a claim of the peer about its own data; it has no effect
 		return respond("success", wire.Obj(wire.TextField("action", "noted"))), nil
 	}
+	// The actions verify and revoke name a consent by its token.
 	g, ok := b.grants.checkToken(c.ctx, p.Token, c.m.From.Name(), c.now)
 	if p.Action == "verify" {
 		return respond("success", wire.Obj(wire.Field("valid", wire.Bool(ok)))), nil
@@ -272,7 +273,7 @@ func (g grants) checkToken(ctx context.Context, token, peer string, now time.Tim
 	if err != nil || tree.Kind() != wire.Object {
 		return Grant{}, false
 	}
-	sig, _ := strings.CutPrefix(tree.GetStr("sig"), message.SigPrefix)
+	sig, _ := strings.CutPrefix(tree.GetStr("sig"), message.Ed25519Prefix)
 	if g.key.Public().VerifyStrict(signing.Canonical(tree.Without("sig"), signing.Python), sig) != nil {
 		return Grant{}, false
 	}
@@ -350,18 +351,18 @@ func (g grants) list(ctx context.Context, peer string, now time.Time) ([]Grant, 
 // findCovering returns a live grant that covers every type, or nil if no grant does. It prefers the grant that the
 // message used up in an earlier attempt, and then a lasting one. If it returns a one-time grant that is not used up, it
 // also returns the change that uses up the grant.
-func (g grants) findCovering(ctx context.Context, peer string, types []string, name string, now time.Time) (*Grant, []store.Change, error) {
+func (g grants) findCovering(ctx context.Context, peer string, types []string, messageName string, now time.Time) (*Grant, []store.Change, error) {
 	list, err := g.list(ctx, peer, now)
 	if err != nil {
 		return nil, nil, err
 	}
-	list = slices.DeleteFunc(list, func(grant Grant) bool { return !grant.covers(types, name, now) })
+	list = slices.DeleteFunc(list, func(grant Grant) bool { return !grant.covers(types, messageName, now) })
 	if len(list) == 0 {
 		return nil, nil, nil
 	}
 	rank := func(grant Grant) int {
 		switch {
-		case grant.Used == name:
+		case grant.Used == messageName:
 			return 0
 		case !grant.Constraints.OneTime:
 			return 1
@@ -372,6 +373,6 @@ func (g grants) findCovering(ctx context.Context, peer string, types []string, n
 	if rank(best) < 2 {
 		return &best, nil, nil
 	}
-	best.Used = name
+	best.Used = messageName
 	return &best, []store.Change{best.change(best.rev)}, nil
 }

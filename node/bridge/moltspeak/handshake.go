@@ -20,8 +20,8 @@ const (
 	sessionLife   = time.Hour   // MS-27
 )
 
-// session is an authenticated connection with a peer. It is bound to the peer's name and pinned key (MS-27). A restart
-// ends all sessions.
+// session records that a peer proved its pinned key. Until it expires, the peer may send what requires a session
+// (MS-27). A restart ends all sessions.
 type session struct {
 	ID      string
 	key     string // the pinned key of the peer
@@ -29,7 +29,7 @@ type session struct {
 	active  time.Time     // when the last message arrived
 	bytes   int64         // size of the messages that arrived
 	known   bool          // the peer was a known peer when the session began
-	sources []rate.Source // the sources of a stranger
+	sources []rate.Source // the address and networks of the peer, to share the places fairly among strangers
 }
 
 // challenge is a random text that a peer must sign to prove its key (MS-26).
@@ -37,8 +37,8 @@ type challenge struct {
 	text    string
 	key     string // the pinned key of the peer
 	expires time.Time
-	known   bool
-	sources []rate.Source
+	known   bool          // the peer is a known peer
+	sources []rate.Source // the address and networks of the peer
 }
 
 // handshakes holds the sessions, and the challenges that peers have not answered yet.
@@ -69,8 +69,8 @@ func newID() string {
 
 // challenge returns the challenge for the sender of a hello. Each peer has at most one. A fresh hello gets a new
 // challenge. Any other hello may be a replayed recording, so it gets the challenge that still waits for its answer.
-// If the group of the peer (known peers, or strangers) has too many, challenge drops the expired ones and then, for a
-// stranger, the challenge of another stranger whose source has more (AM-42). It returns false if it finds no room.
+// Known peers and strangers have separate limits. At its limit, challenge drops the expired challenges and then, for a
+// stranger, one of another stranger whose source has more of them (AM-42). It returns false if it finds no room.
 func (h *handshakes) challenge(peer, key string, fresh, known bool, sources []rate.Source, now time.Time) (string, bool) {
 	h.mu.Lock()
 	defer h.mu.Unlock()
@@ -83,7 +83,7 @@ func (h *handshakes) challenge(peer, key string, fresh, known bool, sources []ra
 	}
 	if _, waits := h.challenges[peer]; !waits && h.countWaiting(known) >= limit {
 		maps.DeleteFunc(h.challenges, func(_ string, c challenge) bool { return !now.Before(c.expires) })
-		if h.countWaiting(known) >= limit && !h.displace(known, sources) {
+		if h.countWaiting(known) >= limit && (known || !h.displace(sources)) {
 			return "", false
 		}
 	}
@@ -93,11 +93,8 @@ func (h *handshakes) challenge(peer, key string, fresh, known bool, sources []ra
 }
 
 // displace drops the challenge of a stranger to make room for one of another stranger with these sources. It reports
-// whether it dropped one. It drops no challenge to make room for a known peer.
-func (h *handshakes) displace(known bool, sources []rate.Source) bool {
-	if known {
-		return false
-	}
+// whether it dropped one.
+func (h *handshakes) displace(sources []rate.Source) bool {
 	oldestFirst := func(a, b challenge) int { return a.expires.Compare(b.expires) }
 	table := rate.FairTableOf(h.challenges, oldestFirst, func(c challenge) ([]rate.Source, bool) { return c.sources, !c.known })
 	displaced, ok := table.FindDisplaceable(sources)
@@ -110,7 +107,7 @@ func (h *handshakes) countWaiting(known bool) int {
 }
 
 // redeem uses up the challenge of a peer and opens a session. It returns false if text or key does not match the
-// challenge, if the challenge has expired, or if the session finds no room.
+// challenge, if the challenge has expired, or if all places for sessions are taken.
 func (h *handshakes) redeem(peer, key, text string, now time.Time) (session, bool) {
 	h.mu.Lock()
 	defer h.mu.Unlock()
@@ -283,7 +280,8 @@ func newVerify(challenge string, to message.Agent, class message.Class, now time
 	}
 }
 
-// answerVerify proves our key to the peer: the signature of the answer covers the challenge, both names and re (MS-26).
+// answerVerify proves our key to the peer: the signature of the answer covers the challenge, both names, and the id of
+// the peer's message (MS-26).
 func answerVerify(v message.Verify, now time.Time) (answer, *message.Error) {
 	if v.Time.Before(now.Add(-challengeLife)) || v.Time.After(now.Add(challengeLife)) {
 		return answer{}, message.FailAt(message.CodeInvalidParam, "p.timestamp", "must be within 60 seconds")

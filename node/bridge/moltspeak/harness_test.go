@@ -42,7 +42,7 @@ func boxOf(name string) *signing.BoxKey     { return signing.NewBoxKey(seedOf(na
 
 func self(name string) message.Agent {
 	a, _ := message.ParseName(name)
-	a.Key, a.EncKey = message.SigPrefix+keyOf(name).Public().Text64(), "x25519:"+boxOf(name).Public().String()
+	a.Key, a.EncKey = message.Ed25519Prefix+keyOf(name).Public().Text64(), "x25519:"+boxOf(name).Public().String()
 	return a
 }
 

@@ -194,12 +194,13 @@ func (b *Bridge) passToNode(c *request, address string, intent wire.Intent, payl
 		return bridge.Outcome{}, e
 	}
 	in.Reply = c.m.Op == message.OpRespond || c.m.Op == message.OpError
-	in.Unattended, in.Hold = in.Reply, hold && !in.Reply && payload.GetStr("action") != wire.ActionClose
+	endsWork := in.Reply || payload.GetStr("action") == wire.ActionClose // needs no approval
+	in.Unattended, in.Hold = in.Reply, hold && !endsWork
 	in.Records = append(records, replayChange(c.m, replayRecord{Digest: hex.EncodeToString(c.digest[:]), Conv: conv}, c.isKnown(), store.Any, c.now))
 	in.Screen = func(ctx context.Context, payload wire.Value) ([]store.Change, *wire.Error) {
 		a, _ := c.answerOutcome(bridge.Outcome{Status: http.StatusOK, Reply: &wire.Message{Payload: payload}})
 		out, e := b.screen(ctx, c.m.From, a.p, c.answerName(), c.now)
-		if e == nil || e.Code == message.CodeInternal { // reply tells the peer to try again
+		if e == nil || e.Code == message.CodeInternal { // after an internal error, Bridge.reply screens the answer again
 			return out.uses, nil
 		}
 		return nil, &wire.Error{Code: wire.Code(e.Code), Status: http.StatusConflict, Message: blockedError(e, c.m.From).Error()}
@@ -325,10 +326,10 @@ func isNotice(action string) bool {
 	return action == wire.ActionPending || action == wire.ActionReceived
 }
 
-// toRespond turns our payload into a respond message. A payload with the action respond keeps its status. If open is
-// set, only a close ends the conversation, so any other payload is partial. If the peer does not use AgentMesh
-// payloads and the payload contains only a text, the data of the respond is that text alone.
-func toRespond(payload wire.Value, native, open bool) message.Respond {
+// toRespond turns our payload into a respond message. A payload with the action respond keeps its status. If
+// endsByClose is set, only a close ends the conversation, so any other payload is partial. If native is false, the peer
+// does not use AgentMesh payloads; if our payload then has only a text, the data of the respond is that text alone.
+func toRespond(payload wire.Value, native, endsByClose bool) message.Respond {
 	r := message.Respond{Status: "success", Data: payload}
 	switch action := payload.GetStr("action"); {
 	case isNotice(action):
@@ -343,7 +344,7 @@ func toRespond(payload wire.Value, native, open bool) message.Respond {
 		if data, ok := payload.Get("data"); ok && slices.Contains([]string{"success", "error", "partial"}, payload.GetStr("status")) {
 			return message.Respond{Status: payload.GetStr("status"), Data: data, Schema: payload.GetStr("schema")}
 		}
-	case open:
+	case endsByClose:
 		r.Status = "partial"
 	}
 	if text, ok := plainText(payload); ok && !native {

@@ -9,7 +9,7 @@ import (
 // whatever its class.
 const encryptAlways = "always"
 
-// LinkKind describes MoltSpeak links to the node.
+// LinkKind returns what the node must know about MoltSpeak links.
 func LinkKind() bridge.Kind {
 	return bridge.Kind{
 		Name: Kind, Encrypt: []string{encryptAlways}, Check: checkAccess, Inbound: InboundLink, Screens: true,

@@ -19,7 +19,7 @@ import (
 const (
 	keepListedKeys = 10 * time.Minute // how long the result of a look-up is cached
 	maxListedKeys  = 1000
-	cardTime       = 5 * time.Second
+	cardTimeout    = 5 * time.Second
 )
 
 // listedKeys looks up the keys that registries and directories list for a name. They matter until the first message
@@ -100,7 +100,7 @@ func (l *listedKeys) lookup(c *request) (listedKey, *message.Error) {
 // name on a card. cardKey asks all directories at once and uses the first key in their configured order. The error
 // joins those of the directories that gave no answer, even if another one has the key.
 func (l *listedKeys) cardKey(ctx context.Context, name message.Agent) (string, error) {
-	ctx, cancel := context.WithTimeout(ctx, cardTime)
+	ctx, cancel := context.WithTimeout(ctx, cardTimeout)
 	defer cancel()
 	keys, errs := make([]string, len(l.directories)), make([]error, len(l.directories))
 	var calls sync.WaitGroup

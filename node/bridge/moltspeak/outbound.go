@@ -84,7 +84,7 @@ func (b *Bridge) Deliver(ctx context.Context, d bridge.Delivery) (bridge.Deliver
 func restartStream(ctx context.Context, records store.Records, d bridge.Delivery, parts int, f message.Fault, now time.Time) error {
 	var changes []store.Change
 	for part := range parts {
-		changes = append(changes, store.Change{IfRev: store.Any, Delete: true, Record: store.Record{NS: nsSent, Key: slotOf(d, part)}})
+		changes = append(changes, store.Change{IfRev: store.Any, Delete: true, Record: store.Record{NS: nsSent, Key: partKey(d, part)}})
 	}
 	if err := records.Apply(ctx, changes, now); err != nil {
 		return storeFailure(err)
@@ -92,8 +92,8 @@ func restartStream(ctx context.Context, records store.Records, d bridge.Delivery
 	return &client.SendError{Retry: true, Processed: true, Status: f.Wire().Status, Refusal: f.Wire(), Cause: f}
 }
 
-// slotOf returns the key under which the bytes of one part of a delivery are stored.
-func slotOf(d bridge.Delivery, part int) string {
+// partKey returns the key of the record with the signed bytes of one part of a delivery.
+func partKey(d bridge.Delivery, part int) string {
 	return fmt.Sprintf("out %s %d", wire.HashOf(d.ID), part)
 }
 
@@ -110,8 +110,8 @@ func storeFailure(err error) error {
 type target struct {
 	agent    message.Agent
 	address  bridge.Address
-	endpoint string // "" if the peer cannot be called
-	reach    client.Reach
+	endpoint string       // "" if the peer cannot be called
+	reach    client.Reach // the addresses at which the endpoint may be
 }
 
 // targetOf returns a peer with the endpoint from its link, or else from its signed messages. The error says why a
@@ -150,9 +150,9 @@ var errNotCallable = errors.New("moltspeak: the endpoint of the peer may not be 
 // class and consent that its content needs. toScan is the content to scan for personal data, and part is the number
 // of the draft among those of its message.
 func (b *Bridge) prepare(ctx context.Context, d bridge.Delivery, draft message.Draft, toScan wire.Value, part int, to target, now time.Time) ([]byte, error) {
-	slot := slotOf(d, part)
+	key := partKey(d, part)
 	var o sentMessage
-	_, ok, err := store.ReadRecord(ctx, b.records, nsSent, slot, &o, now)
+	_, ok, err := store.ReadRecord(ctx, b.records, nsSent, key, &o, now)
 	if err != nil {
 		return nil, storeFailure(err)
 	}
@@ -169,7 +169,7 @@ func (b *Bridge) prepare(ctx context.Context, d bridge.Delivery, draft message.D
 		draft.ID, draft.Time, draft.To, draft.Class, draft.PII = newID(), now, to.agent, class, out.meta
 		draft.Ext = ownURL(b.cfg.URL).ext(to.endpoint)
 		o = sentMessage{Conv: string(d.Message.Conversation), Address: d.Address, Intent: string(d.Message.Intent), Raw: b.sign(draft), Sent: now.UTC(), Proof: out.proof()}
-		if err := storeSent(ctx, b.records, o, slot, draft, to.agent, out.uses, now); err != nil {
+		if err := storeSent(ctx, b.records, o, key, draft, to.agent, out.uses, now); err != nil {
 			b.cfg.Logger.WarnContext(ctx, "moltspeak: cannot store one of our messages", "peer", to.agent.Name(), "err", err)
 			return nil, storeFailure(err)
 		}
@@ -204,13 +204,13 @@ func isLoopback(target string) bool {
 }
 
 // storeSent stores one of our messages before it is sent, so that its answer finds the conversation.
-func storeSent(ctx context.Context, records store.Records, o sentMessage, slot string, draft message.Draft, to message.Agent, uses []store.Change, now time.Time) error {
+func storeSent(ctx context.Context, records store.Records, o sentMessage, key string, draft message.Draft, to message.Agent, uses []store.Change, now time.Time) error {
 	record := func(key string, o sentMessage, keep time.Duration) store.Change {
 		return store.Change{IfRev: store.Any, Record: store.Record{NS: nsSent, Key: key, Body: wire.MustMarshal(o), Expires: now.Add(keep)}}
 	}
 	answerable := o
 	answerable.Raw = nil
-	changes := append(uses, record(slot, o, time.Hour), record(draft.ID, answerable, keepConversations))
+	changes := append(uses, record(key, o, time.Hour), record(draft.ID, answerable, keepConversations))
 	if id := draft.P.GetStr("task_id"); draft.Op == message.OpTask && id != "" {
 		changes = append(changes, record("task "+wire.HashOf(to.Name(), id), answerable, keepConversations))
 	}
@@ -261,7 +261,8 @@ func (b *Bridge) keepAnswer(ctx context.Context, to message.Agent, re string, bo
 		return fmt.Errorf("moltspeak: the peer can no longer fetch the answer, and has no open stream: %w", &client.SendError{Retry: true})
 	}
 	s.Reply, s.Status = raw, http.StatusOK
-	return storeFailure(b.records.Apply(ctx, []store.Change{replayChange(m, s, true, rev, now)}, now))
+	const known = true // keep the reply for a stranger as well, whatever its size
+	return storeFailure(b.records.Apply(ctx, []store.Change{replayChange(m, s, known, rev, now)}, now))
 }
 
 // send posts one message, handles the answer, and records the result for the link.
@@ -291,7 +292,7 @@ func (b *Bridge) sendOnce(ctx context.Context, to target, raw []byte, boxed bool
 			return fmt.Errorf("moltspeak: the answer is not accepted: %w", e)
 		}
 	}
-	if f, failed := c.body.(message.Fault); failed && f.Code != message.CodeTaskFailed {
+	if f, failed := c.body.(message.Fault); failed && f.Code != message.CodeTaskFailed { // a failed task is an answer
 		again := f.Recoverable && f.Code.IsTemporary()
 		return fmt.Errorf("moltspeak: %w: %w", f, &client.SendError{Retry: again, Processed: true, After: f.Delay, Status: f.Wire().Status, Refusal: f.Wire()})
 	}
@@ -486,7 +487,7 @@ func (b *Bridge) challenge(ctx context.Context, e registry.Entry, now time.Time)
 	return nil
 }
 
-// reach returns the reach of the endpoints that peers name.
+// reach returns at which addresses the bridge may call the endpoints that peers name.
 func (c *Config) reach() client.Reach {
 	if c.Local {
 		return client.Loopback

@@ -61,8 +61,8 @@ func respondTo(t convState, payload wire.Value, action string) []message.Draft {
 	if action == wire.ActionClose && t.Done {
 		return nil
 	}
-	// In a record of an older version, Native is false even if the peer uses AgentMesh payloads. The operation and the
-	// intent show that such a peer does.
+	// A record of an older version has no Native. Then the operation and the intent show whether the peer uses AgentMesh
+	// payloads.
 	native := t.Native || t.Op == message.OpTask && wire.Intent(t.Intent).IsStandard()
 	d := message.Draft{Op: message.OpRespond, Re: t.Re, P: toRespond(payload, native, t.Op == message.OpTask).Value()}
 	if t.Confidential {

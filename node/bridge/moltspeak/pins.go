@@ -327,8 +327,8 @@ func hasConversation(ctx context.Context, records store.Records, address bridge.
 	return len(threads.Records) > 0, err
 }
 
-// tableFor is how long pins.table is used. Making it is expensive, because it needs all pins of strangers.
-const tableFor = time.Second
+// tableLife is how long pins.table is used. Making it is expensive, because it needs all pins of strangers.
+const tableLife = time.Second
 
 // pinEntry identifies a pin in pins.table.
 type pinEntry struct {
@@ -342,7 +342,7 @@ type pinEntry struct {
 func (pins *pins) displace(ctx context.Context, p peer, now time.Time) error {
 	pins.mu.Lock()
 	defer pins.mu.Unlock()
-	if pins.table == nil || now.Sub(pins.madeAt).Abs() >= tableFor {
+	if pins.table == nil || now.Sub(pins.madeAt).Abs() >= tableLife {
 		if err := pins.makeTable(ctx, now); err != nil {
 			return err
 		}

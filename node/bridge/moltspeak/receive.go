@@ -231,7 +231,7 @@ func (b *Bridge) checkClass(c *request) *message.Error {
 		if len(c.m.Tree.JSON()) > wire.MaxMessage {
 			return errTooLarge() // the node could not accept it, so do not scan it
 		}
-		return c.m.PII.CheckCoverage(nil, c.now)
+		return c.m.PII.CheckCoverage(nil, c.now) // checks only the declared consent: nothing is scanned yet
 	}
 	return nil
 }

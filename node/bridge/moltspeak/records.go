@@ -25,8 +25,8 @@ const (
 )
 
 const (
-	// maxReplays bounds the replay records of one peer in an hour, and of all strangers in one slice. Their rates
-	// permit fewer.
+	// maxReplays bounds the replay records of one peer in an hour, and of all strangers in one replaySlice. The rate
+	// limits permit fewer.
 	maxReplays        = 10_000
 	replaySlice       = 5 * time.Minute
 	maxReply          = 16 << 10 // bytes of a stored reply to a stranger that began no conversation
@@ -47,10 +47,10 @@ type peer struct {
 	Granted  []string              `json:"granted,omitempty"`     // capabilities that the owner granted: trust level 4 (MS-28)
 	Attested []message.Attestation `json:"attested,omitempty"`    // from its hello, not checked
 	AllOps   bool                  `json:"all_ops,omitempty"`     // it used an operation besides the nine core ones (MS-25)
-	Refused  string                `json:"refused_key,omitempty"` // the last other key, for the owner; see refuseKey
+	Refused  string                `json:"refused_key,omitempty"` // the last key that was refused because it is not the pinned one
 	Last     time.Time             `json:"last,omitzero"`         // the approximate time of its last message
 	Chosen   bool                  `json:"chosen,omitempty"`      // we called the peer, or the owner decided about it, so its pin is never deleted automatically
-	Sources  []rate.Source         `json:"sources,omitempty"`     // for a stranger, the sources of its first message
+	Sources  []rate.Source         `json:"sources,omitempty"`     // for a stranger, the address and networks from which its first message came
 
 	rev store.Rev
 }
@@ -118,8 +118,8 @@ func (p peer) change() store.Change {
 func replayKey(from message.Agent, id string) string { return wire.HashOf(from.Name(), id) }
 
 // replayChange returns the change that stores the replay record of an accepted message. Records without a conversation
-// from strangers share one bound in each slice of time. Strangers cannot reach it, because their rates are too low. All
-// other records are bounded per peer and hour.
+// from strangers share one bound in each replaySlice. Strangers cannot reach it, because their rate limits are too low.
+// All other records are bounded per peer and hour.
 func replayChange(m message.Message, s replayRecord, known bool, rev store.Rev, now time.Time) store.Change {
 	term, keep := wire.HashOf(m.From.Name(), now.UTC().Format("2006-01-02T15")), keepReplays
 	if s.Conv == "" {

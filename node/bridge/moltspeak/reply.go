@@ -152,7 +152,7 @@ func (b *Bridge) screen(ctx context.Context, to message.Agent, p wire.Value, nam
 	}
 	var grant *Grant
 	var uses []store.Change
-	// Otherwise the message cannot be encrypted, or the peer does not accept the class (MS-38).
+	// Personal data leaves only encrypted, and only to a peer that accepts the class (MS-38).
 	if peer.EncKey != "" && peer.takes(message.PII) {
 		grant, uses, err = b.grants.findCovering(ctx, to.Name(), found, name, now)
 	}

@@ -9,7 +9,7 @@ import (
 	"github.com/agentmesh/agentmesh/node/websocket"
 )
 
-// helloTime is the time after which a WebSocket is closed if it is not bound.
+// helloTime is how long a WebSocket may stay open before it is bound to a peer.
 const helloTime = 10 * time.Second
 
 // socket is an open WebSocket.
@@ -20,7 +20,7 @@ type socket struct {
 	since time.Time   // when it was opened or, if it is bound, when it was bound
 	hello *time.Timer // closes the connection if it is not bound in time
 
-	sources []rate.Source // the sources of the client
+	sources []rate.Source // the client's address and networks, for rate limits
 }
 
 // sockets holds the open WebSockets.

@@ -30,7 +30,7 @@ type openStream struct {
 	peer, kind, content string
 	class               message.Class    // the class of every part
 	pii                 *message.PIIMeta // what all parts declare together
-	known               bool             // the peer is a known peer; strangers share half of the places
+	known               bool             // the peer is a known peer; all strangers together have half of maxStreams
 	next                int64            // expected seq; -1 before the first chunk
 	chunks              int64
 	data                []byte
@@ -125,7 +125,8 @@ func (s *streams) displace(st *openStream) bool {
 }
 
 func (s *streams) chunk(st *openStream, p message.Stream) *message.Error {
-	if st.next < 0 && p.Seq != 0 && p.Seq != 1 || st.next >= 0 && p.Seq != st.next {
+	isFirst := st.next < 0 // a peer may number its chunks from 0 or from 1
+	if isFirst && p.Seq != 0 && p.Seq != 1 || !isFirst && p.Seq != st.next {
 		return message.FailAt(message.CodeInvalidParam, "p.seq", "is not the next one")
 	}
 	data := []byte(p.Data)
@@ -156,8 +157,8 @@ func (s *streams) drop(key string) {
 	}
 }
 
-// finish drops a stream after its last part was handled with the outcome e. If the refusal e is temporary, the stream
-// stays open for another attempt at its end, until maxRefusedEnds.
+// finish drops a stream after its end was handled, or a part was refused, with the error e. If e is temporary, the
+// stream stays open for another attempt at its end, until maxRefusedEnds.
 func (s *streams) finish(peer, id string, e *message.Error) {
 	s.mu.Lock()
 	defer s.mu.Unlock()

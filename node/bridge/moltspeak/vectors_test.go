@@ -136,7 +136,7 @@ func TestVectorsAtTheDoors(t *testing.T) {
 	key, box := signing.NewEd25519FromSeed(unb64(t, v.Keys["alice"].Seed)), signing.NewBoxKey(unb64(t, v.Keys["alice"].Box))
 	r, n := newTestRig(t, func(c *Config) { c.Agent, c.Box = bob, signing.NewBoxKey(unb64(t, v.Keys["bob"].Box)) })
 	srv := r.serve()
-	alice.Key, alice.EncKey = message.SigPrefix+key.Public().Text64(), "x25519:"+box.Public().String()
+	alice.Key, alice.EncKey = message.Ed25519Prefix+key.Public().Text64(), "x25519:"+box.Public().String()
 	hello := message.Draft{ID: "hello", Op: message.OpHello, Time: time.Now(), From: alice, To: bob, P: mustTree(t, `{"protocol_versions":["0.1"]}`), Class: message.Internal}
 	tree := message.Sign(hello.Tree(), key)
 	conn := dial(t, srv)

@@ -124,12 +124,12 @@ func (e *Error) Error() string {
 // Unwrap returns the private cause.
 func (e *Error) Unwrap() error { return e.cause }
 
-// Payload returns the p of an error message. A stranger learns the code, but neither the field nor how to fix it.
-func (e *Error) Payload(stranger bool) wire.Value {
+// Payload returns the p of an error message. If brief is set, it tells the code, but neither the field nor how to fix it.
+func (e *Error) Payload(brief bool) wire.Value {
 	row, _ := RowOf(e.Code)
 	v := wire.Obj(wire.TextField("code", string(e.Code)), wire.TextField("category", row.Category),
 		wire.TextField("message", row.Message))
-	if e.Field != "" && !stranger {
+	if e.Field != "" && !brief {
 		v = v.With("field", wire.Text(e.Field))
 	}
 	v = v.With("recoverable", wire.Bool(e.Recoverable))
@@ -140,7 +140,7 @@ func (e *Error) Payload(stranger bool) wire.Value {
 	if row.Action == "retry_after" {
 		hint = hint.With("delay_ms", wire.Int(max(e.Delay, time.Second).Milliseconds()))
 	}
-	if !stranger {
+	if !brief {
 		if e.Capability != "" {
 			hint = hint.With("capability", wire.Text(e.Capability))
 		}

@@ -74,11 +74,11 @@ type Message struct {
 	ID       string // empty if a hello or verify has none
 	Time     time.Time
 	Op       Op
-	From, To Agent // zero if absent
-	P        wire.Value
+	From, To Agent      // zero if absent
+	P        wire.Value // the payload
 	Class    Class
 	Sig      string
-	Re       string
+	Re       string // the id of the message that this one answers
 	Expires  time.Time
 	Cap      []string
 	PII      *PIIMeta

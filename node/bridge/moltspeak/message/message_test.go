@@ -228,7 +228,7 @@ func TestSignatureSpellings(t *testing.T) {
 	}
 }
 
-func sigOf(n int) string { return SigPrefix + base64.StdEncoding.EncodeToString(make([]byte, n)) }
+func sigOf(n int) string { return Ed25519Prefix + base64.StdEncoding.EncodeToString(make([]byte, n)) }
 
 // TestCodes: each of the fourteen codes has a category and a status, and survives being written and read.
 func TestCodes(t *testing.T) {

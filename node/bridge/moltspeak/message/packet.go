@@ -30,7 +30,7 @@ func ReadPacket(data []byte, key *signing.BoxKey) (Packet, *Error) {
 	if len(data) > MaxMessage+MaxWrapping {
 		return Packet{}, newTooLargeError()
 	}
-	tree, err := parseTree(data, MaxNesting+2, MaxValues)
+	tree, err := parseTree(data, MaxNesting+2, MaxValues) // checkBounds bounds the message itself
 	if err != nil {
 		return Packet{}, err
 	}
@@ -86,7 +86,7 @@ func depth(v wire.Value) int {
 	return deepest + 1
 }
 
-// OpenPacket reads a packet from a parsed tree. size is the length of its JSON in bytes.
+// OpenPacket reads a packet from a parsed tree, whose JSON has size bytes. A nil key opens no box.
 func OpenPacket(tree wire.Value, size int, key *signing.BoxKey) (Packet, *Error) {
 	if tree.Kind() != wire.Object {
 		return Packet{}, Fail(CodeParse)
@@ -183,8 +183,8 @@ func Seal(tree wire.Value, key *signing.BoxKey, recipient signing.BoxPublic) []b
 	)), wire.TextField("ciphertext", "base64:"+base64.StdEncoding.EncodeToString(sealed))).JSON()
 }
 
-// SigPrefix is the prefix of signing keys and signatures.
-const SigPrefix = "ed25519:"
+// Ed25519Prefix is the prefix of signing keys and signatures.
+const Ed25519Prefix = "ed25519:"
 
 // Sign returns the message with its signature as the last member (MS-11). key is an Ed25519 key.
 func Sign(tree wire.Value, key *signing.PrivateKey) wire.Value {
@@ -193,12 +193,12 @@ func Sign(tree wire.Value, key *signing.PrivateKey) wire.Value {
 	if err != nil {
 		panic(err) // an Ed25519 key always signs
 	}
-	return tree.With("sig", wire.Text(SigPrefix+text))
+	return tree.With("sig", wire.Text(Ed25519Prefix+text))
 }
 
 // Verify checks the signature over the tree as received, strictly and over no other form (MS-15).
 func (m Message) Verify(key *signing.PublicKey) *Error {
-	sig, ok := strings.CutPrefix(m.Sig, SigPrefix)
+	sig, ok := strings.CutPrefix(m.Sig, Ed25519Prefix)
 	if !ok {
 		return Fail(CodeSignature)
 	}
@@ -231,7 +231,7 @@ func ReadBatch(raw []byte) ([]wire.Value, *Error) {
 
 // ParseKey parses a signing key in the form of messages (MS-12).
 func ParseKey(text string) (*signing.PublicKey, bool) {
-	raw, ok := strings.CutPrefix(text, SigPrefix)
+	raw, ok := strings.CutPrefix(text, Ed25519Prefix)
 	if !ok {
 		return nil, false
 	}

@@ -11,7 +11,7 @@ import (
 type Payload interface{ isPayload() }
 
 // Attestation is the claim of an organization about a capability of a peer, as the peer presents it. The protocol does
-// not define what its signature covers, so it is stored and shown, but raises no level (MS-29).
+// not define what its signature covers, so it is stored and shown, but raises no trust level (MS-29).
 type Attestation struct {
 	Capability string    `json:"capability"`
 	Type       string    `json:"type"`

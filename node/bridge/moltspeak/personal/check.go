@@ -41,9 +41,12 @@ func passesLuhn(d string) bool {
 func isCardNumber(found, before, after string) bool {
 	d := digits(found)
 	issuer := d[0] >= '3' && d[0] <= '6' || d[0] == '2' && d[:2] >= "22" && d[:2] <= "27"
-	return issuer && passesLuhn(d) && !hasMoreDigits(before, after) && strings.Trim(d, d[:1]) != "" &&
+	return issuer && passesLuhn(d) && !hasMoreDigits(before, after) && !repeatsDigit(d) &&
 		!strings.Contains(strings.ToLower(before), "tracking") && !strings.Contains(strings.ToLower(before), "imei")
 }
+
+// repeatsDigit reports whether d is one digit, repeated.
+func repeatsDigit(d string) bool { return strings.Trim(d, d[:1]) == "" }
 
 // isIBAN reports whether the length and the check digits of an IBAN are right (ISO 7064 mod 97-10).
 func isIBAN(s string) bool {
@@ -100,7 +103,7 @@ func isCPF(s string) bool {
 			return false
 		}
 	}
-	return strings.Trim(d, d[:1]) != ""
+	return !repeatsDigit(d)
 }
 
 // verhoeffD and verhoeffP are the multiplication and permutation tables of the Verhoeff check digit.
@@ -170,7 +173,7 @@ func isMail(found, before, after string) bool {
 	case strings.HasSuffix(before, "://") || strings.HasSuffix(before, ":") && strings.Contains(before, "://"):
 		return false // user info of a URL
 	}
-	return !strings.HasPrefix(after, "/") || !strings.Contains(before, "ssh")
+	return !strings.HasPrefix(after, "/") || !strings.Contains(before, "ssh") // not the target of an ssh URL or command
 }
 
 func isPhone(found, before, after string) bool {
@@ -182,7 +185,9 @@ func isPhone(found, before, after string) bool {
 	if before != "" {
 		last = before[len(before)-1]
 	}
-	return !strings.ContainsRune("-_./=#$€", rune(last)) && strings.Trim(d, "0") != "" && !strings.HasPrefix(strings.TrimLeft(after, " "), "%")
+	isPartOfOther := strings.ContainsRune("-_./=#$€", rune(last)) // the end of an id, a path or an amount
+	isPercentage := strings.HasPrefix(strings.TrimLeft(after, " "), "%")
+	return !isPartOfOther && !isPercentage && strings.Trim(d, "0") != ""
 }
 
 // notStreets are words that occur between a number and a word such as "drive" in other texts than addresses.

@@ -68,16 +68,16 @@ var patterns = sync.OnceValue(func() []pattern {
 
 		{TypeSSN, re(`\b(\d{3}-\d{2}-\d{4})\b`), func(s, before, _ string) bool { return isSSN(s) && !isBusiness(before) }},
 		{TypeSSN, re(`(?i)\b(?:ssn|social security(?: number| no)?|social insurance(?: number)?|sin|tax id|tfn|tax file number|steuer-?id|steueridentifikationsnummer|bsn|pesel|passport(?: number| no)?|reisepass(?:nummer)?|passeport|pasaporte|passaporto|paspoort|driver'?s? licen[cs]e(?: number| no)?|führerschein(?:nummer)?|national id|personalausweis|ausweisnummer|id card)(?: ?(?:number|no|nr|#))?[.:#]{0,2}(?: is| lautet)? {0,2}([A-Z]{0,3}\d[A-Z0-9][A-Z0-9 \-]{4,14}[A-Z0-9])\b`), digitsBetween(5, 15)},
-		{TypeSSN, re(`\b([ABCEGHJ-PRSTW-Z][ABCEGHJ-NPRSTW-Z] ?\d{2} ?\d{2} ?\d{2} ?[A-D])\b`), nil},
+		{TypeSSN, re(`\b([ABCEGHJ-PRSTW-Z][ABCEGHJ-NPRSTW-Z] ?\d{2} ?\d{2} ?\d{2} ?[A-D])\b`), nil}, // UK National Insurance number
 		{TypeSSN, re(`\b([0-9XYZ]\d{7}-?[A-HJ-NP-TV-Z])\b`), func(s, _, _ string) bool { return isDNI(s) }},
 		{TypeSSN, re(`\b([12] ?\d{2} ?(?:0[1-9]|1[0-2]|[2-4]\d) ?(?:\d{2}|2[AB]) ?\d{3} ?\d{3} ?\d{2})\b`), func(s, _, _ string) bool { return isNIR(s) }},
-		{TypeSSN, re(`\b([A-Z]{6}\d{2}[A-EHLMPRST]\d{2}[A-Z]\d{3}[A-Z])\b`), nil},
+		{TypeSSN, re(`\b([A-Z]{6}\d{2}[A-EHLMPRST]\d{2}[A-Z]\d{3}[A-Z])\b`), nil}, // Italian codice fiscale
 		{TypeSSN, re(`\b(\d{3}\.\d{3}\.\d{3}-\d{2})\b`), func(s, _, _ string) bool { return isCPF(s) }},
 		{TypeSSN, re(`\b([2-9]\d{3} \d{4} \d{4})\b`), func(s, before, after string) bool {
 			return isAadhaar(s) && !isBusiness(before) && !hasMoreDigits(before, after)
 		}},
-		{TypeSSN, re(`\b([A-Z]{3}[ABCFGHLJPT][A-Z]\d{4}[A-Z])\b`), nil},
-		{TypeSSN, re(`\b(\d{6}[-+]\d{4})\b`), func(s, before, _ string) bool { return hasDate(s) && passesLuhn(digits(s)) && !isBusiness(before) }},
+		{TypeSSN, re(`\b([A-Z]{3}[ABCFGHLJPT][A-Z]\d{4}[A-Z])\b`), nil},                                                                             // Indian PAN
+		{TypeSSN, re(`\b(\d{6}[-+]\d{4})\b`), func(s, before, _ string) bool { return hasDate(s) && passesLuhn(digits(s)) && !isBusiness(before) }}, // Swedish personal number
 
 		{TypeBirth, re(`(?i)\b(?:born\b|dob\b|d\.o\.b\.|date of birth\b|birth ?da(?:te|y)\b|geboren\b|geb\.|geburtsdatum\b|née?\b|date de naissance\b|fecha de nacimiento\b|nacid[oa]\b|data di nascita\b|nat[oa] il\b|geboortedatum\b)[^\d\n]{0,20}(` + datePattern + `)`), nil},
 

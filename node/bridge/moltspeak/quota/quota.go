@@ -1,5 +1,5 @@
 // Package quota bounds what the peers of a MoltSpeak agent may use: messages and look-ups of keys. Strangers have
-// quotas of their own, which they share fairly by source.
+// quotas of their own, which are divided fairly among their network addresses and networks.
 package quota
 
 import (

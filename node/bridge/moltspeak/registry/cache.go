@@ -89,7 +89,7 @@ func (s *cache) hasUnprovenKey(id, key string) bool {
 	s.mu.Lock()
 	defer s.mu.Unlock()
 	it := s.own[id]
-	return it != nil && !it.gone && it.PublicKey == key && it.TrustScore == trustScore(false, false)
+	return it != nil && !it.gone && it.PublicKey == key && it.TrustScore == unprovenScore
 }
 
 // checkRoom refuses an entry if all entries together would become too large. The caller holds s.writing.

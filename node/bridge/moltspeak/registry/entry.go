@@ -64,8 +64,11 @@ func trustScore(key, endpoint bool) float64 {
 	case key:
 		return 0.7
 	}
-	return 0.5
+	return unprovenScore
 }
+
+// unprovenScore is the trust score of an entry without proofs.
+const unprovenScore = 0.5
 
 // The times for which a name stays registered after its agent was last seen. A name that was proven or deleted stays
 // longer (MS-55).
@@ -76,7 +79,7 @@ const (
 
 // until returns the time until which the name stays registered.
 func (reg registration) until() time.Time {
-	if reg.Gone || reg.TrustScore > trustScore(false, false) {
+	if reg.Gone || reg.TrustScore > unprovenScore {
 		return reg.LastSeenAt.Add(keepProven)
 	}
 	return reg.LastSeenAt.Add(keepClaimed)
@@ -166,7 +169,7 @@ func (s *Server) add(c echo.Context) error {
 	now := wire.Now()
 	reg := registration{Entry: Entry{
 		ID: a.Name(), AgentName: in.name, Org: in.org, PublicKey: in.key, Endpoint: in.endpoint, Description: in.description,
-		Capabilities: in.capabilities, TrustScore: 0.5, Status: "active", CreatedAt: now, UpdatedAt: now, LastSeenAt: now,
+		Capabilities: in.capabilities, TrustScore: unprovenScore, Status: "active", CreatedAt: now, UpdatedAt: now, LastSeenAt: now,
 	}, Bearer: owner}
 	from := httpapi.ClientAddr(c)
 	if wait, _ := s.registrations.Take(from, now); wait > 0 {

@@ -30,7 +30,7 @@ const (
 
 func keyOf(name string) string {
 	seed := sha256.Sum256([]byte("test " + name))
-	return message.SigPrefix + signing.NewEd25519FromSeed(seed[:]).Public().Text64()
+	return message.Ed25519Prefix + signing.NewEd25519FromSeed(seed[:]).Public().Text64()
 }
 
 func register(name, endpoint string) string {
