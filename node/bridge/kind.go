@@ -23,7 +23,7 @@ type Kind struct {
 	// Check returns an error for a link that breaks a rule of this kind. A nil Check accepts every link.
 	Check func(Link) *PolicyError
 
-	// Intents is the pattern of the messages that the service handles; see [Handler].
+	// Intents is a pattern that matches the intents of the messages that the service handles; see [Handler].
 	Intents string
 	// Native reports that agents of the mesh send such messages too, so the handler gets messages even without links.
 	Native bool
@@ -31,7 +31,7 @@ type Kind struct {
 	Repeatable bool
 	// Receipts is the action of replies that only confirm an arrival. The node delivers them to nobody.
 	Receipts string
-	// Holds are hold rules for the intents of this kind. They come after the rules that the owner configured.
+	// Holds decide which messages of this kind wait for the owner. They come after the rules that the owner configured.
 	Holds []acl.HoldRule
 	// Silence is how long a conversation may be silent before it expires, for intents that do not have the default.
 	Silence map[wire.Intent]time.Duration

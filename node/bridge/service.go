@@ -60,8 +60,8 @@ type Reply struct {
 	Refusal *wire.Error // for the sender
 }
 
-// Observer sees the messages of peers that no handler gets: a close, and the notice that the peer's owner must approve
-// first.
+// Observer sees the messages that come from peers but go to no handler: a close, and the notice that the peer's owner
+// must approve first.
 type Observer interface {
 	// Observe returns the changes to make in the step that accepts the message.
 	Observe(in Inbound) []store.Change

@@ -49,7 +49,7 @@ type Bridge struct {
 	links []*link.Link
 }
 
-// LinkKind describes AgentRelay links to the node.
+// LinkKind returns what the node must know about AgentRelay links.
 func LinkKind() bridge.Kind { return link.Declare() }
 
 // New returns a bridge with the relay and the links of cfg.

@@ -86,7 +86,7 @@ func (c *connection) handleUnbound(ctx context.Context, raw []byte) Response {
 	r, proves := c.answer(x, raw)
 	switch {
 	case r.Status >= http.StatusBadRequest || r.Sender.Agent == "": // refused or unverified: bind nothing
-	case proves, x.m.Op == message.OpHello && r.Fresh:
+	case proves, x.m.Op == message.OpHello && r.Fresh: // not a replayed recording
 		if !c.b.sockets.bind(c.conn, x.peer.identity(), r.Known) {
 			c.end(ctx, message.Fail(message.CodeRateLimit), "too many streams")
 			return r
@@ -129,7 +129,7 @@ func (c *connection) answer(x *request, raw []byte) (r Response, proves bool) {
 func (c *connection) challenge(x *request) []byte {
 	c.sentChallenge = challenge{text: random32(), key: x.peer.Key, expires: x.now.Add(challengeLife), known: x.isKnown(), sources: x.sources}
 	class := message.Internal
-	if !x.peer.takes(class) {
+	if !x.peer.accepts(class) {
 		class = message.Public
 	}
 	d := newVerify(c.sentChallenge.text, x.m.From, class, x.now)

@@ -238,10 +238,10 @@ func recordAnswer(ctx context.Context, records store.Records, d bridge.Delivery,
 	})
 }
 
-// keepAnswer handles an answer to the peer's message re that we cannot post. It stores the answer in the replay record
-// of that message, so that the peer gets it by repeating the message, and sends it over an open WebSocket of the peer.
-// If the replay record has expired and no WebSocket is open, the error wraps a *client.SendError that permits another
-// attempt. boxed is set if the peer's message came encrypted.
+// keepAnswer handles an answer that we cannot post. It stores the answer in the replay record of the peer's message,
+// whose id is re, so that the peer gets the answer by repeating the message, and sends it over an open WebSocket of the
+// peer. If the replay record has expired and no WebSocket is open, the error wraps a *client.SendError that permits
+// another attempt. boxed is set if the peer's message came encrypted.
 func (b *Bridge) keepAnswer(ctx context.Context, to message.Agent, re string, boxed bool, raw []byte, now time.Time) error {
 	var s replayRecord
 	m := message.Message{From: to, ID: re}

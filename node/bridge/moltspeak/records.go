@@ -59,9 +59,9 @@ type peer struct {
 // name has another identity.
 func (p peer) identity() string { return p.Name + " " + p.Key }
 
-// takes reports whether the peer accepts messages of a class: it listed the class in its hello, or it listed none
+// accepts reports whether the peer accepts messages of a class: it listed the class in its hello, or it listed none
 // (MS-38).
-func (p peer) takes(c message.Class) bool {
+func (p peer) accepts(c message.Class) bool {
 	return len(p.Classes) == 0 || slices.Contains(p.Classes, c)
 }
 

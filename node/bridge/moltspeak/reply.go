@@ -42,7 +42,7 @@ func (b *Bridge) reply(c *request, a answer) Response {
 	if to.Agent == "" || !message.ValidName(to.Agent) || !message.ValidName(to.Org) {
 		to = message.Agent{Agent: "unknown", Org: "unknown"}
 	}
-	if !c.peer.takes(class) {
+	if !c.peer.accepts(class) {
 		class = message.Public // the bridge's own text may go to anybody
 	}
 	var meta *message.PIIMeta
@@ -145,7 +145,7 @@ func (b *Bridge) screen(ctx context.Context, to message.Agent, p wire.Value, nam
 		return screening{}, message.FailAt(message.CodeClassification, "cls", "the link encrypts always, and the peer has shown no encryption key")
 	}
 	if len(found) == 0 {
-		if err == nil && !peer.takes(message.Internal) {
+		if err == nil && !peer.accepts(message.Internal) {
 			return screening{}, message.FailAt(message.CodeClassification, "cls", "the peer does not accept internal messages")
 		}
 		return screening{class: message.Internal}, nil
@@ -153,7 +153,7 @@ func (b *Bridge) screen(ctx context.Context, to message.Agent, p wire.Value, nam
 	var grant *Grant
 	var uses []store.Change
 	// Personal data leaves only encrypted, and only to a peer that accepts the class (MS-38).
-	if peer.EncKey != "" && peer.takes(message.PII) {
+	if peer.EncKey != "" && peer.accepts(message.PII) {
 		grant, uses, err = b.grants.findCovering(ctx, to.Name(), found, name, now)
 	}
 	switch {

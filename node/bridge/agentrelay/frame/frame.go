@@ -27,7 +27,7 @@ const (
 
 	MaxDepth    = 32
 	MaxValues   = MaxSize  // a frame has no more values than bytes
-	MaxPayload  = 60 << 10 // of a list or a tunneled message; other payloads have only the limit of the frame
+	MaxPayload  = 60 << 10 // bytes of a list in an answer, or of an AgentMesh message; other payloads have only MaxSize
 	MaxTypeText = 128      // bytes of type
 	MaxRefText  = 512      // bytes of ref and id
 
@@ -61,7 +61,7 @@ const (
 type Frame struct {
 	To      []string
 	Type    string // "" if absent
-	Ref     string
+	Ref     string // what an answer has in common with the frame that it answers; "" if absent
 	Payload wire.Value
 	Tree    wire.Value // as received, without id, from and ts
 }
@@ -125,7 +125,8 @@ func Parse(data []byte) (Frame, *Refusal) {
 	if f.Ref, ok = readOptional(v, "ref", MaxRefText); !ok {
 		return Frame{}, Invalid("ref must be a string of at most 512 bytes")
 	}
-	if f.Payload, ok = v.Get("payload"); !ok && (len(f.To) > 1 || f.To[0] != RelayID) {
+	isCommand := len(f.To) == 1 && f.To[0] == RelayID
+	if f.Payload, ok = v.Get("payload"); !ok && !isCommand {
 		return Frame{}, Invalid("payload is required")
 	}
 	return f, nil

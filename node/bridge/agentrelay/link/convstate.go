@@ -26,7 +26,7 @@ type convState struct {
 	Conv      wire.ConversationID `json:"conv"`
 	Ref       string              `json:"ref,omitempty"`       // the ref of a reply to the peer's last message (AR-28)
 	Answering string              `json:"answering,omitempty"` // type of the peer's last message
-	Answer    wire.MessageID      `json:"answer,omitempty"`    // the node's answer to the peer's last message, if that is a question
+	Answer    wire.MessageID      `json:"answer,omitempty"`    // the node's answer to the peer's last message, if the peer asked a question
 	Asked     bool                `json:"asked,omitempty"`     // the last question in the conversation was the node's
 	LastOurs  bool                `json:"ours,omitempty"`      // the node wrote last; its provisional answers do not count
 	Mesh      bool                `json:"mesh,omitempty"`      // the peer is an AgentMesh node
@@ -42,7 +42,9 @@ func (s convState) answeringTo(id wire.MessageID) string {
 }
 
 // hashKey returns a short key for texts of any length.
-func hashKey(parts ...string) string { return wire.HashOf(append(parts, "")...) }
+func hashKey(parts ...string) string {
+	return wire.HashOf(append(parts, "")...) // stored keys were made with the empty part
+}
 
 // convStore stores the conversation states of a link.
 type convStore struct {

@@ -89,7 +89,7 @@ func (l *Link) decrypt(h *incoming) (wire.Value, error) {
 	if err != nil {
 		return none, err
 	}
-	inner, err := wire.ParseForeign(plain, frame.MaxDepth, maxOpened)
+	inner, err := wire.ParseForeign(plain, frame.MaxDepth, maxOpened) // no more values than bytes
 	if err != nil || inner.Kind() != wire.Object {
 		return none, errors.New("its content is not a JSON object")
 	}

@@ -76,9 +76,9 @@ type Link struct {
 	convStore    convStore
 	waiters      waiting.Results[wire.Value] // by waitKey
 	tunnelRates  *rate.Buckets               // limits the tunnel messages of each peer
-	tunnelPlaces *waiting.Places
-	tunnelWork   sync.WaitGroup // the goroutines that handle tunneled messages
-	firstWait    time.Duration  // first wait of the back-off
+	tunnelPlaces *waiting.Places             // one for each tunneled message that the node is handling
+	tunnelWork   sync.WaitGroup              // the goroutines that handle tunneled messages
+	firstWait    time.Duration               // first wait of the back-off
 	// reliableAfter is the age of a connection at which the outbox sends what awaited the link. Otherwise, a relay
 	// that ends each connection after its welcome would use up the attempts of these messages.
 	reliableAfter time.Duration
@@ -128,13 +128,14 @@ func New(cfg Config) (*Link, error) {
 		convStore: convStore{cfg.Store.Records(), cfg.Link.Name},
 		firstWait: firstBackoff, reliableAfter: reliableAfter,
 		wake: make(chan struct{}, 1), dialing: make(chan struct{}, 1), tunnelRates: rate.NewBuckets(rate.PerMinute(tunnelPerMinute), tunnelPerMinute, maxPeersSeen),
-		tunnelPlaces: waiting.NewPlaces(maxTunneled, maxTunneledOfOne),
+		tunnelPlaces: waiting.NewPlaces(maxTunneled, maxTunneledPerPeer),
 		status:       bridge.LinkStatus{Name: cfg.Link.Name, Kind: Kind, To: cfg.Link.URL, State: bridge.LinkConnecting},
 	}
 	l.peers = &peers{convStore: l.convStore, log: l.log, seen: make(map[string]bool)}
 	return l, nil
 }
 
+// address returns the address of a peer or, if peer is empty, the address that stands for the whole link.
 func (l *Link) address(peer string) bridge.Address {
 	return bridge.Address{Kind: Kind, Link: l.cfg.Link.Name, Peer: peer}
 }

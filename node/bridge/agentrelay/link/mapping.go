@@ -107,7 +107,7 @@ func textOf(p wire.Value) string {
 	return string(p.JSON())
 }
 
-// prepend returns an object with first and then the members of rest, which has no member with the same key.
+// prepend returns an object with first and then the members of rest, which must not have the key of first.
 func prepend(first wire.Member, rest wire.Value) wire.Value {
 	return wire.Obj(append([]wire.Member{first}, rest.Members()...)...)
 }
@@ -141,7 +141,7 @@ func askPayload(p wire.Value) wire.Value {
 
 func answerPayload(p wire.Value) wire.Value {
 	if p.Kind() == wire.Object {
-		if _, hasStatus := p.Get("status"); !hasStatus {
+		if _, hasStatus := p.Get("status"); !hasStatus { // in the mesh, status is a member of a close
 			return withAction("answer", p)
 		}
 	}

@@ -31,9 +31,9 @@ const (
 // Peer is the stored record of an agent behind a link. It holds decisions of the owner and the first key of the peer.
 type Peer struct {
 	Peer      string       `json:"peer"`
-	Agent     wire.AgentID `json:"agent_id,omitempty"`          // the agent that the tunnel reaches at this peer; from the owner
+	Agent     wire.AgentID `json:"agent_id,omitempty"`          // the agent of the mesh that this peer is, according to the owner
 	Recipient string       `json:"age_recipient,omitempty"`     // the key to which the link encrypts
-	ByOwner   bool         `json:"by_owner,omitempty"`          // the key comes from the owner, not from a discovery
+	ByOwner   bool         `json:"by_owner,omitempty"`          // the key comes from the owner; otherwise the peer announced it
 	Pending   string       `json:"pending_recipient,omitempty"` // another key, which waits for the owner's decision
 
 	rev store.Rev // of the record as read; store.Absent if it does not exist
@@ -89,7 +89,8 @@ func (p *peers) setHint(peer string, h hint) {
 	p.recentHints[peer] = h
 }
 
-// discover remembers a discovery for a day, and pins its key if it is the first key of the peer (AR-49).
+// discover handles the frame in which a peer announces its skills and its key. It remembers the frame for a day, and
+// pins the key if it is the first one of the peer (AR-49).
 func (p *peers) discover(h *incoming) {
 	skills, _ := h.payload.Get("skills")
 	list, ok := frame.ReadKeywords(skills)

@@ -139,7 +139,7 @@ func (l *Link) sendAndConfirm(ctx context.Context, data []byte, changes []store.
 	return nil
 }
 
-// encode returns the frame of a message, nil if nothing is to be sent, and the changes that store the conversation.
+// encode returns the frame of a message (nil if nothing is to be sent), and the changes that store the conversation.
 func (l *Link) encode(ctx context.Context, peer string, m wire.Message) ([]byte, []store.Change, error) {
 	now := time.Now()
 	t, err := l.convStore.read(ctx, l.convStore.key(peer, m.Conversation), now)
@@ -173,7 +173,7 @@ func (l *Link) encode(ctx context.Context, peer string, m wire.Message) ([]byte,
 	pending := m.Action() == wire.ActionPending
 	next := t
 	next.Conv, next.Asked, next.LastOurs = m.Conversation, t.Asked || s.kind == "question", !pending || t.LastOurs
-	if s.kind == "answer" && base.Ref == t.Ref {
+	if s.kind == "answer" && base.Ref == t.Ref { // the peer has not written since
 		next.Answer = m.ID // the next message of the node is not an answer
 	}
 	data, err := l.seal(ctx, peer, s.encode(peer, ref, m.Conversation, m.ID))

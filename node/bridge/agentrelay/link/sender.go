@@ -23,7 +23,7 @@ var errDown = errors.New("the link is not connected")
 // sender sends over the connection of a link, within the rate that a relay accepts.
 type sender struct {
 	budget *rate.Windows   // of all frames that the link sends
-	unread *waiting.Places // for messages of the outbox that the relay has not read yet
+	unread *waiting.Places // one for each message of the outbox that the relay has not read yet
 
 	mu   sync.Mutex
 	conn *websocket.Conn

@@ -16,8 +16,8 @@ const (
 	tunnelTimeout   = 25 * time.Second // how long a sender waits for an answer
 	tunnelPerMinute = 60               // messages of one peer; bounded because the node signs each answer
 
-	maxTunneled      = 64 // tunneled messages that the node handles at the same time
-	maxTunneledOfOne = 4  // of one peer; no node sends more at once (AM-79)
+	maxTunneled        = 64 // tunneled messages that the node handles at the same time
+	maxTunneledPerPeer = 4  // of one peer; no node sends more at once (AM-79)
 )
 
 func waitKey(from, ref string) string { return from + "\x00" + ref }

@@ -53,8 +53,8 @@ func TestSlowTunnel(t *testing.T) {
 			t.Fatalf("the node got %d of %d messages of other peers", len(n.all()), 2*workers)
 		}
 	}
-	if len(busy) > maxTunneledOfOne {
-		t.Errorf("the node handles %d tunneled messages of one peer at once, want at most %d", len(busy), maxTunneledOfOne)
+	if len(busy) > maxTunneledPerPeer {
+		t.Errorf("the node handles %d tunneled messages of one peer at once, want at most %d", len(busy), maxTunneledPerPeer)
 	}
 }
 

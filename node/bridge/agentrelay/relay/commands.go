@@ -34,7 +34,8 @@ func (r *Relay) handleCommand(s *session, f frame.Frame) *frame.Refusal {
 		} else if count, fault = s.subscribe(agents, words); fault != nil {
 			return fault
 		}
-		s.tell(f.Type+"d", f.Ref, wire.Obj(wire.Field("agents", wire.Texts(agents)), wire.Field("count", wire.Int(int64(count)))))
+		done := f.Type + "d" // subscribed or unsubscribed
+		s.tell(done, f.Ref, wire.Obj(wire.Field("agents", wire.Texts(agents)), wire.Field("count", wire.Int(int64(count)))))
 		return nil
 	case f.Type == "list_subscriptions":
 		s.tell("subscriptions", f.Ref, wire.Obj(wire.Field("agents", wire.Texts(s.subscriptions()))))

@@ -103,8 +103,8 @@ func (r *Relay) answerRegistration(c echo.Context) error {
 	return r.registerAgent(c, wanted, more...)
 }
 
-// registerAgent registers an agent and answers the request. If wanted is empty, the relay chooses the id. The other
-// changes are stored in the same unit as the registration.
+// registerAgent registers an agent and answers the request. If wanted is empty, the relay chooses the id. others are
+// stored in the same transaction as the registration.
 func (r *Relay) registerAgent(c echo.Context, wanted string, others ...store.Change) error {
 	id, token, err := r.agents.register(c.Request().Context(), registration{ID: wanted}, others...)
 	switch {

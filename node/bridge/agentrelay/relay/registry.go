@@ -41,7 +41,7 @@ type registration struct {
 	Trusted bool      `json:"trusted,omitempty"` // no rate limit (AR-31)
 	Own     bool      `json:"own,omitempty"`     // it is the node of this process
 
-	storedActive time.Time // Active as stored, or an earlier time
+	storedActive time.Time // Active as last read from the store or written in flush
 }
 
 var (

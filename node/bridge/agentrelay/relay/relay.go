@@ -107,7 +107,8 @@ func New(ctx context.Context, cfg Config) (*Relay, error) {
 	r := &Relay{
 		cfg: cfg, log: cfg.Logger, agents: agents, clock: clock, conns: newConnections(cfg),
 		statistics: statistics{began: time.Now(), recent: rate.NewWindow(time.Second)},
-		failures:   rate.NewPenalties(maxFailed, 0, maxRateKeys), searches: rate.NewWindows(maxSearches, 0),
+		failures:   rate.NewPenalties(maxFailed, 0, maxRateKeys), // 0: barred until one failure is forgotten
+		searches:   rate.NewWindows(maxSearches, 0),              // 0: no limit per hour
 	}
 	var pool *rate.Pool
 	if cfg.Registration == credential.Open {
