@@ -18,14 +18,15 @@ import (
 // ownDomain is the domain of a query whose params are the payload of an AgentMesh request for information.
 const ownDomain = "agentmesh"
 
-// handleQuery passes a query to the node. The domain of the query decides the intent of the message.
+// handleQuery passes a query to the node. In the domain agentmesh, its params are a question. In a configured domain,
+// the query stays as it is. Any other query becomes a question whose text is the query in JSON.
 func (b *Bridge) handleQuery(c *request, q message.Query) (answer, *message.Error) {
 	conv, e := b.conversationOf(c)
 	if e != nil {
 		return answer{}, e
 	}
 	if q.Domain == ownDomain && q.Intent == "ask" && q.Params.GetStr("question") != "" {
-		c.native = true
+		c.meshPayload = true
 		return b.passOn(c, wire.RequestInfo, withAction("ask", q.Params), conv, convState{})
 	}
 	if slices.Contains(b.cfg.Domains, q.Domain) {
@@ -58,24 +59,24 @@ func (b *Bridge) handleTask(c *request, t message.Task) (answer, *message.Error)
 	if t.Action != "create" && (!known || old.Creator != c.m.From.Name()) {
 		return b.handleDelegatedTask(c, t)
 	}
-	state := convState{TaskID: t.ID, Creator: c.m.From.Name(), State: "pending"}
+	state := convState{TaskID: t.ID, Creator: c.m.From.Name(), TaskState: "pending"}
 	switch t.Action {
 	case "status":
-		data := wire.Obj(wire.TextField("task_id", t.ID), wire.TextField("status", old.State))
+		data := wire.Obj(wire.TextField("task_id", t.ID), wire.TextField("status", old.TaskState))
 		return success(data), b.replays.store(c)
 	case "cancel":
-		state.State, state.Done = "cancelled", true
+		state.TaskState, state.Done = "cancelled", true
 		return b.passOn(c, wire.Intent(old.Intent), closePayload("failed"), conv, state)
 	case "complete":
-		state.State, state.Done = "completed", true
+		state.TaskState, state.Done = "completed", true
 		return b.passOn(c, wire.Intent(old.Intent), closePayload("completed"), conv, state)
 	}
 	if !t.Deadline.IsZero() && !c.now.Before(t.Deadline) {
 		return answer{}, message.FailAt(message.CodeInvalidParam, "p.deadline", "has passed")
 	}
 	intent, payload := IntentTask, c.m.P
-	if native := wire.Intent(t.Type); slices.Contains(wire.StandardIntents(), native) && t.Params.GetStr("action") != "" {
-		intent, payload, c.native = native, t.Params, true
+	if standard := wire.Intent(t.Type); slices.Contains(wire.StandardIntents(), standard) && t.Params.GetStr("action") != "" {
+		intent, payload, c.meshPayload = standard, t.Params, true
 	}
 	return b.passOn(c, intent, payload, conv, state)
 }
@@ -83,8 +84,8 @@ func (b *Bridge) handleTask(c *request, t message.Task) (answer, *message.Error)
 // handleDelegatedTask handles complete and cancel for a task that we delegated; both close the conversation.
 func (b *Bridge) handleDelegatedTask(c *request, t message.Task) (answer, *message.Error) {
 	unknown := message.FailAt(message.CodeInvalidParam, "p.task_id", "is not a task of yours")
-	var o sentMessage
-	_, known, err := store.ReadRecord(c.ctx, b.records, nsSent, "task "+wire.HashOf(c.m.From.Name(), t.ID), &o, c.now)
+	var sent sentMessage
+	_, known, err := store.ReadRecord(c.ctx, b.records, nsSent, "task "+wire.HashOf(c.m.From.Name(), t.ID), &sent, c.now)
 	if err != nil {
 		return answer{}, message.Fail(message.CodeInternal).Because(err)
 	}
@@ -95,7 +96,7 @@ func (b *Bridge) handleDelegatedTask(c *request, t message.Task) (answer, *messa
 	if t.Action == "cancel" {
 		status = "failed"
 	}
-	out, e := b.passToNode(c, o.Address, wire.Intent(o.Intent), closePayload(status), o.Conv, nil)
+	out, e := b.passToNode(c, sent.Address, wire.Intent(sent.Intent), closePayload(status), sent.Conv, nil)
 	if e != nil {
 		return answer{}, e
 	}
@@ -143,11 +144,11 @@ func (b *Bridge) conversationOf(c *request) (string, *message.Error) {
 		} else if ok && s.Conv != "" {
 			return s.Conv, nil
 		}
-		var o sentMessage
-		if _, ok, err := store.ReadRecord(c.ctx, b.records, nsSent, c.m.Re, &o, c.now); err != nil {
+		var sent sentMessage
+		if _, ok, err := store.ReadRecord(c.ctx, b.records, nsSent, c.m.Re, &sent, c.now); err != nil {
 			return "", message.Fail(message.CodeInternal).Because(err)
-		} else if ok && o.Address == c.address.String() {
-			return o.Conv, nil
+		} else if ok && sent.Address == c.address.String() {
+			return sent.Conv, nil
 		}
 	}
 	return "conv_" + wire.HashOf(c.m.From.Name(), "message", c.m.ID), nil
@@ -157,28 +158,28 @@ func taskConversation(from message.Agent, task string) string {
 	return "conv_" + wire.HashOf(from.Name(), "task", task)
 }
 
-// passOn passes the message to the node, stores t as the MoltSpeak side of its conversation, and turns the outcome into
-// an answer. A message with another operation in the conversation of a task leaves the task as it is.
-func (b *Bridge) passOn(c *request, intent wire.Intent, payload wire.Value, conv string, t convState) (answer, *message.Error) {
+// passOn passes the message to the node, stores state as the MoltSpeak side of its conversation, and turns the outcome
+// into an answer. A message with another operation in the conversation of a task leaves the task as it is.
+func (b *Bridge) passOn(c *request, intent wire.Intent, payload wire.Value, conv string, state convState) (answer, *message.Error) {
 	address := c.address.String()
-	t.Peer, t.Conv, t.Op, t.Intent, t.Native = address, conv, c.m.Op, string(intent), c.native
+	state.Peer, state.Conv, state.Op, state.Intent, state.MeshPayload = address, conv, c.m.Op, string(intent), c.meshPayload
 	var old convState
 	if _, _, err := store.ReadRecord(c.ctx, b.records, nsConversations, convKey(address, conv), &old, c.now); err != nil {
 		return answer{}, message.Fail(message.CodeInternal).Because(err)
 	}
-	keepsTask := t.TaskID == "" && old.TaskID != ""
+	keepsTask := state.TaskID == "" && old.TaskID != ""
 	if keepsTask {
-		t = old
+		state = old
 	}
-	t.Re, t.Boxed, t.Confidential = c.m.ID, c.packet.Boxed, c.m.Class == message.Confidential
-	out, e := b.passToNode(c, address, intent, payload, conv, []store.Change{convChange(t, store.Any, c.now)})
+	state.Re, state.Boxed, state.Confidential = c.m.ID, c.packet.Boxed, c.m.Class == message.Confidential
+	out, e := b.passToNode(c, address, intent, payload, conv, []store.Change{convChange(state, store.Any, c.now)})
 	if e != nil {
 		return answer{}, e
 	}
 	a, e := c.answerOutcome(out)
 	// If this answer is final, a later close adds nothing.
-	if e == nil && a.p.GetStr("status") != "partial" && !t.Done && !keepsTask {
-		if err := updateConversation(c.ctx, b.records, t, c.now, func(t *convState) { t.Done = true }); err != nil {
+	if e == nil && a.p.GetStr("status") != "partial" && !state.Done && !keepsTask {
+		if err := updateConversation(c.ctx, b.records, state, c.now, func(state *convState) { state.Done = true }); err != nil {
 			b.cfg.Logger.WarnContext(c.ctx, "moltspeak: cannot store a conversation", "err", err)
 		}
 	}
@@ -313,7 +314,7 @@ func (c *request) answerOutcome(out bridge.Outcome) (answer, *message.Error) {
 	if out.Held && out.Reply == nil && !out.Duplicate {
 		payload = wire.Obj(wire.TextField("action", wire.ActionReceived))
 	}
-	p := toRespond(payload.Without("metadata"), c.native, c.native && c.m.Op == message.OpTask)
+	p := toRespond(payload.Without("metadata"), c.meshPayload, c.meshPayload && c.m.Op == message.OpTask)
 	a := answer{op: message.OpRespond, p: p.Value(), fromOwner: true}
 	if isNotice(payload.GetStr("action")) {
 		a.status = http.StatusAccepted
@@ -327,9 +328,9 @@ func isNotice(action string) bool {
 }
 
 // toRespond turns our payload into a respond message. A payload with the action respond keeps its status. If
-// endsByClose is set, only a close ends the conversation, so any other payload is partial. If native is false, the peer
-// does not use AgentMesh payloads; if our payload then has only a text, the data of the respond is that text alone.
-func toRespond(payload wire.Value, native, endsByClose bool) message.Respond {
+// endsByClose is set, only a close ends the conversation, so any other payload is partial. For a peer that does not use
+// AgentMesh payloads (toMesh is false), a payload with only a text becomes that text.
+func toRespond(payload wire.Value, toMesh, endsByClose bool) message.Respond {
 	r := message.Respond{Status: "success", Data: payload}
 	switch action := payload.GetStr("action"); {
 	case isNotice(action):
@@ -347,7 +348,7 @@ func toRespond(payload wire.Value, native, endsByClose bool) message.Respond {
 	case endsByClose:
 		r.Status = "partial"
 	}
-	if text, ok := plainText(payload); ok && !native {
+	if text, ok := plainText(payload); ok && !toMesh {
 		r.Data = text
 	}
 	return r
@@ -365,23 +366,23 @@ func plainText(payload wire.Value) (wire.Value, bool) {
 
 // receiveReply handles a respond or an error that answers one of our messages.
 func (b *Bridge) receiveReply(c *request) (answer, *message.Error) {
-	var o sentMessage
-	_, known, err := store.ReadRecord(c.ctx, b.records, nsSent, c.m.Re, &o, c.now)
+	var sent sentMessage
+	_, known, err := store.ReadRecord(c.ctx, b.records, nsSent, c.m.Re, &sent, c.now)
 	if err != nil {
 		return answer{}, message.Fail(message.CodeInternal).Because(err)
 	}
-	address, addressErr := bridge.ParseAddress(o.Address)
+	address, addressErr := bridge.ParseAddress(sent.Address)
 	if !known || addressErr != nil || address.Peer != c.m.From.Name() {
 		return answer{}, message.FailAt(message.CodeInvalidParam, "re", "is not one of our messages to you")
 	}
 	payload, end := replyPayload(c.body)
-	intent := wire.Intent(o.Intent)
+	intent := wire.Intent(sent.Intent)
 	if !intent.IsStandard() {
 		// An answer to a request for information commits nobody, whereas a message with a custom intent would wait
 		// for the owner if no hook handles it.
 		intent = wire.RequestInfo
 	}
-	out, e := b.passToNode(c, o.Address, intent, payload, o.Conv, nil)
+	out, e := b.passToNode(c, sent.Address, intent, payload, sent.Conv, nil)
 	mayWait := out.Held || out.Duplicate && out.Status == http.StatusAccepted
 	if e != nil || end == "" || mayWait { // a close would withdraw what waits for the owner
 		return answer{}, e
@@ -389,7 +390,7 @@ func (b *Bridge) receiveReply(c *request) (answer, *message.Error) {
 	final := *c // the peer's answer also ends the conversation
 	final.m.ID = c.m.ID + "#close"
 	final.m.Tree = wire.Obj(wire.TextField("id", c.m.ID), wire.TextField("op", string(c.m.Op)), wire.TextField("closes", end))
-	if _, e := b.passToNode(&final, o.Address, wire.Intent(o.Intent), closePayload(end), o.Conv, nil); e != nil && !errors.Is(e, wire.ErrConversationClosed) {
+	if _, e := b.passToNode(&final, sent.Address, wire.Intent(sent.Intent), closePayload(end), sent.Conv, nil); e != nil && !errors.Is(e, wire.ErrConversationClosed) {
 		return answer{}, e
 	}
 	return answer{}, nil

@@ -42,11 +42,11 @@ func (b *Bridge) Deliver(ctx context.Context, d bridge.Delivery) (bridge.Deliver
 	if err != nil {
 		return bridge.Delivered{}, err
 	}
-	var t convState
-	if _, _, err := store.ReadRecord(ctx, b.records, nsConversations, convKey(d.Address, string(d.Message.Conversation)), &t, now); err != nil {
+	var state convState
+	if _, _, err := store.ReadRecord(ctx, b.records, nsConversations, convKey(d.Address, string(d.Message.Conversation)), &state, now); err != nil {
 		return bridge.Delivered{}, storeFailure(err)
 	}
-	drafts, err := newDrafts(d, t)
+	drafts, err := newDrafts(d, state)
 	if err != nil || len(drafts) == 0 {
 		return bridge.Delivered{}, err
 	}
@@ -62,11 +62,11 @@ func (b *Bridge) Deliver(ctx context.Context, d bridge.Delivery) (bridge.Deliver
 		if target.endpoint == "" {
 			err = &client.SendError{Retry: true, Cause: fmt.Errorf("%s has named no endpoint, so it cannot be called; add a link with its url", to.Name())}
 		} else {
-			err = b.send(ctx, target, raw, t.Boxed)
+			err = b.send(ctx, target, raw, state.Boxed)
 		}
-		isAnswer := draft.Op == message.OpRespond && t.Re != ""
-		if isAnswer && (target.endpoint == "" || errors.Is(err, errNotCallable) || errors.Is(err, errNoKey)) {
-			err = b.keepAnswer(ctx, to, t.Re, t.Boxed, raw, now)
+		cannotPost := target.endpoint == "" || errors.Is(err, errNotCallable) || errors.Is(err, errNoKey)
+		if cannotPost && draft.Op == message.OpRespond && state.Re != "" {
+			err = b.keepAnswer(ctx, to, state.Re, state.Boxed, raw, now)
 		}
 		if f, ok := errors.AsType[message.Fault](err); ok && draft.Op == message.OpStream && f.Field == "p.stream_id" {
 			err = restartStream(ctx, b.records, d, len(drafts), f, now)
@@ -75,7 +75,7 @@ func (b *Bridge) Deliver(ctx context.Context, d bridge.Delivery) (bridge.Deliver
 			return bridge.Delivered{}, err
 		}
 	}
-	return bridge.Delivered{Queued: true}, storeFailure(recordAnswer(ctx, b.records, d, t, now))
+	return bridge.Delivered{Queued: true}, storeFailure(recordAnswer(ctx, b.records, d, state, now))
 }
 
 // restartStream makes the next attempt send a stream from its start, and returns the error that permits the attempt. f
@@ -151,8 +151,8 @@ var errNotCallable = errors.New("moltspeak: the endpoint of the peer may not be 
 // of the draft among those of its message.
 func (b *Bridge) prepare(ctx context.Context, d bridge.Delivery, draft message.Draft, toScan wire.Value, part int, to target, now time.Time) ([]byte, error) {
 	key := partKey(d, part)
-	var o sentMessage
-	_, ok, err := store.ReadRecord(ctx, b.records, nsSent, key, &o, now)
+	var sent sentMessage
+	_, ok, err := store.ReadRecord(ctx, b.records, nsSent, key, &sent, now)
 	if err != nil {
 		return nil, storeFailure(err)
 	}
@@ -164,17 +164,17 @@ func (b *Bridge) prepare(ctx context.Context, d bridge.Delivery, draft message.D
 		}
 		return nil, blockedError(e, to.agent)
 	}
-	if !ok || now.Sub(o.Sent) > resendWithin || o.Proof != out.proof() {
+	if !ok || now.Sub(sent.Sent) > resendWithin || sent.Proof != out.proof() {
 		class := out.class.ForAnswer(draft.Class)
 		draft.ID, draft.Time, draft.To, draft.Class, draft.PII = newID(), now, to.agent, class, out.meta
 		draft.Ext = ownURL(b.cfg.URL).ext(to.endpoint)
-		o = sentMessage{Conv: string(d.Message.Conversation), Address: d.Address, Intent: string(d.Message.Intent), Raw: b.sign(draft), Sent: now.UTC(), Proof: out.proof()}
-		if err := storeSent(ctx, b.records, o, key, draft, to.agent, out.uses, now); err != nil {
+		sent = sentMessage{Conv: string(d.Message.Conversation), Address: d.Address, Intent: string(d.Message.Intent), Raw: b.sign(draft), Sent: now.UTC(), Proof: out.proof()}
+		if err := storeSent(ctx, b.records, sent, key, draft, to.agent, out.uses, now); err != nil {
 			b.cfg.Logger.WarnContext(ctx, "moltspeak: cannot store one of our messages", "peer", to.agent.Name(), "err", err)
 			return nil, storeFailure(err)
 		}
 	}
-	return o.Raw, nil
+	return sent.Raw, nil
 }
 
 // ownURL is the URL of our endpoint, or "" if we have none.
@@ -204,13 +204,13 @@ func isLoopback(target string) bool {
 }
 
 // storeSent stores one of our messages before it is sent, so that its answer finds the conversation.
-func storeSent(ctx context.Context, records store.Records, o sentMessage, key string, draft message.Draft, to message.Agent, uses []store.Change, now time.Time) error {
-	record := func(key string, o sentMessage, keep time.Duration) store.Change {
-		return store.Change{IfRev: store.Any, Record: store.Record{NS: nsSent, Key: key, Body: wire.MustMarshal(o), Expires: now.Add(keep)}}
+func storeSent(ctx context.Context, records store.Records, sent sentMessage, key string, draft message.Draft, to message.Agent, uses []store.Change, now time.Time) error {
+	record := func(key string, sent sentMessage, keep time.Duration) store.Change {
+		return store.Change{IfRev: store.Any, Record: store.Record{NS: nsSent, Key: key, Body: wire.MustMarshal(sent), Expires: now.Add(keep)}}
 	}
-	answerable := o
+	answerable := sent
 	answerable.Raw = nil
-	changes := append(uses, record(key, o, time.Hour), record(draft.ID, answerable, keepConversations))
+	changes := append(uses, record(key, sent, time.Hour), record(draft.ID, answerable, keepConversations))
 	if id := draft.P.GetStr("task_id"); draft.Op == message.OpTask && id != "" {
 		changes = append(changes, record("task "+wire.HashOf(to.Name(), id), answerable, keepConversations))
 	}
@@ -218,22 +218,22 @@ func storeSent(ctx context.Context, records store.Records, o sentMessage, key st
 }
 
 // recordAnswer stores how a message that we sent changes the state of the conversation, if it answers the peer.
-func recordAnswer(ctx context.Context, records store.Records, d bridge.Delivery, t convState, now time.Time) error {
-	if t.Re == "" {
+func recordAnswer(ctx context.Context, records store.Records, d bridge.Delivery, state convState, now time.Time) error {
+	if state.Re == "" {
 		return nil
 	}
-	return updateConversation(ctx, records, t, now, func(t *convState) {
-		t.State = "running"
+	return updateConversation(ctx, records, state, now, func(state *convState) {
+		state.TaskState = "running"
 		switch d.Message.Action() {
 		case wire.ActionClose:
-			t.Done, t.State = true, "completed"
+			state.Done, state.TaskState = true, "completed"
 			if d.Message.Payload.GetStr("status") == "failed" {
-				t.State = "failed"
+				state.TaskState = "failed"
 			}
 		case wire.ActionPending, wire.ActionReceived:
-			t.State = "pending"
+			state.TaskState = "pending"
 		default:
-			t.Done = t.Done || t.Op != message.OpTask
+			state.Done = state.Done || state.Op != message.OpTask
 		}
 	})
 }

@@ -8,14 +8,14 @@ import (
 	"github.com/agentmesh/agentmesh/node/wire"
 )
 
-// newDrafts returns the MoltSpeak messages that carry a message of the node. The list is empty if MoltSpeak has no
-// message for it. t is the state of the conversation.
-func newDrafts(d bridge.Delivery, t convState) ([]message.Draft, error) {
+// newDrafts returns the MoltSpeak messages that carry a message of the node in a conversation with this state. The list
+// is empty if MoltSpeak has no message for it.
+func newDrafts(d bridge.Delivery, state convState) ([]message.Draft, error) {
 	m := d.Message
 	payload := m.Payload.Without("metadata")
 	action := m.Action()
-	if t.Re != "" {
-		return respondTo(t, payload, action), nil
+	if state.Re != "" {
+		return respondTo(state, payload, action), nil
 	}
 	p := payload // the payload of the draft
 	switch {
@@ -56,16 +56,16 @@ func checkDraft(d message.Draft) ([]message.Draft, error) {
 	return []message.Draft{d}, nil
 }
 
-// respondTo returns the respond with our payload to the peer's message t.Re, or nil for a close after the final answer.
-func respondTo(t convState, payload wire.Value, action string) []message.Draft {
-	if action == wire.ActionClose && t.Done {
+// respondTo returns the respond that answers the peer's message state.Re with our payload, or nil for a close after the
+// final answer.
+func respondTo(state convState, payload wire.Value, action string) []message.Draft {
+	if action == wire.ActionClose && state.Done {
 		return nil
 	}
-	// A record of an older version has no Native. Then the operation and the intent show whether the peer uses AgentMesh
-	// payloads.
-	native := t.Native || t.Op == message.OpTask && wire.Intent(t.Intent).IsStandard()
-	d := message.Draft{Op: message.OpRespond, Re: t.Re, P: toRespond(payload, native, t.Op == message.OpTask).Value()}
-	if t.Confidential {
+	// In a record of an older version, the operation and the intent show whether the peer uses AgentMesh payloads.
+	toMesh := state.MeshPayload || state.Op == message.OpTask && wire.Intent(state.Intent).IsStandard()
+	d := message.Draft{Op: message.OpRespond, Re: state.Re, P: toRespond(payload, toMesh, state.Op == message.OpTask).Value()}
+	if state.Confidential {
 		d.Class = message.Confidential
 	}
 	return []message.Draft{d}

@@ -36,7 +36,7 @@ type request struct {
 	fresh       bool           // it has an id and names us, and we never received it before, so it is not a replayed recording (MS-2)
 	signed      bool           // the signature verified
 	answersCall bool           // the message answers our call
-	native      bool           // the message contains an AgentMesh payload
+	meshPayload bool           // the message contains an AgentMesh payload
 
 	sources []rate.Source // the client's address and networks, for rate limits; empty if unknown
 

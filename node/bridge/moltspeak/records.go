@@ -83,10 +83,10 @@ type convState struct {
 	TaskID       string     `json:"task_id,omitempty"`
 	Creator      string     `json:"creator,omitempty"`      // the agent that created the task
 	Done         bool       `json:"done,omitempty"`         // the final answer was given
-	Native       bool       `json:"native,omitempty"`       // the peer used AgentMesh payloads, and reads answers in them
+	MeshPayload  bool       `json:"native,omitempty"`       // the peer used AgentMesh payloads, and reads answers in them
 	Boxed        bool       `json:"boxed,omitempty"`        // the message came encrypted, so the answer must be encrypted
 	Confidential bool       `json:"confidential,omitempty"` // the message was confidential, so the answer is
-	State        string     `json:"state,omitempty"`        // the state of the task, as peers see it
+	TaskState    string     `json:"state,omitempty"`        // the state of the task, as peers see it
 }
 
 // sentMessage is one of our messages that a peer may answer.
@@ -194,19 +194,19 @@ func (s replays) keep(c *request, r replayRecord) {
 
 func convKey(address, conv string) string { return wire.HashOf(address, conv) }
 
-func convChange(t convState, rev store.Rev, now time.Time) store.Change {
+func convChange(state convState, rev store.Rev, now time.Time) store.Change {
 	return store.Change{IfRev: rev, Record: store.Record{
-		NS: nsConversations, Key: convKey(t.Peer, t.Conv), Body: wire.MustMarshal(t), Terms: []string{wire.HashOf(t.Peer)}, Expires: now.Add(keepConversations),
+		NS: nsConversations, Key: convKey(state.Peer, state.Conv), Body: wire.MustMarshal(state), Terms: []string{wire.HashOf(state.Peer)}, Expires: now.Add(keepConversations),
 	}}
 }
 
-// updateConversation changes the stored state of a conversation in which we answered the message t.Re. It changes
-// nothing if a later message of the peer has replaced t.
-func updateConversation(ctx context.Context, records store.Records, t convState, now time.Time, change func(*convState)) error {
+// updateConversation changes the stored state of a conversation in which we answered the message state.Re. It changes
+// nothing if a later message of the peer has replaced state.
+func updateConversation(ctx context.Context, records store.Records, state convState, now time.Time, change func(*convState)) error {
 	for {
 		var stored convState
-		rev, ok, err := store.ReadRecord(ctx, records, nsConversations, convKey(t.Peer, t.Conv), &stored, now)
-		if err != nil || !ok || stored.Re != t.Re {
+		rev, ok, err := store.ReadRecord(ctx, records, nsConversations, convKey(state.Peer, state.Conv), &stored, now)
+		if err != nil || !ok || stored.Re != state.Re {
 			return err
 		}
 		change(&stored)
