@@ -53,7 +53,7 @@ type Call struct {
 	Approved bool // the owner approved it
 }
 
-// Reply is the answer of a [Handler]. The zero value is a receipt.
+// Reply is the answer of a [Handler]. The zero value only confirms that the message arrived.
 type Reply struct {
 	Payload *wire.Value
 	Hold    string      // why the owner must decide; only the owner sees it

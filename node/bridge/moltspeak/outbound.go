@@ -23,8 +23,8 @@ import (
 )
 
 // resendWithin is how long after the first attempt we resend the same bytes: less than the time for which the peer
-// accepts their ts. After that we sign the message with a new ts, and also with a new id, because MS-30 permits only
-// one content under an id.
+// accepts their timestamp. After that we sign the message with a new timestamp, and also with a new id, because MS-30
+// permits only one content under an id.
 const resendWithin = 4 * time.Minute
 
 // Deliver implements [bridge.Transport].
@@ -210,7 +210,8 @@ func storeSent(ctx context.Context, records store.Records, sent sentMessage, key
 	}
 	answerable := sent
 	answerable.Raw = nil
-	changes := append(uses, record(key, sent, time.Hour), record(draft.ID, answerable, keepConversations))
+	const keepBytes = time.Hour // longer than resendWithin
+	changes := append(uses, record(key, sent, keepBytes), record(draft.ID, answerable, keepConversations))
 	if id := draft.P.GetStr("task_id"); draft.Op == message.OpTask && id != "" {
 		changes = append(changes, record("task "+wire.HashOf(to.Name(), id), answerable, keepConversations))
 	}

@@ -18,7 +18,7 @@ import (
 	"github.com/agentmesh/agentmesh/store"
 )
 
-const window = 5 * time.Minute // MS-30
+const window = 5 * time.Minute // how far the time of a message may be from ours (MS-30)
 
 // request is one message on its way through the checks of MS-50.
 type request struct {

@@ -65,7 +65,7 @@ func (b *Bridge) reply(c *request, a answer) Response {
 		class, meta = out.class.ForAnswer(c.m.Class), out.meta
 	}
 	re := c.m.ID
-	if re == "" {
+	if re == "" { // none, or the message could not be parsed
 		re = message.ReadableID(c.packet.Tree)
 	}
 	d := message.Draft{ID: newID(), Re: re, Op: a.op, Time: c.now, To: to, P: a.p, Class: class, PII: meta, Ext: a.ext}

@@ -104,7 +104,8 @@ func (l *Link) Deliver(ctx context.Context, to string, d bridge.Delivery) (bridg
 		e.Awaits = l.address("").String()
 		return bridge.Delivered{}, e
 	}
-	err = l.sendAndConfirm(ctx, data, changes, conversations.AnswersIn(d.Message.Payload) != "")
+	isAnswer := conversations.AnswersIn(d.Message.Payload) != ""
+	err = l.sendAndConfirm(ctx, data, changes, isAnswer)
 	leave()
 	if err != nil {
 		return bridge.Delivered{}, err

@@ -126,7 +126,7 @@ func shorten(list []wire.Value, limit int, room *int, incomplete bool) ([]wire.V
 // because that search failed or agents have searched too often. Searches of the directory are limited because it may
 // belong to somebody else, who counts them against the owner.
 func (r *Relay) searchAgents(q SearchQuery) (out []wire.Value, complete bool) {
-	complete = r.cfg.Search == nil || r.searches.Take(time.Now()) == 0
+	complete = r.cfg.Search == nil || r.searches.Take(time.Now()) == 0 // 0: no need to wait
 	if r.cfg.Search != nil && complete {
 		ctx, cancel := context.WithTimeout(context.Background(), searchTimeout)
 		defer cancel()
