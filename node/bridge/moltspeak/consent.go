@@ -21,7 +21,7 @@ import (
 
 const askConsent = "moltspeak-consent"
 
-// aboutConsent returns the About of the question that asks the owner for a consent for peer; see [acl.Ask].
+// aboutConsent returns the field About of the [acl.Ask] by which peer requests consent from the owner.
 func aboutConsent(peer string) string { return askConsent + "/" + peer }
 
 // proofPrefix begins a proof that names a consent of ours. The id of the consent follows.

@@ -440,7 +440,7 @@ func (b *Bridge) deliverCallback(ctx context.Context, cb callback) error {
 	raw := b.sign(d)
 	target, err := b.targetOf(ctx, b.pins.address(to), to, now)
 	var keepErr error
-	if cb.Tries == 0 || target.endpoint == "" {
+	if cb.Tries == 0 || target.endpoint == "" { // otherwise the first attempt has stored the answer
 		keepErr = b.keepAnswer(ctx, to, cb.Re, cb.Boxed, raw, now)
 	}
 	if err != nil || target.endpoint == "" {

@@ -85,7 +85,9 @@ func (pins *pins) check(c *request) (peer, *signing.PublicKey, *message.Error) {
 	if err != nil {
 		return p, nil, message.Fail(message.CodeInternal).Because(err)
 	}
-	if known && (from.Key != "" && from.Key != p.Key || from.EncKey != "" && p.EncKey != "" && from.EncKey != p.EncKey) {
+	otherKey := from.Key != "" && from.Key != p.Key
+	otherEncKey := from.EncKey != "" && p.EncKey != "" && from.EncKey != p.EncKey
+	if known && (otherKey || otherEncKey) {
 		return p, nil, pins.refuseKey(ctx, from, p, now)
 	}
 	text := p.Key
@@ -239,9 +241,9 @@ func (pins *pins) isDue(now time.Time, interval time.Duration) bool {
 	return since >= interval && pins.clock.Reliable() && pins.lastSweep.CompareAndSwap(last, now.Unix())
 }
 
-// forgetStrangers deletes the pins of strangers whose Last is keepConversations ago, or only a day ago if they have no
-// conversation and no question to the owner. A peer that the owner admitted meanwhile is not a stranger: its pin stays,
-// because otherwise another agent could take its name and with it the owner's permission.
+// forgetStrangers deletes the pins of strangers that have been silent for forgetStranger, or only for forgetEmpty if
+// they have no conversation and no question to the owner. A peer that the owner admitted meanwhile is not a stranger: its
+// pin stays, because otherwise another agent could take its name and with it the owner's permission.
 func (pins *pins) forgetStrangers(ctx context.Context, now time.Time) error {
 	for after := ""; ; {
 		page, err := pins.records.List(ctx, nsPeers, "stranger", after, 500, now)

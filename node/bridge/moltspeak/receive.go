@@ -264,9 +264,9 @@ func (b *Bridge) checkCapability(c *request) *message.Error {
 	return nil
 }
 
-// needsOwner reports whether the owner must approve a message, because the sender's level is too low (MS-28) and
-// the owner has not let the sender in, or because the peer may call the tool only with an approval (MS-34). A
-// message with personal data that calls no tool needs no approval: checkCapability required the owner's grant.
+// needsOwner reports whether the owner must approve a message, because the sender's trust level is too low (MS-28) and
+// the owner has not let the sender in, or because the sender may call the tool only with an approval (MS-34). A message
+// with personal data that calls no tool needs no approval: checkCapability required the owner's grant.
 func (b *Bridge) needsOwner(c *request) bool {
 	name := c.m.From.Name()
 	inSession := b.handshake.use(name, c.peer.Key, c.size, c.now)
@@ -283,7 +283,7 @@ func (b *Bridge) needsOwner(c *request) bool {
 func (b *Bridge) handleSecret(c *request, isRepeat bool) (answer, *message.Error) {
 	switch {
 	case c.standing != acl.Allowed:
-		return answer{}, message.Fail(message.CodeCapability) // a secret that waits would be stored
+		return answer{}, message.Fail(message.CodeCapability) // it would wait for the owner, and be stored until then
 	case isRepeat:
 		return answer{}, errReusedID()
 	}

@@ -38,7 +38,7 @@ type openStream struct {
 	began, active       time.Time
 	ended               bool // its end is being handled, so it takes no more parts
 	refusals            int  // how often its end was refused temporarily
-	sources             []rate.Source
+	sources             []rate.Source // the address and networks of the peer
 }
 
 // streams holds the streams of all peers whose end is still to come.
