@@ -112,7 +112,8 @@ func (c Capability) HasDeadPattern() bool {
 	return slices.ContainsFunc(c.kinds, text.isDead) || c.payload != nil && c.payload.isDead()
 }
 
-// Addressee is a participant to whom an envelope is addressed, with both of the participant's ids (MEW-J7).
+// Addressee is a participant to whom an envelope is addressed. A capability may refer to it by its configured
+// name or by the runtime id under which it joined (MEW-J7).
 type Addressee struct{ Name, Runtime string }
 
 // allows reports whether c allows an envelope. If c has a list of addressees, the envelope must have addressees, and the

@@ -10,9 +10,16 @@ import (
 type glob struct {
 	toks []globTok
 	head string // the text before the first wildcard
-	tail rune   // the only wildcard, if it is '*' or globAny and ends the pattern; otherwise 0
-	only rune   // the only wildcard, if it is '*' or globAny, wherever it is; otherwise 0
-	end  string // the text after the only wildcard
+	only rune   // '*' or globAny, if that is the only wildcard; otherwise 0
+	tail string // the text after the wildcard, if only is not 0
+}
+
+// prefixOnly returns g.only if the pattern ends with it and so demands only a prefix; otherwise 0.
+func (g *glob) prefixOnly() rune {
+	if g.tail != "" {
+		return 0
+	}
+	return g.only
 }
 
 type globTok struct {
@@ -23,9 +30,9 @@ type globTok struct {
 // globAny stands for **.
 const globAny = 'W'
 
-// Comparisons are charged in steps of about a nanosecond.
+// Comparisons take steps of about a nanosecond from a [Budget].
 const (
-	globWeight  = 5  // steps for each active position and character
+	globWeight  = 5  // steps for each character and each position in the pattern that is active for it
 	searchBytes = 16 // bytes that a search for one byte covers in a step
 )
 
@@ -61,10 +68,7 @@ func newGlob(s string) *glob {
 		}
 	}
 	if at := utf8.RuneCountInString(g.head); wildcards == 1 && g.toks[at].wild != '?' {
-		g.only, g.end = g.toks[at].wild, strings.TrimLeft(s[first:], "*")
-	}
-	if last := g.toks[len(g.toks)-1].wild; (last == '*' || last == globAny) && utf8.RuneCountInString(g.head) == len(g.toks)-1 {
-		g.tail = last
+		g.only, g.tail = g.toks[at].wild, strings.TrimLeft(s[first:], "*")
 	}
 	return g
 }
@@ -76,7 +80,7 @@ func (g *glob) match(s string, b *Budget) bool {
 		return false
 	}
 	if g.only != 0 {
-		rest, ok := strings.CutSuffix(s[len(g.head):], g.end)
+		rest, ok := strings.CutSuffix(s[len(g.head):], g.tail)
 		return ok && b.takeSteps(len(rest)/searchBytes) && (g.only == globAny || strings.IndexByte(rest, '/') < 0)
 	}
 	var active positions

@@ -16,7 +16,7 @@ type pathStep struct {
 	index int
 }
 
-// compilePath reads a path. It reports false if the path never matches.
+// compilePath reads a path. It reports false if the path is too long or is not one of these forms.
 func compilePath(s string) (path, bool) {
 	if len(s) > maxPattern || s == "" || s[0] != '$' {
 		return nil, false

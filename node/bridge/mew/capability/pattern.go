@@ -134,18 +134,18 @@ func (t *text) contains(other *text, b *Budget) bool {
 		return !t.not
 	case other.kind == textLiteral:
 		return t.match(other.lit, b)
-	case t.not || t.kind != textGlob || t.glob.tail == 0:
+	case t.not || t.kind != textGlob || t.glob.prefixOnly() == 0:
 		return false
 	}
-	head, crosses := "", true // of "*" alone, which matches any string, slashes included
+	otherHead, otherCrosses := "", true // if other is "*" alone, it matches every string, also across slashes
 	if other.kind == textGlob {
-		if other.glob.tail == 0 {
+		if other.glob.prefixOnly() == 0 {
 			return false
 		}
-		head, crosses = other.glob.head, other.glob.tail == globAny
+		otherHead, otherCrosses = other.glob.head, other.glob.only == globAny
 	}
-	rest, ok := strings.CutPrefix(head, t.glob.head)
-	return ok && (t.glob.tail == globAny || !crosses && !strings.Contains(rest, "/"))
+	rest, ok := strings.CutPrefix(otherHead, t.glob.head)
+	return ok && (t.glob.only == globAny || !otherCrosses && !strings.Contains(rest, "/"))
 }
 
 // Budget bounds the work of one decision, over all capabilities that the decision considers: the visited nodes of the
