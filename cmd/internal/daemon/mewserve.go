@@ -40,7 +40,7 @@ func newMew(p *Process, links []linkConfig, mesh bridge.Mesh) (bridge.Service, e
 	}
 	cfg := gateway.Config{
 		Records: p.bridgeStore.Records(), Audit: p.audit, PublicURL: socketURL(p.base), Origins: p.cfg.MEW.Origins,
-		CORSOrigins: p.cfg.MEW.Origins, Logger: p.log, Invited: p.newInvitationNotice,
+		CORSOrigins: p.cfg.MEW.Origins, Logger: p.log, InviteNotice: p.newInvitationNotice,
 	}
 	for _, s := range p.cfg.MEW.Spaces {
 		space, err := p.src.LoadMEWSpace(s)

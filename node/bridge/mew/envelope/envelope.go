@@ -25,7 +25,7 @@ const (
 
 // Envelope is a message as it was sent. Its fields have the types of MEW-1 to MEW-6.
 type Envelope struct {
-	Tree        wire.Value
+	Tree        wire.Value // the whole message
 	ID          string
 	Time        string
 	From        string
@@ -175,7 +175,7 @@ func ParseIDs(v wire.Value) ([]string, bool) {
 
 // AppendDelivery appends the envelope in the form in which it is delivered: as received, except that missing fields are
 // added, "from" is set to e.From, lists have their normal form, and a null context is left out (MEW-3 to MEW-7).
-// recipients is e.To with names replaced by runtime ids.
+// recipients is e.To with each name replaced by the id under which that participant joined.
 func (e *Envelope) AppendDelivery(dst []byte, recipients []string) []byte {
 	lead := make([]wire.Member, 0, 4)
 	add := func(key, val string) {
@@ -214,7 +214,7 @@ func (e *Envelope) AppendDelivery(dst []byte, recipients []string) []byte {
 // ParseSeconds reads a number of seconds above 0, from a number or a string, and reduces it to at most limit. It
 // reports false if v is not a number above 0.
 func ParseSeconds(v wire.Value, limit time.Duration) (time.Duration, bool) {
-	number, _ := v.Num() // also the text of a string
+	number, _ := v.Num() // for a string, Num returns its text
 	seconds, err := strconv.ParseFloat(number, 64)
 	if err != nil || !(seconds > 0) { // NaN > 0 is false
 		return 0, false

@@ -6,7 +6,7 @@ import "strings"
 // Rule demands nothing more, but a participant that is paused or shut down may not send such an envelope.
 type Rule struct {
 	GatewayOnly      bool // participants may not send it (MEW-8, MEW-54)
-	OrDropIn         bool // with GatewayOnly: in the space of `agentmesh mew gateway`, participants may send it as well
+	UnlessDropIn     bool // exception to GatewayOnly: in a space of `agentmesh mew gateway`, participants may send it
 	NeedsCorrelation bool // correlation_id is required
 	NeedsContext     bool // context is required (MEW-18)
 	WhilePaused      bool // a paused participant may send it (MEW-37)
@@ -45,7 +45,7 @@ var Rules = map[string]Rule{
 	KindRestart:          {},
 	KindShutdown:         {WhilePaused: true},
 	KindStreamRequest:    {Remembered: true},
-	KindStreamOpen:       {GatewayOnly: true, OrDropIn: true, Remembered: true},
+	KindStreamOpen:       {GatewayOnly: true, UnlessDropIn: true, Remembered: true},
 	KindStreamClose:      {WhilePaused: true, AfterShutdown: true},
 	KindStreamGrant:      {},
 	KindStreamRevoke:     {},

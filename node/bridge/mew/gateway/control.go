@@ -56,8 +56,8 @@ func (s *Space) control(p *submission, result string, apply func(*member)) {
 	}
 	ctx, cancel := context.WithTimeout(context.Background(), storeTimeout)
 	defer cancel()
-	if err := s.gate.Audit.Add(ctx, entries...); err != nil {
-		s.gate.Logger.Error("store audit entries", "space", s.cfg.ID, "err", err)
+	if err := s.gatewayCfg.Audit.Add(ctx, entries...); err != nil {
+		s.gatewayCfg.Logger.Error("store audit entries", "space", s.cfg.ID, "err", err)
 	}
 }
 

@@ -60,8 +60,8 @@ func TestControlOfMany(t *testing.T) {
 		sc.Participants = append(sc.Participants, Participant{Name: fmt.Sprintf("p%d", n)})
 	}
 	s := newQuietSpace(t, sc)
-	records := &countingRecords{Records: s.gate.Records}
-	s.gate.Audit = acl.NewAudit(records, acl.AuditConfig{})
+	records := &countingRecords{Records: s.gatewayCfg.Records}
+	s.gatewayCfg.Audit = acl.NewAudit(records, acl.AuditConfig{})
 	var to []string
 	for n := range envelope.MaxList {
 		to = append(to, fmt.Sprintf("p%d", n))
@@ -73,7 +73,7 @@ func TestControlOfMany(t *testing.T) {
 			t.Errorf("%s: %d units were stored, want 1", kind, records.units)
 		}
 	}
-	list, _, err := s.gate.Audit.List(t.Context(), acl.AuditFilter{Kind: "mew"}, 0, 5*envelope.MaxList, time.Now())
+	list, _, err := s.gatewayCfg.Audit.List(t.Context(), acl.AuditFilter{Kind: "mew"}, 0, 5*envelope.MaxList, time.Now())
 	if err != nil || len(list) != 2*envelope.MaxList {
 		t.Errorf("%d entries, %v, want one for each participant and envelope", len(list), err)
 	}

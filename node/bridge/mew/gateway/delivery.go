@@ -33,7 +33,8 @@ type receiver struct {
 	transport string          // as the envelope log names it
 }
 
-// removeGone removes the receivers whose session or output log is no longer in the space.
+// removeGone removes the receivers whose session or output log is no longer in the space, and output logs whose
+// participant has another id now.
 func (d *delivery) removeGone() {
 	receivers := make([]*receiver, 0, len(d.receivers)+1)
 	for _, old := range d.receivers { // keeps the order
@@ -73,22 +74,28 @@ func (d *delivery) sendFrame(f *websocket.Frame, to []*member) {
 	}
 }
 
-// announce sends an envelope of the gateway to everybody except one member, and returns its id.
-func (d *delivery) announce(o envelope.Outgoing, except *member) (id string) {
+// announce sends an envelope of the gateway to everybody, and returns its id.
+func (d *delivery) announce(o envelope.Outgoing) (id string) { return d.announceExcept(nil, o) }
+
+// announceExcept works like announce, but leaves out one member.
+func (d *delivery) announceExcept(except *member, o envelope.Outgoing) (id string) {
 	id = envelope.NewID()
 	d.scratch = o.Append(d.scratch[:0], id, envelope.FormatTime(time.Now()))
-	d.broadcast(id, websocket.Text(d.scratch), except)
+	d.broadcastExcept(except, id, websocket.Text(d.scratch))
 	return id
 }
 
 // announcePresence announces to everybody except one member that a participant joined, left or was invited (MEW-33).
 func (d *delivery) announcePresence(event string, participant wire.Value, except *member, more ...wire.Member) {
 	members := append([]wire.Member{wire.TextField("event", event), {Key: "participant", Value: participant}}, more...)
-	d.announce(envelope.Outgoing{From: envelope.FromSystem, Kind: envelope.KindPresence, Payload: wire.Obj(members...)}, except)
+	d.announceExcept(except, envelope.Outgoing{From: envelope.FromSystem, Kind: envelope.KindPresence, Payload: wire.Obj(members...)})
 }
 
-// broadcast sends an envelope to every receiver except those of one member, and adds it to the history (MEW-Q2).
-func (d *delivery) broadcast(id string, f *websocket.Frame, except *member) {
+// broadcast sends an envelope to every receiver, and adds it to the history (MEW-Q2).
+func (d *delivery) broadcast(id string, f *websocket.Frame) { d.broadcastExcept(nil, id, f) }
+
+// broadcastExcept works like broadcast, but leaves out the receivers of one member.
+func (d *delivery) broadcastExcept(except *member, id string, f *websocket.Frame) {
 	for _, r := range d.receivers {
 		if r.m != except {
 			d.send(r, f)
@@ -117,8 +124,8 @@ func (d *delivery) tell(m *member, o envelope.Outgoing) {
 
 // Together with the bounds on streams, these bounds keep a welcome below a mebibyte (MEW-Q4).
 const (
-	maxWelcomeCaps   = 384 << 10 // bytes of the descriptions of participants that include capabilities
-	maxWelcomePeople = 448 << 10 // bytes of the descriptions of all participants; beyond maxWelcomeCaps they omit the capabilities
+	maxWelcomeCaps   = 384 << 10 // bytes of participants; those that do not fit are listed without capabilities
+	maxWelcomePeople = 448 << 10 // bytes of participants; those that do not fit are left out
 )
 
 // maxNested bounds the levels of a participant's capability or stream description. The envelope of the gateway around

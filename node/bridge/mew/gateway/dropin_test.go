@@ -164,7 +164,7 @@ func TestSpaceFile(t *testing.T) {
 		t.Errorf("empty members: %+v", p)
 	}
 	twice := read(t, newFolder(t, "space: {id: a}\nparticipants: {x: {tokens: [same]}, y: {tokens: [same]}}", nil), nil)
-	if _, err := New(t.Context(), Config{Spaces: []SpaceConfig{twice.Space}, Records: newQuietSpace(t, newLabConfig(t)).gate.Records}); err == nil {
+	if _, err := New(t.Context(), Config{Spaces: []SpaceConfig{twice.Space}, Records: newQuietSpace(t, newLabConfig(t)).gatewayCfg.Records}); err == nil {
 		t.Error("one token admits two participants")
 	}
 }

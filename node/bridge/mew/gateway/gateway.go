@@ -31,7 +31,7 @@ type SpaceConfig struct {
 	ID, Name     string
 	Defaults     []capability.Capability // see Participant.Capabilities
 	Participants []Participant
-	// DropIn selects the rules of the reference implementation: everybody holds mcp/response, and inviters may give
+	// DropIn selects the rules of the reference implementation: everybody may send mcp/response, and inviters may give
 	// more capabilities than they hold unless InviteSubset is set (MEW-D7, MEW-27).
 	DropIn       bool
 	InviteSubset bool
@@ -58,10 +58,10 @@ type Config struct {
 	// and may be nil.
 	KeepToken func(name, token string) error
 	Reload    func(claim func(token, space, name string) error)
-	// Invited returns the change that notifies the operator of an invite with an email address (MEW-28). The gateway
-	// stores the change together with the invite. If Invited is nil, the operator is not notified.
-	Invited func(Invitation) store.Change
-	Logger  *slog.Logger
+	// InviteNotice returns the change that stores a notice to the operator about an invite with an email address
+	// (MEW-28). The gateway stores it together with the invite. If InviteNotice is nil, the operator is not notified.
+	InviteNotice func(Invitation) store.Change
+	Logger       *slog.Logger
 }
 
 // Gateway serves spaces. It is safe for concurrent use.
@@ -119,7 +119,7 @@ func (g *Gateway) newSpace(ctx context.Context, sc SpaceConfig) (*Space, error) 
 	if !envelope.IsName(sc.ID) || g.spaces[sc.ID] != nil {
 		return nil, fmt.Errorf("space %q: the id cannot be used, or another space has it", envelope.ToPrintable(sc.ID, envelope.MaxName))
 	}
-	s := &Space{cfg: sc, gate: &g.cfg, tokens: g.tokens}
+	s := &Space{cfg: sc, gatewayCfg: &g.cfg, tokens: g.tokens}
 	s.cfg.Participants = nil
 	s.members = members{space: sc.ID, dropIn: sc.DropIn, byName: make(map[string]*member), byID: make(map[string]*member)}
 	s.out = delivery{space: sc.ID, journal: g.cfg.Journal}

@@ -63,9 +63,9 @@ func (s *Space) grant(p *submission) *envelope.Refusal {
 	return nil
 }
 
-// findBases returns the key of the base of each of caps: the granter's capability that contains it. A grant rests on its
-// bases and ends with them. findBases returns a refusal if the granter does not hold all of caps (MEW-24). It prefers
-// the granter's own capabilities to those that others granted.
+// findBases finds, for each of caps, a capability of the sender that contains it, and returns its key. That capability
+// is the base on which a grant rests: the grant ends with it. findBases returns a refusal if the sender does not hold
+// all of caps (MEW-24). It prefers the sender's own capabilities to those that others granted.
 func (s *Space) findBases(p *submission, caps []capability.Capability) ([]string, *envelope.Refusal) {
 	bases, b := make([]string, len(caps)), capability.NewComparisonBudget()
 	for i := range caps {
@@ -161,8 +161,8 @@ func (s *Space) revokeMatching(e *edit, m *member, matches func(heldCapability) 
 		}
 		for i := range own {
 			h := heldCapability{cap: &own[i]}
-			if !slices.Contains(rec.Masks, own[i].Rule()) && matches(h) {
-				rec.Masks = append(rec.Masks, own[i].Rule())
+			if !slices.Contains(rec.RevokedRules, own[i].Rule()) && matches(h) {
+				rec.RevokedRules = append(rec.RevokedRules, own[i].Rule())
 				losses = append(losses, loss{m.name, h.key()})
 			}
 		}

@@ -72,7 +72,7 @@ func (h *history) since(t time.Time, m *member, limit int) (out []wire.Value, ne
 		if p.except == m || p.at.Before(m.record.Since) {
 			continue
 		}
-		// Each envelope was parsed or written within the same bounds, so this does not fail.
+		// This does not fail: the gateway adds less than MaxList values to an envelope that it has parsed.
 		if v, err := wire.ParseForeign(p.raw, envelope.MaxDepth, envelope.MaxValues+envelope.MaxList); err == nil {
 			out = append(out, v)
 		}

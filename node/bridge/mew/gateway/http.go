@@ -243,7 +243,7 @@ func parsePollQuery(q url.Values) (since time.Time, limit int, wait time.Duratio
 	if text := q.Get("wait"); text != "" {
 		n, err := strconv.Atoi(strings.TrimSuffix(text, "s"))
 		ok = ok && err == nil && n >= 0
-		wait = min(time.Duration(min(max(n, 0), 3600))*time.Second, maxWait)
+		wait = time.Duration(min(max(n, 0), int(maxWait/time.Second))) * time.Second
 	}
 	return since, limit, wait, ok
 }

@@ -34,14 +34,14 @@ func (s *Space) invite(p *submission) *envelope.Refusal {
 			return envelope.RefuseShape(err.Error())
 		}
 	}
-	if !s.cfg.DropIn || s.cfg.InviteSubset {
+	if !s.cfg.DropIn || s.cfg.InviteSubset { // the inviter must hold what it gives
 		if _, fault := s.findBases(p, caps); fault != nil {
 			s.auditRefusal(p.by, p.Kind, name, fault.Reason)
 			return fault
 		}
 	}
 	var invitation *Invitation // stays nil if the operator gets no notice
-	if email := p.Payload.GetStr("email"); email != "" && s.gate.Invited != nil {
+	if email := p.Payload.GetStr("email"); email != "" && s.gatewayCfg.InviteNotice != nil {
 		invitation = &Invitation{Space: s.cfg.ID, Participant: name, Email: envelope.ToPrintable(email, 254), URL: s.connectionURL()}
 	}
 	token, fault := s.addInvitee(p.by, name, caps, invitation)
@@ -88,13 +88,13 @@ func (s *Space) addInvitee(inviter *member, name string, caps []capability.Capab
 	rec := e.record(m)
 	rec.Invited, rec.Barred, rec.Since = true, false, time.Now().UTC()
 	rec.Own, rec.own = encodeAll(caps), caps
-	rec.Tokens, rec.Grants, rec.Masks = []string{credential.HashOf(token).String()}, nil, nil
+	rec.Tokens, rec.Grants, rec.RevokedRules = []string{credential.HashOf(token).String()}, nil, nil
 	if invitation != nil {
-		e.more = append(e.more, s.gate.Invited(*invitation))
+		e.more = append(e.more, s.gatewayCfg.InviteNotice(*invitation))
 	}
-	if s.gate.KeepToken != nil { // before the commit, so that an invite never exists without its token
-		if err := s.gate.KeepToken(name, token); err != nil {
-			s.gate.Logger.Error("write the token of an invited participant", "space", s.cfg.ID, "err", err)
+	if s.gatewayCfg.KeepToken != nil { // before the commit, so that an invite never exists without its token
+		if err := s.gatewayCfg.KeepToken(name, token); err != nil {
+			s.gatewayCfg.Logger.Error("write the token of an invited participant", "space", s.cfg.ID, "err", err)
 			fault = envelope.RefuseStore()
 		}
 	}
@@ -124,8 +124,8 @@ func (s *Space) kick(p *submission) *envelope.Refusal {
 	rec := e.record(m)
 	rec.Barred = true
 	for _, h := range s.tokens.hashesOf(s.cfg.ID, m.name) {
-		if !slices.Contains(rec.Dead, h) {
-			rec.Dead = append(rec.Dead, h)
+		if !slices.Contains(rec.RevokedTokens, h) {
+			rec.RevokedTokens = append(rec.RevokedTokens, h)
 		}
 	}
 	rec.Tokens = nil
@@ -152,7 +152,7 @@ func (s *Space) disconnect(m *member) {
 }
 
 func (s *Space) connectionURL() string {
-	return strings.TrimRight(s.gate.PublicURL, "/") + "/ws?space=" + url.QueryEscape(s.cfg.ID)
+	return strings.TrimRight(s.gatewayCfg.PublicURL, "/") + "/ws?space=" + url.QueryEscape(s.cfg.ID)
 }
 
 // newToken returns 32 random bytes in base64url (MEW-D5).

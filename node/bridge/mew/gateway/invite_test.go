@@ -125,7 +125,7 @@ func TestInviteIsRepeated(t *testing.T) {
 		t.Fatal(fault)
 	}
 	full := true
-	s.gate.KeepToken = func(string, string) error {
+	s.gatewayCfg.KeepToken = func(string, string) error {
 		if full {
 			return errors.New("the disk is full")
 		}
@@ -148,7 +148,7 @@ func TestInviteIsRepeated(t *testing.T) {
 // TestInviteByMail: an invite with an address notifies the operator in the same unit, without the token (MEW-28).
 func TestInviteByMail(t *testing.T) {
 	var got []Invitation
-	r := startWith(t, t.TempDir(), Config{Spaces: []SpaceConfig{newBossConfig(t)}, Invited: func(i Invitation) store.Change {
+	r := startWith(t, t.TempDir(), Config{Spaces: []SpaceConfig{newBossConfig(t)}, InviteNotice: func(i Invitation) store.Change {
 		got = append(got, i)
 		return store.Change{IfRev: store.Any, Record: store.Record{NS: "test", Key: i.Participant, Body: []byte("{}")}}
 	}})

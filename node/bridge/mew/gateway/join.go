@@ -48,7 +48,7 @@ func (s *Space) join(ses *session, requested string) *envelope.Refusal {
 	if s.stopping {
 		return &envelope.Refusal{Close: websocket.CodeGoingAway, From: envelope.FromSystem, Payload: wire.Obj(wire.TextField("error", "going_down"))}
 	}
-	if m.record.Barred || slices.Contains(m.record.Dead, ses.tokenHash) {
+	if m.record.Barred || slices.Contains(m.record.RevokedTokens, ses.tokenHash) {
 		return envelope.RefuseToken("Authentication failed")
 	}
 	runtime := strings.Clone(cmp.Or(requested, m.name))
@@ -69,7 +69,7 @@ func (s *Space) join(ses *session, requested string) *envelope.Refusal {
 	ses.since = time.Now()
 	s.out.addReceiver(m)
 	s.welcome(m)
-	s.gate.Logger.Info("participant joined", "space", s.cfg.ID, "participant", m.name, "id", runtime, "connection", ses.id, "replaced", old != nil)
+	s.gatewayCfg.Logger.Info("participant joined", "space", s.cfg.ID, "participant", m.name, "id", runtime, "connection", ses.id, "replaced", old != nil)
 	if old == nil && !m.virtualOn {
 		s.out.announcePresence("join", m.info(), m)
 	}
@@ -104,7 +104,7 @@ func (s *Space) endSession(ses *session) {
 	}
 	m.session = nil
 	id := m.runtime
-	s.gate.Logger.Info("participant left", "space", s.cfg.ID, "participant", m.name, "id", id, "connection", ses.id)
+	s.gatewayCfg.Logger.Info("participant left", "space", s.cfg.ID, "participant", m.name, "id", id, "connection", ses.id)
 	s.out.removeGone()
 	if !m.virtualOn {
 		s.announceLeave(m)

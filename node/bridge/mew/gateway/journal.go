@@ -65,7 +65,7 @@ func (j *Journal) run(ctx context.Context) {
 
 func (j *Journal) logsEnvelopes() bool { return j != nil && j.envelopes != nil }
 
-// event is an entry of the envelope log. It becomes one line for each participant in who, except one.
+// event is an entry of the envelope log. It becomes one line for each receiver in who, without those of except.
 type event struct {
 	at        time.Time
 	name      string // received, delivered, rejected
@@ -117,8 +117,6 @@ func (e *event) write(dst []byte, spill func([]byte) []byte) []byte {
 	return dst
 }
 
-// put queues an event. It counts the whole envelope as memory of the queue, although the queues of connections may hold
-// the same bytes.
 func (j *Journal) put(e *event) {
 	j.envelopes.put(len(e.who), len(e.envelope)+128, e.write)
 }

@@ -38,7 +38,7 @@ type lineFile struct {
 }
 
 const (
-	gatherTime  = 10 * time.Millisecond // how long lines gather before a write; scripts wait 50 ms for a line
+	gatherTime  = 10 * time.Millisecond // how long lines gather before a write
 	writeSize   = 256 << 10             // bytes in the buffer that start a write
 	keepRotated = 9                     // files
 )
@@ -51,7 +51,7 @@ func newLineFile(path string, log *slog.Logger) *lineFile {
 // written in parts.
 type lineEntry func(dst []byte, spill func([]byte) []byte) []byte
 
-// put queues an entry of n lines that takes size bytes of memory.
+// put queues an entry of n lines that takes size bytes of memory. An empty queue takes an entry of any size.
 func (f *lineFile) put(n, size int, e lineEntry) {
 	f.mu.Lock()
 	defer f.mu.Unlock()

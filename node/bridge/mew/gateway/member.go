@@ -19,8 +19,8 @@ type member struct {
 
 	held  []heldCapability
 	caps  []*capability.Capability // the capabilities of held, in the same order
-	shown wire.Value               // held as others see it, within the bounds maxShownCaps and maxNested
-	cut   bool                     // shown lacks some capabilities
+	shown wire.Value               // the capabilities that others see, bounded by maxShownCaps and maxNested
+	cut   bool                     // shown lacks some of held
 
 	session   *session  // its live connection
 	output    *lineFile // its output log; nil for none
@@ -39,7 +39,8 @@ type heldCapability struct {
 	grant *grant // nil for the member's own capability
 }
 
-// key returns the key of the capability. A grant that rests on the capability names it by this key (MEW-25).
+// key returns the key of the capability. If the member grants a part of the capability to others, those grants store
+// the key, and end when the member loses the capability (MEW-25).
 func (h heldCapability) key() string {
 	if h.grant != nil {
 		return "grant:" + h.grant.Key + ":" + h.cap.Rule()
@@ -78,7 +79,7 @@ func (m *member) recompute(dropIn bool) {
 		own = m.record.own
 	}
 	for i := range own {
-		if !slices.Contains(m.record.Masks, own[i].Rule()) {
+		if !slices.Contains(m.record.RevokedRules, own[i].Rule()) {
 			m.held = append(m.held, heldCapability{cap: &own[i]})
 		}
 	}

@@ -22,16 +22,16 @@ const nsMembers = "mew-members"
 // memberRecord is the stored part of a participant, which survives disconnects and restarts (MEW-29). A record in use
 // is never changed, only replaced.
 type memberRecord struct {
-	Space   string            `json:"space"`
-	Name    string            `json:"name"`
-	Invited bool              `json:"invited,omitempty"`
-	Since   time.Time         `json:"since,omitzero"`         // start of the history that the participant may read
-	Own     []json.RawMessage `json:"capabilities,omitempty"` // the capabilities from its last invite
-	Tokens  []string          `json:"tokens,omitempty"`       // hash of the token from its last invite
-	Grants  []*grant          `json:"grants,omitempty"`
-	Masks   []string          `json:"masks,omitempty"`  // the rule of each own capability that was revoked
-	Barred  bool              `json:"barred,omitempty"` // it was kicked and not invited again
-	Dead    []string          `json:"dead,omitempty"`   // hashes of revoked tokens
+	Space         string            `json:"space"`
+	Name          string            `json:"name"`
+	Invited       bool              `json:"invited,omitempty"`
+	Since         time.Time         `json:"since,omitzero"`         // start of the history that the participant may read
+	Own           []json.RawMessage `json:"capabilities,omitempty"` // the capabilities from its last invite
+	Tokens        []string          `json:"tokens,omitempty"`       // hash of the token from its last invite
+	Grants        []*grant          `json:"grants,omitempty"`
+	RevokedRules  []string          `json:"masks,omitempty"`  // the rule of each own capability that was revoked
+	Barred        bool              `json:"barred,omitempty"` // it was kicked and not invited again
+	RevokedTokens []string          `json:"dead,omitempty"`   // hashes of revoked tokens
 
 	own []capability.Capability // Own, compiled
 }
@@ -108,8 +108,8 @@ func readMemberRecord(body []byte) (*memberRecord, error) {
 
 func (rec *memberRecord) clone() *memberRecord {
 	c := *rec
-	c.Grants, c.Masks = slices.Clone(rec.Grants), slices.Clone(rec.Masks)
-	c.Tokens, c.Dead = slices.Clone(rec.Tokens), slices.Clone(rec.Dead)
+	c.Grants, c.RevokedRules = slices.Clone(rec.Grants), slices.Clone(rec.RevokedRules)
+	c.Tokens, c.RevokedTokens = slices.Clone(rec.Tokens), slices.Clone(rec.RevokedTokens)
 	return &c
 }
 
@@ -152,7 +152,7 @@ func (e *edit) commit(entries ...acl.AuditEntry) *envelope.Refusal {
 	for _, m := range e.order {
 		body, err := json.Marshal(e.changed[m])
 		if err != nil {
-			e.s.gate.Logger.Error("encode a participant", "space", e.s.cfg.ID, "err", err)
+			e.s.gatewayCfg.Logger.Error("encode a participant", "space", e.s.cfg.ID, "err", err)
 			return envelope.RefuseStore()
 		}
 		changes = append(changes, store.Change{IfRev: store.Any, Record: store.Record{
@@ -160,10 +160,10 @@ func (e *edit) commit(entries ...acl.AuditEntry) *envelope.Refusal {
 		}})
 	}
 	for _, entry := range entries {
-		changes = append(changes, e.s.gate.Audit.Change(entry))
+		changes = append(changes, e.s.gatewayCfg.Audit.Change(entry))
 	}
-	if err := e.s.gate.Records.Apply(ctx, changes, time.Now()); err != nil {
-		e.s.gate.Logger.Error("store participants", "space", e.s.cfg.ID, "err", err)
+	if err := e.s.gatewayCfg.Records.Apply(ctx, changes, time.Now()); err != nil {
+		e.s.gatewayCfg.Logger.Error("store participants", "space", e.s.cfg.ID, "err", err)
 		return envelope.RefuseStore()
 	}
 	for _, m := range e.order {
@@ -178,7 +178,7 @@ func hashName(s string) string { return credential.HashOf(s).Name() }
 
 // load reads the stored records of the participants.
 func (s *Space) load(ctx context.Context) error {
-	for row, err := range store.AllRecords(ctx, s.gate.Records, nsMembers, "space:"+hashName(s.cfg.ID), time.Now()) {
+	for row, err := range store.AllRecords(ctx, s.gatewayCfg.Records, nsMembers, "space:"+hashName(s.cfg.ID), time.Now()) {
 		if err != nil {
 			return fmt.Errorf("read the participants of space %s: %w", s.cfg.ID, err)
 		}
@@ -186,7 +186,7 @@ func (s *Space) load(ctx context.Context) error {
 		if err != nil {
 			return fmt.Errorf("read participant %s: %w", row.Key, err)
 		}
-		if rec.Space != s.cfg.ID {
+		if rec.Space != s.cfg.ID { // the hashes are equal
 			continue
 		}
 		m := s.members.byName[rec.Name]
@@ -214,5 +214,5 @@ func (s *Space) auditEntry(actor *member, kind, target, result string) acl.Audit
 // auditRefusal counts a refused operation in the audit log. Unlike an entry, a count is not committed together with
 // other changes.
 func (s *Space) auditRefusal(actor *member, kind, target, result string) {
-	s.gate.Audit.Count(s.auditEntry(actor, kind, target, result))
+	s.gatewayCfg.Audit.Count(s.auditEntry(actor, kind, target, result))
 }

@@ -75,7 +75,7 @@ func (g *Gateway) authenticate(token, requested string) (*Space, *member, bool) 
 
 // isRevoked reports whether a kick revoked the token of m.
 func (m *member) isRevoked(token string) bool {
-	return m.record.Barred || slices.Contains(m.record.Dead, credential.HashOf(token).String())
+	return m.record.Barred || slices.Contains(m.record.RevokedTokens, credential.HashOf(token).String())
 }
 
 // serveSocket accepts a connection (MEW-J1).

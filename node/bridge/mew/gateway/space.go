@@ -19,10 +19,10 @@ import (
 // Space is one space, with its participants, streams and history. Its lock gives all envelopes one order (MEW-Q1).
 // Nothing passes between spaces (MEW-20).
 type Space struct {
-	cfg    SpaceConfig // without the participants, because of their tokens
-	gate   *Config     // the configuration of the gateway
-	tokens *tokens
-	rates  *rate.Buckets // nil: no limit
+	cfg        SpaceConfig // without the participants, because of their tokens
+	gatewayCfg *Config
+	tokens     *tokens
+	rates      *rate.Buckets // nil: no limit
 
 	mu        sync.Mutex // guards the following fields
 	members   members
@@ -86,8 +86,8 @@ func (s *Space) handle(m *member, e envelope.Envelope, fault *envelope.Refusal, 
 	}
 	s.send(p)
 	body := wire.Obj(wire.TextField("id", p.ID), wire.TextField("status", cmp.Or(p.status, "accepted")))
-	for _, m := range p.extra {
-		body = body.With(m.Key, m.Value)
+	for _, field := range p.extra {
+		body = body.With(field.Key, field.Value)
 	}
 	body = body.With("timestamp", wire.Text(envelope.FormatTime(p.at)))
 	if p.code == 0 {
@@ -110,7 +110,7 @@ func (s *Space) judge(p *submission) *envelope.Refusal {
 		return envelope.RefuseWith(403, "identity_mismatch", "from must be "+p.by.runtime)
 	}
 	r := envelope.RuleOf(p.Kind)
-	if r.GatewayOnly && !(r.OrDropIn && s.cfg.DropIn) { // MEW-54
+	if r.GatewayOnly && !(r.UnlessDropIn && s.cfg.DropIn) { // MEW-54
 		return envelope.RefuseReservedKind(p.Kind)
 	}
 	if fault := s.checkState(p.by, r); fault != nil {
@@ -174,7 +174,7 @@ func (s *Space) checkCapabilities(p *submission) *envelope.Refusal {
 		}
 	}
 	match := capability.FirstAllowing(p.by.caps, p.Kind, to, p.Payload)
-	s.gate.Journal.logDecision(s.cfg.ID, p, match)
+	s.gatewayCfg.Journal.logDecision(s.cfg.ID, p, match)
 	if match == nil {
 		s.auditRefusal(p.by, "capability_violation", "", "refused")
 		return envelope.RefuseCapability(p.by.runtime, p.Kind, p.by.shown)
@@ -187,12 +187,12 @@ const maxRefusalLines = 20
 
 // reportRefusal reports a refusal to the sender, to nobody else in the space, and to the logs (MEW-36, MEW-H2).
 func (s *Space) reportRefusal(p *submission, r *envelope.Refusal) {
-	s.gate.Journal.logInbound(s.cfg.ID, p, nil, r.Reason)
+	s.gatewayCfg.Journal.logInbound(s.cfg.ID, p, nil, r.Reason)
 	level := slog.LevelInfo
 	if exceedsRate(&p.by.refusals, maxRefusalLines) {
 		level = slog.LevelDebug
 	}
-	s.gate.Logger.Log(context.Background(), level, "envelope refused", "space", s.cfg.ID, "participant", p.by.name, "kind", envelope.ToPrintable(p.Kind, envelope.MaxKind), "reason", r.Reason)
+	s.gatewayCfg.Logger.Log(context.Background(), level, "envelope refused", "space", s.cfg.ID, "participant", p.by.name, "kind", envelope.ToPrintable(p.Kind, envelope.MaxKind), "reason", r.Reason)
 	s.out.tell(p.by, r.Envelope(p.by.runtime, p.ID))
 }
 
@@ -200,19 +200,17 @@ func (s *Space) reportRefusal(p *submission, r *envelope.Refusal) {
 func (s *Space) send(p *submission) {
 	s.out.scratch = p.AppendDelivery(s.out.scratch[:0], p.to)
 	f := websocket.Text(s.out.scratch)
-	s.gate.Journal.logInbound(s.cfg.ID, p, f.Payload(), "")
+	s.gatewayCfg.Journal.logInbound(s.cfg.ID, p, f.Payload(), "")
 	s.board.Observe(&p.Envelope, p.at)
 	for _, o := range p.before {
-		if id := s.out.announce(o, nil); p.opened != nil {
+		if id := s.out.announce(o); p.opened != nil {
 			p.opened.openID = id
 		}
 	}
 	if !p.silent {
-		s.out.broadcast(p.ID, f, nil)
+		s.out.broadcast(p.ID, f)
 	}
-	for _, o := range p.after {
-		s.out.announce(o, nil)
-	}
+	s.announceAll(p.after)
 	if p.direct != nil {
 		s.out.tell(p.by, *p.direct)
 	}
@@ -223,7 +221,7 @@ func (s *Space) send(p *submission) {
 
 func (s *Space) announceAll(list []envelope.Outgoing) {
 	for _, o := range list {
-		s.out.announce(o, nil)
+		s.out.announce(o)
 	}
 }
 

@@ -230,7 +230,7 @@ func (s *Space) checkFrame(m *member, id string, typ websocket.Type, data []byte
 	if fault := s.checkRate(m); fault != nil {
 		return fault
 	}
-	if fault := s.checkState(m, envelope.Rule{}); fault != nil {
+	if fault := s.checkState(m, envelope.Rule{}); fault != nil { // no frames while m is paused or shut down
 		return fault
 	}
 	if st := s.streams.open[id]; st == nil || !st.canWrite(m) {
