@@ -102,8 +102,8 @@ func (b *Board) startReasoning(r Reasoning) {
 	b.reasoning = shorten(b.reasoning, maxBoard, 0, func(Reasoning) (int, bool) { return 0, true })
 }
 
-// shorten drops the oldest items of a list beyond the bounds. measure returns the bytes of an item, and whether the
-// item counts toward the bounds.
+// shorten drops the oldest items of a list beyond the bounds. measure returns the bytes of an item (0 if only the number
+// of items is bounded), and whether the item counts toward the bounds.
 func shorten[T any](list []T, maxCount, maxBytes int, measure func(T) (int, bool)) []T {
 	n, size := 0, 0
 	for i := len(list) - 1; i >= 0; i-- {
@@ -166,7 +166,7 @@ func (b *Board) SetDecided(key string, decided bool) {
 	}
 }
 
-// IsToNode reports whether one of these envelopes is a proposal about which the owner of this node is or was asked.
+// IsToNode reports whether one of the ids is that of a proposal about which the owner of this node is or was asked.
 func (b *Board) IsToNode(ids []string) bool {
 	return slices.ContainsFunc(b.proposals, func(p Proposal) bool { return p.Conv != "" && slices.Contains(ids, p.ID) })
 }
@@ -188,16 +188,16 @@ func (b *Board) Settle(key string) {
 // rejection with a reason. me is the id of the sender. The request goes to the other participants that the proposal
 // names, or to everybody if it names no others.
 func (p Proposal) Decision(me string, approve bool, reason string) (envelope.Draft, error) {
-	s := envelope.Draft{ID: envelope.NewID(), Kind: envelope.KindReject, To: []string{p.From}, Correlation: []string{p.ID}, Payload: wire.Obj(wire.TextField("reason", cmp.Or(reason, "disagree")))}
+	d := envelope.Draft{ID: envelope.NewID(), Kind: envelope.KindReject, To: []string{p.From}, Correlation: []string{p.ID}, Payload: wire.Obj(wire.TextField("reason", cmp.Or(reason, "disagree")))}
 	if !approve {
-		return s, nil
+		return d, nil
 	}
 	v, err := wire.ParseForeign(p.Payload, envelope.MaxDepth, envelope.MaxValues)
 	if err != nil {
 		return envelope.Draft{}, err
 	}
-	s.Kind, s.Payload, s.To = envelope.KindRequest, envelope.RequestFor(v), p.Others(me)
-	return s, nil
+	d.Kind, d.Payload, d.To = envelope.KindRequest, envelope.RequestFor(v), p.Others(me)
+	return d, nil
 }
 
 func (b *Board) concludeReasoning(from, id string) {

@@ -8,7 +8,7 @@ import (
 )
 
 // Line describes an envelope on one line, with the names of participants of the space, and with at most 300 characters
-// of its text. The other parts are as the participant wrote them.
+// of its text. It does not clean the parts that participants wrote, such as names and ids.
 func (s Space) Line(v wire.Value) string {
 	payload, _ := v.Get("payload")
 	text := payload.GetStr("text")

@@ -42,7 +42,7 @@ func (s Space) CountPresent() int {
 // Participant is one participant of a space.
 type Participant struct {
 	Name         string            `json:"name"`
-	ID           string            `json:"id"` // runtime id
+	ID           string            `json:"id"` // the id under which it joined; Name if it is away
 	Connected    bool              `json:"connected"`
 	Connection   string            `json:"connection_id,omitempty"`
 	Since        time.Time         `json:"since,omitzero"` // since when it is connected
