@@ -93,7 +93,7 @@ type LinkSummary struct {
 
 func linkSummaries(b *link.Bridge) []LinkSummary {
 	out := []LinkSummary{}
-	for _, l := range b.Spaces() {
+	for _, l := range b.RemoteLinks() {
 		st, v := l.Status(), l.View()
 		sum := LinkSummary{
 			Link: v.ID, Space: v.Name, To: st.To, State: st.State, Participants: len(v.Participants),

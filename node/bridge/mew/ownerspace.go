@@ -37,7 +37,7 @@ type ownerSpace struct {
 	Title  string
 	Hosted bool       // by this node
 	link   *link.Link // nil for a hosted space
-	tail   tail
+	tail   tail       // the latest envelopes, for the page
 }
 
 func newHostedSpace(s *gateway.Space) *ownerSpace {

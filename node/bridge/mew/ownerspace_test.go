@@ -15,7 +15,7 @@ import (
 func TestAudience(t *testing.T) {
 	r := start(t)
 	cat, bob := r.Join("cat-token"), r.Join("bob-token")
-	linked := newJoinedSpace(startLink(t, r).Spaces()[0])
+	linked := newJoinedSpace(startLink(t, r).RemoteLinks()[0])
 	for name, s := range map[string]*ownerSpace{"link": linked, "hosted": newHostedSpace(r.G.Space("lab"))} {
 		others := map[string]int{"link": 2, "hosted": 3}[name] // the node is in the audience of the hosted space
 		for to, absent := range map[string]int{`[]`: 0, `["cat","bob"]`: 0, `["cat","bird"]`: 1} {

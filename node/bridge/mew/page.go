@@ -27,12 +27,13 @@ var pageFiles embed.FS
 
 // spacePages serves the spaces on the owner's page (MEW-L7).
 type spacePages struct {
-	shell       *httpapi.Pages
+	shell       *httpapi.Pages // the owner's page, which shows the entries and renders the templates
 	spaces      []*ownerSpace
 	list, space *httpapi.PageTemplate
 }
 
-// topicSpaces is the topic whose changes make a browser fetch the live regions of these pages again.
+// topicSpaces is the name under which a change in a space is reported to browsers. Open pages then load the changed
+// parts again.
 const topicSpaces = "mew"
 
 // MountPages adds the entry "MEW" with the spaces of g and those behind the links of b. Either may be nil.
@@ -47,7 +48,7 @@ func MountPages(shell *httpapi.Pages, g *gateway.Gateway, b *link.Bridge) {
 		}
 	}
 	if b != nil {
-		for _, l := range b.Spaces() {
+		for _, l := range b.RemoteLinks() {
 			p.spaces = append(p.spaces, newJoinedSpace(l))
 		}
 	}
@@ -59,7 +60,7 @@ func MountPages(shell *httpapi.Pages, g *gateway.Gateway, b *link.Bridge) {
 }
 
 // tail holds the last envelopes of a space that arrived while a page was open. No other part of the node stores the
-// envelopes of a link (MEW-L5).
+// envelopes of a space behind a link (MEW-L5).
 type tail struct {
 	mu   sync.Mutex
 	last []shownEnvelope
@@ -92,7 +93,7 @@ func (t *tail) add(raw []byte) {
 	}
 	t.mu.Lock()
 	defer t.mu.Unlock()
-	if slices.ContainsFunc(t.last, func(had shownEnvelope) bool { return had.ID == p.ID && had.From == p.From && had.Kind == p.Kind }) {
+	if slices.ContainsFunc(t.last, func(old shownEnvelope) bool { return old.ID == p.ID && old.From == p.From && old.Kind == p.Kind }) {
 		return
 	}
 	if len(t.last) >= maxTail {
@@ -199,10 +200,10 @@ func (p *spacePages) showSpace(c echo.Context) error {
 
 // renderSpace shows a space and, if it is not nil, the participant that was just invited.
 func (p *spacePages) renderSpace(c echo.Context, s *ownerSpace, invited *invitee) error {
-	ctx, view := c.Request().Context(), spaceView{ownerSpace: s, Space: s.View(), Self: s.Name(), Latest: s.tail.newest(), Invited: invited}
+	ctx, data := c.Request().Context(), spaceView{ownerSpace: s, Space: s.View(), Self: s.Name(), Latest: s.tail.newest(), Invited: invited}
 	if s.link != nil {
 		st := s.link.Status()
-		view.Link = &st
+		data.Link = &st
 		shared, err := s.link.Conversations(ctx)
 		if err != nil {
 			return err
@@ -211,17 +212,17 @@ func (p *spacePages) renderSpace(c echo.Context, s *ownerSpace, invited *invitee
 		if err != nil {
 			return err
 		}
-		view.Shared, view.Unshared = p.viewConversations(ctx, shared), p.viewConversations(ctx, unshared)
+		data.Shared, data.Unshared = p.viewConversations(ctx, shared), p.viewConversations(ctx, unshared)
 	}
 	return p.shell.Render(c, p.space, httpapi.View{
-		Title: "Space " + s.Title, Topics: []string{topicSpaces, "status"}, Done: doneTexts[c.QueryParam("did")], Data: view,
+		Title: "Space " + s.Title, Topics: []string{topicSpaces, "status"}, Done: doneTexts[c.QueryParam("did")], Data: data,
 	})
 }
 
 func (p *spacePages) viewConversations(ctx context.Context, list []link.Conversation) (rows []shownConversation) {
 	for _, c := range list {
 		peer, id := string(c.Peer), string(c.Conv)
-		rows = append(rows, shownConversation{id + " " + peer, peer, id, p.shell.NameOf(ctx, peer)})
+		rows = append(rows, shownConversation{Key: id + " " + peer, Peer: peer, ID: id, Name: p.shell.NameOf(ctx, peer)})
 	}
 	return rows
 }

@@ -147,7 +147,7 @@ func TestPageInBrowser(t *testing.T) {
 		tb.Shows("purr")
 		tb.Until(`fetched() >= before + 2`)
 		tb.WaitUntilStable()
-		tb.Submit("#approve-" + mewtest.Key(t, b.Spaces()[0].View(), "p3"))
+		tb.Submit("#approve-" + mewtest.Key(t, b.RemoteLinks()[0].View(), "p3"))
 		if req := cat.FromNode("mcp/request"); mewtest.About(req) != "p3" {
 			t.Errorf("approved with %s", req.JSON())
 		}

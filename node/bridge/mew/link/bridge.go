@@ -35,8 +35,8 @@ const (
 // Intents is a pattern for all intents of this package.
 const Intents = "com.github.rjcorwin.mew.*"
 
-// mesh stands for the mesh in a transit rule, in place of the name of a link.
-const mesh = "mesh"
+// networkMesh stands for AgentMesh in a transit rule. Every other network in such a rule is the name of a link.
+const networkMesh = "mesh"
 
 // Config configures a bridge.
 type Config struct {
@@ -103,8 +103,8 @@ func (b *Bridge) Links() []bridge.LinkStatus {
 	return out
 }
 
-// Spaces returns the links to spaces that this process does not host.
-func (b *Bridge) Spaces() []*Link {
+// RemoteLinks returns the links to spaces that this process does not host.
+func (b *Bridge) RemoteLinks() []*Link {
 	return slices.DeleteFunc(slices.Clone(b.links), func(l *Link) bool { return b.cfg.Own[l.cfg.Name] })
 }
 
@@ -140,7 +140,8 @@ func (b *Bridge) Deliver(ctx context.Context, d bridge.Delivery) (bridge.Deliver
 	return l.deliver(ctx, peer, d)
 }
 
-// Principal returns the principal of everybody in the space behind a link (MEW-L2).
+// Principal returns the principal of everybody in the space behind a link: the name under which the node counts, blocks
+// and approves all of them together (MEW-L2).
 func Principal(link string) string { return Kind + ":" + link }
 
 // socketTarget returns the URL to which a link connects. It adds the path /ws and the query parameter "space" if the

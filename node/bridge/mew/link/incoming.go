@@ -157,7 +157,7 @@ func (m *membership) handleWelcome(conn *websocket.Conn, e *envelope.Envelope) (
 		m.space.unlisted = make(map[string]struct{})
 	}
 	m.conn = conn
-	select { // this fulfills an earlier call of connect, which must not undo a later kick
+	select { // drop a pending call of connect, which is fulfilled now and would undo a later kick
 	case <-m.wake:
 	default:
 	}

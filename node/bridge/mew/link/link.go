@@ -21,9 +21,9 @@ import (
 const (
 	joinAfter       = 2 * time.Second  // without a welcome, the link sends a join message (MEW-L1)
 	welcomeBy       = 15 * time.Second // without a welcome by then, the connection ends
-	steadyAfter     = time.Minute      // after a connection of this length, the back-off starts again
+	steadyAfter     = time.Minute      // after a connection of this length, the back-off starts again at its first wait
 	limitPause      = time.Minute      // wait for the next attempt after the space limited the rate of this node
-	echoPatience    = 10 * time.Second // the normal membership.echoPatience
+	echoPatience    = 10 * time.Second // how long the link waits for an echo: the gateway sends our envelopes back to us
 	linkWorkers     = 4
 	linkQueue       = 256    // envelopes that wait for one worker
 	maxCorrelated   = 16     // ids in a correlation_id that the link looks up
@@ -85,7 +85,7 @@ func (b *Bridge) newLink(cfg bridge.Link) (*Link, error) {
 		state:  bridge.LinkStatus{Name: cfg.Name, Kind: Kind, To: target.Redacted(), State: bridge.LinkConnecting, Since: time.Now().UTC()},
 		echoes: make(map[string]chan outcome),
 		onReachable: func(peer string) {
-			if peer == "" {
+			if peer == "" { // this node can send again
 				waiting.Wake(l.shareWake)
 			}
 			b.cfg.Mesh.Reachable(l.address(peer))
@@ -97,7 +97,7 @@ func (b *Bridge) newLink(cfg bridge.Link) (*Link, error) {
 // Status returns the state of the connection.
 func (l *Link) Status() bridge.LinkStatus { return l.space.status() }
 
-// View returns the space behind the link as this participant sees it.
+// View returns the space behind the link as this node sees it.
 func (l *Link) View() view.Space { return l.space.view() }
 
 // Watch starts a feed of the envelopes in the space. The caller must close it.

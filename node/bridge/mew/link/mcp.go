@@ -153,7 +153,7 @@ func (l *Link) fulfill(ctx context.Context, c bridge.Call) (bridge.Reply, error)
 	}
 	id, _ := request.Payload.Get("id")
 	l.records.apply(ctx, l.records.remember("asked", string(c.Conv), storedRequest{From: p.From, Envelope: request.ID, ID: id}, keepSent))
-	end := closePayload(l.runProposal(ctx, p.From, payload)) // the close becomes the response
+	end := closePayload(l.runProposal(ctx, p.From, payload)) // deliverClose sends its result as the mcp/response
 	return bridge.Reply{Payload: &end}, nil
 }
 
@@ -203,7 +203,7 @@ func (l *Link) handleResponse(ctx context.Context, j job) error {
 		if err != nil {
 			return err
 		}
-		in.Records, in.Draw = []store.Change{l.records.drop("sent", id)}, bridge.DrawNothing
+		in.Records, in.Draw = []store.Change{l.records.drop("sent", id)}, bridge.DrawNothing // we asked for this message
 		_, err = l.b.cfg.Mesh.Accept(ctx, in)
 		return err
 	}

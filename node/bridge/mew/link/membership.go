@@ -40,7 +40,7 @@ type membership struct {
 	wake        chan struct{} // makes the link connect now
 	feeds       view.Feeds
 
-	echoPatience time.Duration // for the echo of our own envelope
+	echoPatience time.Duration // how long say waits until the gateway sends our envelope back
 
 	mu     sync.Mutex
 	state  bridge.LinkStatus
@@ -314,7 +314,7 @@ func (m *membership) view() view.Space {
 func (m *membership) claimProposal(key string) (p view.Proposal, me string, ok bool) {
 	m.mu.Lock()
 	defer m.mu.Unlock()
-	if p, ok = m.space.board.Find(key); p.Conv == "" {
+	if p, ok = m.space.board.Find(key); p.Conv == "" { // to others: the owner was not asked in a conversation
 		m.space.board.SetDecided(key, true)
 	}
 	return p, m.space.me, ok

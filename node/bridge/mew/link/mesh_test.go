@@ -195,7 +195,7 @@ func TestLinkCancelsOneChat(t *testing.T) {
 
 // TestLinkBring: the space sees a conversation that the owner brings, and can answer in it (MEW-L6).
 func TestLinkBring(t *testing.T) {
-	policy := bridge.LinkPolicy{Access: "open", Transit: []bridge.Transit{{From: mesh, To: "home"}, {From: "home", To: mesh}}}
+	policy := bridge.LinkPolicy{Access: "open", Transit: []bridge.Transit{{From: networkMesh, To: "home"}, {From: "home", To: networkMesh}}}
 	l := newLab(t, policy)
 	say := func(from, to *meshtest.Member, conv wire.ConversationID, text string) wire.ConversationID {
 		t.Helper()
@@ -249,7 +249,7 @@ func TestLinkBring(t *testing.T) {
 // TestLinkForwardNeedsOnePeer: peers choose the ids of conversations. If the space sees two conversations with one id,
 // a chat with that id goes to the owner and not to one of the peers.
 func TestLinkForwardNeedsOnePeer(t *testing.T) {
-	l := newLab(t, bridge.LinkPolicy{Access: "open", Transit: []bridge.Transit{{From: mesh, To: "home"}, {From: "home", To: mesh}}})
+	l := newLab(t, bridge.LinkPolicy{Access: "open", Transit: []bridge.Transit{{From: networkMesh, To: "home"}, {From: "home", To: networkMesh}}})
 	conv := wire.NewConversationID()
 	for _, peer := range []wire.AgentID{l.far.ID(), "am_222222222222222222222222"} {
 		l.l.records.apply(t.Context(), l.l.records.changeOf(Conversation{Conv: conv, Peer: peer, Silent: true}))

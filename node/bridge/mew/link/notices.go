@@ -14,7 +14,8 @@ import (
 // maxNotified bounds the senders with a notice in the last minute. Beyond it, nobody else gets a notice.
 const maxNotified = 1000
 
-// newNotices returns the limit for notices to a sender: in a minute, one about limits and one about held chats (MEW-Q4).
+// newNotices returns the limit for notices to a sender: in a minute, one about limits, and one about chats that wait for
+// the owner (MEW-Q4).
 func newNotices() *rate.Buckets { return rate.NewBuckets(rate.PerMinute(1), 1, maxNotified) }
 
 // shouldTell reports whether a sender may get a notice of a kind now. If so, it counts the notice.

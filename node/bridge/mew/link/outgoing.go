@@ -123,16 +123,16 @@ func (m *membership) sayForAnswer(ctx context.Context, d envelope.Draft) (answer
 		m.mu.Unlock()
 	}()
 	select {
-	case e := <-c:
-		return e.answer, e.err
+	case o := <-c:
+		return o.answer, o.err
 	case <-ctx.Done():
 		return answer, ctx.Err()
 	case <-time.After(m.echoPatience):
 	}
 	err = conn.Confirm(ctx, m.echoPatience/2) // a gateway that has read the envelope has accepted it
 	select {
-	case e := <-c:
-		return e.answer, e.err
+	case o := <-c:
+		return o.answer, o.err
 	default:
 	}
 	if err != nil && ctx.Err() == nil {
@@ -142,10 +142,10 @@ func (m *membership) sayForAnswer(ctx context.Context, d envelope.Draft) (answer
 }
 
 // endWait ends the wait for the outcome of an envelope. The caller holds m.mu.
-func (m *membership) endWait(id string, e outcome) {
+func (m *membership) endWait(id string, o outcome) {
 	if c, ok := m.echoes[id]; ok {
 		delete(m.echoes, id)
-		c <- e
+		c <- o
 	}
 }
 

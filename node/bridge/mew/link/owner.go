@@ -50,15 +50,15 @@ func (l *Link) decideOwn(ctx context.Context, p view.Proposal, me string, approv
 		return "", view.NewFault(http.StatusServiceUnavailable, "this node is not connected to a mesh")
 	}
 	own := storedProposal{Conv: p.Conv, From: p.From, Envelope: p.ID, Reason: reason}
-	s := own.rejection("disagree")
+	d := own.rejection("disagree")
 	if approve {
 		payload, err := wire.ParseForeign(p.Payload, envelope.MaxDepth, envelope.MaxValues)
 		if err != nil {
 			return "", err
 		}
-		s = own.request(p.Others(me), me, payload)
+		d = own.request(p.Others(me), me, payload)
 	}
-	if err := l.space.check(s); err != nil {
+	if err := l.space.check(d); err != nil {
 		return "", sayFault(err)
 	}
 	if !approve {
@@ -77,7 +77,7 @@ func (l *Link) decideOwn(ctx context.Context, p view.Proposal, me string, approv
 		return "", err
 	}
 	l.space.withBoard(func(b *view.Board) { b.SetWaiting(p.Conv, false) })
-	return s.ID, nil
+	return d.ID, nil
 }
 
 // storeReason stores the reason for a rejection that the bridge sends later. An empty reason deletes the stored one.
@@ -102,18 +102,18 @@ func (l *Link) Say(ctx context.Context, data []byte) (status int, body []byte, e
 	if refusal != nil {
 		return 0, nil, view.NewRefusal(refusal.Status, refusal.Payload)
 	}
-	s := envelope.Draft{ID: cmp.Or(e.ID, envelope.NewID()), Kind: e.Kind, To: e.To, Correlation: e.Correlation, Context: e.Context, Payload: e.Payload}
-	if s.Payload.IsNull() {
-		s.Payload = wire.Obj()
+	d := envelope.Draft{ID: cmp.Or(e.ID, envelope.NewID()), Kind: e.Kind, To: e.To, Correlation: e.Correlation, Context: e.Context, Payload: e.Payload}
+	if d.Payload.IsNull() {
+		d.Payload = wire.Obj()
 	}
-	if (s.Kind == envelope.KindRequest || s.Kind == envelope.KindReject) && l.space.isToNode(s.Correlation) {
+	if (d.Kind == envelope.KindRequest || d.Kind == envelope.KindReject) && l.space.isToNode(d.Correlation) {
 		return 0, nil, view.NewFault(http.StatusConflict, "the proposal is to this node; decide it with agentmesh mew approve, agentmesh mew reject or agentmesh approvals")
 	}
-	answer, err := l.space.sayForAnswer(ctx, s)
+	answer, err := l.space.sayForAnswer(ctx, d)
 	if err != nil {
 		return 0, nil, sayFault(err)
 	}
-	return http.StatusOK, sayBody(s.ID, answer), nil
+	return http.StatusOK, sayBody(d.ID, answer), nil
 }
 
 // sayBody returns the answer to the owner for an accepted envelope: its id, and the gateway's answer to an invite.

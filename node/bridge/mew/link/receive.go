@@ -68,9 +68,9 @@ func (l *Link) newInbound(j *job, conv wire.ConversationID, intent wire.Intent, 
 	}, nil
 }
 
-// markSource writes metadata.bridge, with the id of the envelope.
+// markSource writes the origin of a payload into its metadata.bridge: the address and the id of the envelope.
 func markSource(address bridge.Address, payload wire.Value, id string) wire.Value {
-	payload = address.Mark(payload, false)
+	payload = address.Mark(payload, false) // false: the sender did not prove its identity
 	meta, _ := payload.Get("metadata")
 	from, _ := meta.Get("bridge")
 	return payload.With("metadata", meta.With("bridge", from.With("envelope_id", wire.Text(id))))
@@ -106,7 +106,7 @@ func (l *Link) handleChat(ctx context.Context, j job) error {
 }
 
 // accept hands a message to the node, in the conversation that the message belongs to, or in a new one if that
-// conversation is closed. The answer of a hook comes through the outbox, which keeps it until the space takes it.
+// conversation is closed.
 func (l *Link) accept(ctx context.Context, j job, intent wire.Intent, payload wire.Value) (bridge.Outcome, error) {
 	peer := l.address(j.e.From).Pseudonym()
 	convs := l.conversations(ctx, &j, peer)
@@ -115,7 +115,7 @@ func (l *Link) accept(ctx context.Context, j job, intent wire.Intent, payload wi
 		if err != nil {
 			return bridge.Outcome{}, err
 		}
-		in.Unattended = true
+		in.Unattended = true // an answer comes through the outbox, which keeps it until the space takes it
 		chat := storedChat{Message: in.MessageID, Conv: conv, From: j.e.From, Envelope: j.e.ID, Digest: hex.EncodeToString(in.Digest[:])}
 		in.Records = []store.Change{
 			l.records.markOpen(peer, conv), l.records.rememberInContext("chat", envelope.Digest(j.e.From, j.e.ID), chat, keepChat),
@@ -209,15 +209,15 @@ func (l *Link) cancelChat(ctx context.Context, j job) error {
 	return nil
 }
 
-// withdraw makes the node withdraw the held message with the digest cancels, or all held messages of the conversation
-// if cancels is empty (AM-36). The node commits records together with the withdrawal.
-func (l *Link) withdraw(ctx context.Context, j job, conv wire.ConversationID, intent wire.Intent, cancels, reason string, records []store.Change) error {
+// withdraw makes the node withdraw the message with this digest, which waits for the owner, or all such messages of the
+// conversation if digest is empty (AM-36). The node commits records together with the withdrawal.
+func (l *Link) withdraw(ctx context.Context, j job, conv wire.ConversationID, intent wire.Intent, digest, reason string, records []store.Change) error {
 	in, err := l.newInbound(&j, conv, intent, wire.Obj(wire.TextField("action", "withdraw"), wire.TextField("reason", reason)))
 	if err != nil {
 		return err
 	}
-	in.MessageID = wire.MessageID("msg_" + envelope.Digest(l.cfg.Name, string(conv), cancels, string(j.raw)))
-	in.Cancels, in.Records, in.Draw = cancels, records, bridge.DrawNothing
+	in.MessageID = wire.MessageID("msg_" + envelope.Digest(l.cfg.Name, string(conv), digest, string(j.raw)))
+	in.Cancels, in.Records, in.Draw = digest, records, bridge.DrawNothing // it does not count toward the link's limits
 	_, err = l.b.cfg.Mesh.Accept(ctx, in)
 	return err
 }

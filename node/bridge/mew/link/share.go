@@ -34,7 +34,7 @@ func (c Conversation) network() string {
 	if a, err := bridge.ParseAddress(c.Address); err == nil {
 		return a.Link
 	}
-	return mesh
+	return networkMesh
 }
 
 // transitMember is a member in the payload of a forwarded message. No node forwards such a message again (MEW-L6).
@@ -44,15 +44,16 @@ const (
 	maxConversations = 200 // conversations that the owner shares
 	// maxOpened bounds the conversations that all participants together opened. A bound for each participant is not
 	// enough, because a participant may have a new id at each join.
-	maxOpened = 500
-	maxShared = 50 // entries of a conversation that a space gets at once
+	maxOpened      = 500
+	maxOpenedByOne = 50 // conversations that one participant opened
+	maxShared      = 50 // entries of a conversation that a space gets at once
 )
 
 // Conversations returns the conversations that the space may see: those that the owner shares, then those that
 // participants opened.
 func (l *Link) Conversations(ctx context.Context) ([]Conversation, error) {
 	var out []Conversation
-	for _, term := range []string{"/brought", "/opened"} { // by the owner, by participants
+	for _, term := range []string{"/" + kindConversation, "/opened"} { // shared by the owner, opened by participants
 		for rec, err := range store.AllRecords(ctx, l.records.store, nsLinks, l.cfg.Name+term, time.Now()) {
 			if err != nil {
 				return nil, err
@@ -66,14 +67,17 @@ func (l *Link) Conversations(ctx context.Context) ([]Conversation, error) {
 	return out, nil
 }
 
+// kindConversation is the kind of the record of a [Conversation], whoever opened it.
+const kindConversation = "brought"
+
 // changeOf returns the change that stores a conversation. The conversations that the owner shares are counted together,
 // and those that a participant opened are counted for that participant.
 func (r *records) changeOf(c Conversation) store.Change {
-	change := r.remember("brought", openKey(c.Peer, c.Conv), c, keepConversation)
+	change := r.remember(kindConversation, openKey(c.Peer, c.Conv), c, keepConversation)
 	change.Max = maxConversations
 	if c.To != "" {
 		change.Record.Terms = []string{r.openedBy(c.To), r.link + "/opened"}
-		change.Max = maxInbox
+		change.Max = maxOpenedByOne
 	}
 	return change
 }
@@ -87,7 +91,7 @@ func (r *records) openedBy(participant string) string {
 // too many, it replaces the conversation whose entries the space got least recently.
 func (r *records) open(ctx context.Context, c Conversation) error {
 	now := time.Now()
-	own, err := r.store.List(ctx, nsLinks, r.openedBy(c.To), "", maxInbox, now)
+	own, err := r.store.List(ctx, nsLinks, r.openedBy(c.To), "", maxOpenedByOne, now)
 	if err != nil {
 		return err
 	}
@@ -97,7 +101,7 @@ func (r *records) open(ctx context.Context, c Conversation) error {
 	}
 	var full []store.Record
 	switch {
-	case len(own.Records) == maxInbox:
+	case len(own.Records) == maxOpenedByOne:
 		full = own.Records
 	case len(all.Records) == maxOpened:
 		full = all.Records
@@ -142,7 +146,7 @@ func (l *Link) Unshared(ctx context.Context) (list []Conversation, err error) {
 func (l *Link) SetSharing(ctx context.Context, key store.ConvKey, show bool) error {
 	rest := openKey(wire.AgentID(key.Peer), wire.ConversationID(key.ID))
 	if !show {
-		l.records.apply(ctx, l.records.drop("brought", rest))
+		l.records.apply(ctx, l.records.drop(kindConversation, rest))
 		return nil
 	}
 	conv, err := l.b.cfg.Steps.Conversation(ctx, key, time.Now())
@@ -209,7 +213,7 @@ func (l *Link) share(ctx context.Context, c Conversation) error {
 		return err
 	}
 	for _, e := range entries {
-		rec, err := l.records.store.Get(ctx, nsLinks, l.records.key("brought", openKey(c.Peer, c.Conv)), time.Now())
+		rec, err := l.records.store.Get(ctx, nsLinks, l.records.key(kindConversation, openKey(c.Peer, c.Conv)), time.Now())
 		if errors.Is(err, store.ErrNotFound) {
 			return nil
 		} else if err != nil {
@@ -293,7 +297,7 @@ func (l *Link) handleForward(ctx context.Context, j job, text string) (done bool
 // sendForward sends a participant's chat to the agent in a conversation that the participant sees.
 func (l *Link) sendForward(ctx context.Context, from string, payload wire.Value) error {
 	out := bridge.Outgoing{To: wire.AgentID(payload.GetStr("agent_id")), Conv: wire.ConversationID(payload.GetStr("conversation_id"))}
-	c, ok := load[Conversation](ctx, l.records, "brought", openKey(out.To, out.Conv))
+	c, ok := load[Conversation](ctx, l.records, kindConversation, openKey(out.To, out.Conv))
 	if !ok || c.To != "" && c.To != from || !l.allowsTransit(l.cfg.Name, c.network()) {
 		return errors.New("the space no longer sees this conversation")
 	}
@@ -313,7 +317,7 @@ func (b *Bridge) follow(ctx context.Context) {
 		if e.Item != nil {
 			b.followItem(ctx, *e.Item)
 		}
-		if e.Missing || e.Conv != (store.ConvKey{}) {
+		if e.Missing || e.Conv != (store.ConvKey{}) { // events were lost, or a conversation has a new entry
 			for _, l := range b.links {
 				waiting.Wake(l.shareWake)
 			}
@@ -328,7 +332,7 @@ func (b *Bridge) followItem(ctx context.Context, item bridge.ItemState) {
 		return
 	}
 	if item.Intent == IntentProposal && item.State != "running" { // running comes after the decision
-		l.space.withBoard(func(b *view.Board) { b.SetWaiting(item.Conversation, item.State == "held") })
+		l.space.withBoard(func(board *view.Board) { board.SetWaiting(item.Conversation, item.State == "held") })
 	}
 	switch {
 	case item.State == "expired" && item.Intent != wire.Deliver:

@@ -122,7 +122,7 @@ func (l *Link) sendFor(ctx context.Context, from string, arguments wire.Value) (
 	}
 	opens := out.Conv == ""
 	if !opens { // only a conversation that this participant opened
-		if c, ok := load[Conversation](ctx, l.records, "brought", openKey(out.To, out.Conv)); !ok || c.To != from {
+		if c, ok := load[Conversation](ctx, l.records, kindConversation, openKey(out.To, out.Conv)); !ok || c.To != from {
 			return wire.Value{}, &toolFault{"there is no such conversation of yours"}
 		}
 	} else {
@@ -136,23 +136,23 @@ func (l *Link) sendFor(ctx context.Context, from string, arguments wire.Value) (
 	sent, err := l.sendToMesh(ctx, from, out, text)
 	if err != nil {
 		if opens {
-			l.records.apply(ctx, l.records.drop("brought", openKey(out.To, out.Conv)))
+			l.records.apply(ctx, l.records.drop(kindConversation, openKey(out.To, out.Conv)))
 		}
 		return wire.Value{}, err
 	}
 	return wire.Obj(wire.TextField("conversation_id", string(sent.Conversation)), wire.TextField("state", string(sent.State))), nil
 }
 
-// sendToMesh sends a participant's message into the mesh, marked as such.
+// sendToMesh sends a participant's message to an agent, with the participant's address in its metadata.
 func (l *Link) sendToMesh(ctx context.Context, from string, out bridge.Outgoing, text string) (owner.Sent, error) {
 	out.Intent = wire.Deliver
 	payload := wire.Obj(wire.TextField("action", "deliver"), wire.Field("message", wire.Obj(wire.TextField("body", text))))
-	out.Payload = l.address(from).Mark(payload, false)
+	out.Payload = l.address(from).Mark(payload, false) // false: the participant did not prove its identity
 	return l.b.cfg.Mesh.Send(ctx, out)
 }
 
 const (
-	maxInbox      = 50  // conversations that one participant has open, and messages of each that it can read
+	maxInbox      = 50  // messages of a conversation that a participant can read
 	maxTranscript = 200 // last entries of a conversation, among which its newest messages are searched
 )
 
@@ -164,7 +164,7 @@ func (l *Link) inboxFor(ctx context.Context, from string, arguments wire.Value) 
 		return wire.Value{}, err
 	}
 	for _, c := range all {
-		if c.To != from || wanted != "" && string(c.Conv) != wanted || len(list) >= maxInbox {
+		if c.To != from || wanted != "" && string(c.Conv) != wanted || len(list) >= maxOpenedByOne {
 			continue
 		}
 		conv := wire.Obj(wire.TextField("conversation_id", string(c.Conv)), wire.TextField("agent_id", string(c.Peer)))

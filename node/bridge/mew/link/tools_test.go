@@ -49,7 +49,7 @@ func TestLinkTools(t *testing.T) {
 		t.Errorf("a request without a JSON-RPC id is answered with %s", v.JSON())
 	}
 
-	l := newLab(t, bridge.LinkPolicy{Access: "open", Tools: bridge.Tools(), Transit: []bridge.Transit{{From: mesh, To: "home"}, {From: "home", To: mesh}}})
+	l := newLab(t, bridge.LinkPolicy{Access: "open", Tools: bridge.Tools(), Transit: []bridge.Transit{{From: networkMesh, To: "home"}, {From: "home", To: networkMesh}}})
 	cat = l.peers["cat"]
 	cat.Send(`{"id":"n2","kind":"mcp/request","to":["node"],"payload":{"method":"tools/call","params":{"name":"discover","arguments":{"query":"far"}}}}`)
 	if v := cat.FromNode("mcp/response"); mewtest.About(v) != "n2" || !strings.Contains(string(mewtest.Payload(v, "result").JSON()), string(l.far.ID())) {
@@ -118,7 +118,7 @@ func TestOpenedConversationsAreBounded(t *testing.T) {
 	send := `{"to":"` + string(l.far.ID()) + `","text":"x"}`
 	theirs := l.use("dog", bridge.ToolSend, send).GetStr("conversation_id")
 	first := l.use("cat", bridge.ToolSend, send).GetStr("conversation_id")
-	for range maxInbox {
+	for range maxOpenedByOne {
 		l.use("cat", bridge.ToolSend, send)
 	}
 	all, err := l.l.Conversations(t.Context())
@@ -130,7 +130,7 @@ func TestOpenedConversationsAreBounded(t *testing.T) {
 		count[b.To]++
 		count[string(b.Conv)]++
 	}
-	if count[""] != maxConversations || count["cat"] != maxInbox || count[theirs] != 1 || count[first] != 0 {
+	if count[""] != maxConversations || count["cat"] != maxOpenedByOne || count[theirs] != 1 || count[first] != 0 {
 		t.Errorf("%d shared, %d of cat, %d of dog, %d the first of cat", count[""], count["cat"], count[theirs], count[first])
 	}
 	if v := l.use("owl", bridge.ToolSend, `{"to":"`+string(l.home.ID())+`","text":"x"}`); !v.IsNull() {
