@@ -430,3 +430,47 @@ func TestAnswersOfEncryptedLink(t *testing.T) {
 		}
 	}
 }
+
+// TestAnswersToAPeerWithoutAKey: behind a link that encrypts always, a peer without an encryption key gets only errors
+// and the answers of a handshake. When it has shown its key, a repeat of its request gets the answer, encrypted.
+func TestAnswersToAPeerWithoutAKey(t *testing.T) {
+	r, _ := newTestRig(t, func(c *Config) {
+		c.Links[0].Policy.Encrypt = encryptAlways
+		c.Directories = []Directory{cards{listedCard}}
+		c.Tools = []ToolInfo{{Name: "search"}}
+	})
+	keyless := func(op message.Op, p string) message.Draft {
+		d := r.draft(cat, op, p)
+		d.From.EncKey = ""
+		return d
+	}
+	for _, op := range []struct {
+		op message.Op
+		p  string
+	}{{message.OpHello, `{"protocol_versions":["0.1"]}`}, {message.OpPing, `{"nonce":1}`}} {
+		if code := r.code(cat, keyless(op.op, op.p)); code != "" {
+			t.Errorf("%s: %s", op.op, code)
+		}
+	}
+	list := keyless(message.OpTool, `{"action":"list"}`)
+	consent := keyless(message.OpConsent, `{"action":"request","data_types":["email"],"purpose":"sync","duration":"24h"}`)
+	for _, d := range []message.Draft{list, consent, keyless(message.OpDiscover, `{"capability":"talk"}`)} {
+		if code := r.code(cat, d); code != message.CodeClassification {
+			t.Errorf("%s: %q", d.Op, code)
+		}
+	}
+	if err := r.approve(r.questions()[0]); err != nil {
+		t.Fatal(err)
+	}
+	r.answerConsent()
+	if code := r.code(cat, consent); code != message.CodeClassification {
+		t.Errorf("the consent token: %q", code)
+	}
+	r.say(cat, r.draft(cat, message.OpPing, `{"nonce":1}`)) // shows the key
+	for _, d := range []message.Draft{list, consent} {
+		reply := r.b.Receive(t.Context(), r.sign(cat, d), nil, nil)
+		if p, e := message.ReadPacket(reply.Body, boxOf(cat)); e != nil || !p.Boxed || p.Tree.GetStr("op") == string(message.OpError) {
+			t.Errorf("%s again: %s, %v", d.Op, reply.Body, e)
+		}
+	}
+}

@@ -31,6 +31,9 @@ func (b *Bridge) reply(c *request, a answer) Response {
 		r.Sender, r.Known, r.Fresh = c.m.From, c.isKnown(), c.fresh
 	}
 	if len(a.stored.Reply) > 0 {
+		if c.lacksKey(b.links) {
+			return b.refuse(c, errKeyless())
+		}
 		r.Status, r.Body = a.stored.Status, b.pack(c, a.stored.Reply)
 		return r
 	}
@@ -76,8 +79,26 @@ func (b *Bridge) reply(c *request, a answer) Response {
 	if c.signed && a.op != message.OpError && c.m.ID != "" && c.m.Class != message.Secret && class != message.PII {
 		b.replays.keep(c, replayRecord{Digest: hex.EncodeToString(c.digest[:]), Reply: raw, Status: r.Status})
 	}
+	if a.op != message.OpError && c.lacksKey(b.links) {
+		return b.refuse(c, errKeyless())
+	}
 	r.Body = b.pack(c, raw)
 	return r
+}
+
+// lacksKey reports whether the answer must be encrypted, because the sender's link encrypts always, but cannot be,
+// because we know no key. The answers of a handshake may leave in the open: with them, we learn the key.
+func (c *request) lacksKey(l *links) bool {
+	switch c.m.Op {
+	case message.OpHello, message.OpVerify, message.OpVerifyResponse, message.OpRespond, message.OpPing:
+		return false
+	}
+	return c.peer.EncKey == "" && !c.packet.Boxed && l.encryptsAlways(c.address.Link)
+}
+
+// errKeyless is the error for a peer behind a link that encrypts always, if the peer has shown no key.
+func errKeyless() *message.Error {
+	return message.FailAt(message.CodeClassification, "cls", "the link encrypts always, and the peer has shown no encryption key")
 }
 
 // signTree returns a draft as a message of ours. The message does not repeat the recipient's keys.
@@ -142,7 +163,7 @@ func (b *Bridge) screen(ctx context.Context, to message.Agent, p wire.Value, nam
 	found := personal.Types(p)
 	peer, _, err := b.pins.get(ctx, to.Name(), now)
 	if err == nil && peer.EncKey == "" && b.links.encryptsAlways(b.pins.address(to).Link) {
-		return screening{}, message.FailAt(message.CodeClassification, "cls", "the link encrypts always, and the peer has shown no encryption key")
+		return screening{}, errKeyless()
 	}
 	if len(found) == 0 {
 		if err == nil && !peer.accepts(message.Internal) {
