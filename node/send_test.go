@@ -12,6 +12,7 @@ import (
 	"github.com/agentmesh/agentmesh/acl"
 	"github.com/agentmesh/agentmesh/conversations"
 	"github.com/agentmesh/agentmesh/node"
+	"github.com/agentmesh/agentmesh/node/client"
 	"github.com/agentmesh/agentmesh/node/meshtest"
 	"github.com/agentmesh/agentmesh/node/wire"
 )
@@ -58,6 +59,7 @@ func TestDeliveryOutcomes(t *testing.T) {
 		}, want: node.SendDelivered, hint: "owner decides"},
 		{name: "unsigned", answer: statusWithBody(200, `{"action":"confirmed"}`), want: node.SendUnverified},
 		{name: "text", answer: statusWithBody(200, `OK`), want: node.SendUnverified},
+		{name: "too large", answer: statusWithBody(200, `"`+strings.Repeat("x", client.MaxAnswer)+`"`), want: node.SendUnverified},
 		{name: "another signer", answer: func(w http.ResponseWriter, m wire.Message) {
 			w.Write(mallory.Sign(ann.reply(m, `{"action":"confirmed"}`)))
 		}, want: node.SendUnverified},

@@ -120,7 +120,8 @@ func (e *SendError) Hint() string {
 }
 
 // Send makes one attempt to deliver a message to the peer's endpoint and waits for the answer. Every error is a
-// *[SendError]; a status other than 2xx and an answer of more than [MaxAnswer] bytes are errors too.
+// *[SendError]; a status other than 2xx and an answer of more than [MaxAnswer] bytes are errors too. If the
+// status of the large answer is 2xx, its error wraps [ErrReplyUnverified].
 func (h *HTTP) Send(ctx context.Context, peer Peer, message []byte) (Answer, error) {
 	var connected atomic.Bool
 	traced := httptrace.WithClientTrace(ctx, &httptrace.ClientTrace{GotConn: func(httptrace.GotConnInfo) { connected.Store(true) }})
@@ -143,8 +144,8 @@ func (h *HTTP) Send(ctx context.Context, peer Peer, message []byte) (Answer, err
 	a.Body, err = ReadAll(resp, MaxAnswer)
 	if a.Status >= 200 && a.Status < 300 {
 		switch {
-		case errors.Is(err, ErrAnswerTooLarge): // a retry would get the same answer
-			return Answer{}, &SendError{Processed: true, Status: a.Status, ClockAhead: a.ClockAhead, Cause: err}
+		case errors.Is(err, ErrAnswerTooLarge): // the peer accepted the message, but this is not a reply (AM-18)
+			return Answer{}, &SendError{Processed: true, Status: a.Status, ClockAhead: a.ClockAhead, Cause: fmt.Errorf("%w: %w", ErrReplyUnverified, err)}
 		case err != nil:
 			return Answer{}, &SendError{Retry: true, Processed: true, Status: a.Status, ClockAhead: a.ClockAhead, Cause: err}
 		}
