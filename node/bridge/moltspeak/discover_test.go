@@ -2,7 +2,9 @@ package moltspeak
 
 import (
 	"context"
+	"net/http"
 	"strings"
+	"sync"
 	"testing"
 
 	"github.com/agentmesh/agentmesh/node/bridge/moltspeak/message"
@@ -115,6 +117,44 @@ func TestStrangersPayForSearches(t *testing.T) {
 		}
 		if slack := 25; times > most+slack || times < most-slack || times != 5*answered { // some quota comes back while the test runs
 			t.Errorf("%s caused %d searches with %d answers, want about %d searches", peer, times, answered, most)
+		}
+	}
+}
+
+// meeting is a directory whose searches wait until two of them run.
+type meeting struct {
+	cards
+	both *sync.WaitGroup
+}
+
+func (m meeting) Search(context.Context, client.Query) (wire.Listing, error) {
+	m.both.Done()
+	m.both.Wait()
+	return wire.Listing{}, nil
+}
+
+// TestCopiesAtTheSameMoment: of two copies of a message that arrive at the same moment both get an answer, but only one
+// counts as fresh. Two messages with the same id and other content do not both get one (MS-30).
+func TestCopiesAtTheSameMoment(t *testing.T) {
+	for name, other := range map[string]string{"copies": `{"capability":"a"}`, "other content": `{"capability":"b"}`} {
+		var both sync.WaitGroup
+		both.Add(2)
+		r, _ := newTestRig(t, func(c *Config) { c.Directories = []Directory{meeting{both: &both}} })
+		r.say(cat, r.draft(cat, message.OpPing, `{"nonce":1}`)) // pins the key
+		d := r.draft(cat, message.OpDiscover, `{"capability":"a"}`)
+		first := r.sign(cat, d)
+		d.P = mustTree(t, other)
+		second := r.sign(cat, d)
+		replies := make(chan Response)
+		for _, raw := range [][]byte{first, second} {
+			go func() { replies <- r.b.Receive(t.Context(), raw, nil, nil) }()
+		}
+		a, b := <-replies, <-replies
+		if name == "copies" && (a.Status != http.StatusOK || b.Status != http.StatusOK || a.Fresh == b.Fresh) {
+			t.Errorf("copies: %d %s fresh %v, %d %s fresh %v", a.Status, a.Body, a.Fresh, b.Status, b.Body, b.Fresh)
+		}
+		if name != "copies" && a.Status+b.Status != http.StatusOK+http.StatusConflict {
+			t.Errorf("other content: %d and %d", a.Status, b.Status)
 		}
 	}
 }

@@ -63,7 +63,7 @@ func (b *Bridge) handleTask(c *request, t message.Task) (answer, *message.Error)
 	switch t.Action {
 	case "status":
 		data := wire.Obj(wire.TextField("task_id", t.ID), wire.TextField("status", old.TaskState))
-		return success(data), b.replays.store(c)
+		return success(data), b.replays.storeUnlessRepeat(c)
 	case "cancel":
 		state.TaskState, state.Done = "cancelled", true
 		return b.passOn(c, wire.Intent(old.Intent), closePayload("failed"), conv, state)
@@ -132,7 +132,7 @@ func (b *Bridge) handleTool(c *request, t message.Tool) (answer, *message.Error)
 	if t.Action == "describe" {
 		data = list[0]
 	}
-	return success(data), b.replays.store(c)
+	return success(data), b.replays.storeUnlessRepeat(c)
 }
 
 // conversationOf returns the conversation id of the message that the request names in re, or else a new id.

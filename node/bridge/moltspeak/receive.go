@@ -343,7 +343,7 @@ func (b *Bridge) dispatch(c *request) (answer, *message.Error) {
 	if e != nil {
 		return a, e
 	}
-	return a, b.replays.store(c)
+	return a, b.replays.storeUnlessRepeat(c)
 }
 
 // refuse returns the response with a signed error. If an unverified message fails a check of its sender, key,

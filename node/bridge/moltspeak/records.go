@@ -5,6 +5,7 @@ import (
 	"encoding/hex"
 	"errors"
 	"log/slog"
+	"net/http"
 	"slices"
 	"time"
 
@@ -175,6 +176,17 @@ func (s replays) store(c *request) *message.Error {
 		return message.Fail(message.CodeInternal).Because(err)
 	}
 	return nil
+}
+
+// storeUnlessRepeat is store, except that it accepts a copy of a message that was accepted since find. The copy is not
+// fresh.
+func (s replays) storeUnlessRepeat(c *request) *message.Error {
+	e := s.store(c)
+	if e != nil && e.Status == http.StatusConflict {
+		c.fresh = false
+		_, _, e = s.find(c)
+	}
+	return e
 }
 
 // keep stores the signed answer in the replay record of the request. If that fails, a repeat of the request gets

@@ -190,7 +190,7 @@ func (b *Bridge) handleStream(c *request, p message.Stream) (a answer, e *messag
 		e = c.m.PII.CheckCoverage(personal.Types(c.m.Content()), c.now)
 	}
 	if e == nil && complete == nil {
-		return answer{}, b.replays.store(c)
+		return answer{}, b.replays.storeUnlessRepeat(c)
 	}
 	if e == nil {
 		c.m.PII, payload = complete.pii, complete.payload(p.ID)
