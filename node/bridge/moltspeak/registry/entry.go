@@ -109,9 +109,12 @@ func (s *Server) readSubmission(c echo.Context) (in submission, refusal string) 
 		return in, "Invalid JSON body"
 	}
 	in = submission{name: v.GetStr("agent_name"), org: v.GetStr("org"), key: v.GetStr("public_key"), endpoint: v.GetStr("endpoint"), description: v.GetStr("description"), capabilities: capabilitiesIn(v), given: map[string]bool{}}
-	for _, key := range []string{"endpoint", "description", "capabilities"} {
+	for key, kind := range map[string]wire.Kind{"endpoint": wire.String, "description": wire.String, "capabilities": wire.Array} {
 		m, ok := v.Get(key)
 		in.given[key] = ok && !m.IsNull()
+		if in.given[key] && m.Kind() != kind {
+			return in, key + " has a wrong type"
+		}
 	}
 	u, err := url.Parse(in.endpoint)
 	switch {
