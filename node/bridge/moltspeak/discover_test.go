@@ -92,6 +92,15 @@ func TestDiscoverAllAndAny(t *testing.T) {
 	}
 }
 
+// TestDiscoverRefusesManyAlternatives: a discover with more alternatives than the node searches for is refused.
+func TestDiscoverRefusesManyAlternatives(t *testing.T) {
+	r, _ := newTestRig(t, func(c *Config) { c.Directories = []Directory{cards{listedCard}} })
+	m, _ := r.say(cat, r.draft(cat, message.OpDiscover, `{"capabilities":{"any":["a","b","c","d","e","f"]}}`))
+	if m.P.GetStr("code") != string(message.CodeInvalidParam) || m.P.GetStr("field") != "p.capabilities.any" {
+		t.Errorf("answered %s", m.P.JSON())
+	}
+}
+
 // searched counts the searches in a directory without cards.
 type searched struct {
 	cards

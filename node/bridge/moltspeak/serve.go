@@ -183,7 +183,7 @@ func discover(c *request, d message.Discover, directories []Directory, quotas qu
 	if len(d.Any) > 0 {
 		searches = nil
 	}
-	for _, capability := range d.Any[:min(len(d.Any), 5)] {
+	for _, capability := range d.Any {
 		searches = append(searches, append(slices.Clip(d.All), capability))
 	}
 	if !c.isKnown() {

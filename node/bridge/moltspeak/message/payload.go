@@ -2,6 +2,7 @@ package message
 
 import (
 	"encoding/hex"
+	"fmt"
 	"time"
 
 	"github.com/agentmesh/agentmesh/node/wire"
@@ -304,6 +305,9 @@ func parsePing(r *reader) Payload {
 	return Ping{nonce}
 }
 
+// maxAny bounds the alternatives of a discover: each is a search in every directory.
+const maxAny = 5
+
 func parseDiscover(r *reader) Payload {
 	d := Discover{Limit: 20}
 	if one := r.optText("capability"); one != "" {
@@ -312,6 +316,7 @@ func parseDiscover(r *reader) Payload {
 	if c, ok := r.opt("capabilities", wire.Object); ok {
 		sub := r.at("capabilities", c)
 		d.All, d.Any = append(d.All, sub.optTexts("all")...), sub.optTexts("any")
+		sub.check(len(d.Any) <= maxAny, "any", fmt.Sprintf("must have at most %d capabilities", maxAny))
 	}
 	if len(d.All)+len(d.Any) == 0 {
 		r.fail(CodeMissingField, "capability", "is required")
