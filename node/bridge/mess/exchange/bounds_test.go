@@ -1,6 +1,7 @@
 package exchange
 
 import (
+	"errors"
 	"net/http"
 	"strings"
 	"testing"
@@ -9,6 +10,7 @@ import (
 	"github.com/agentmesh/agentmesh/node/bridge/mess/registry"
 	"github.com/agentmesh/agentmesh/node/bridge/mess/thread"
 	"github.com/agentmesh/agentmesh/node/wire"
+	"github.com/agentmesh/agentmesh/store"
 )
 
 // TestMemoryOfThreadsAndExecutors: the memory for each thread and each executor is small, whatever they contain.
@@ -83,5 +85,36 @@ func TestAlarmsGoWithTheirThreads(t *testing.T) {
 	}
 	if rung, _ := x.due(time.Now().Add(2 * time.Hour)); len(rung) != 1 || rung[0].ref != stays.Ref {
 		t.Errorf("rung: %v", rung)
+	}
+}
+
+// TestNewestAfterAPurge: after the newest thread of a requester was purged, `last` is the thread that was made last,
+// even if an older one changed later.
+func TestNewestAfterAPurge(t *testing.T) {
+	l := newLab(t)
+	l.executor("bob")
+	var refs []string
+	for _, intent := range []string{"first", "second", "third"} {
+		refs = append(refs, l.request("ann", "{intent: "+intent+"}"))
+		time.Sleep(2 * time.Millisecond)
+	}
+	l.status("bob", refs[0], "claimed")
+	if err := l.remove(t.Context(), refs[2], time.Now()); err != nil {
+		t.Fatal(err)
+	}
+	if last, ok := l.index.newestOf("ann"); !ok || last != refs[1] {
+		t.Errorf("last is %s, want %s of %v", last, refs[1], refs)
+	}
+}
+
+// TestNoticeOfAnotherProcess: if another process has stored a notice under the same key, the unit conflicts and runs
+// again, so that both notices are delivered.
+func TestNoticeOfAnotherProcess(t *testing.T) {
+	l, now := newLab(t), time.Now()
+	for i, n := range []Notice{{To: "a", Ref: "r"}, {To: "b", Ref: "r"}} {
+		err := l.records.Apply(t.Context(), []store.Change{n.change(now, 1)}, now)
+		if errors.Is(err, store.ErrConflict) != (i == 1) {
+			t.Errorf("notice %d: %v", i, err)
+		}
 	}
 }

@@ -294,7 +294,9 @@ func (x *index) remove(ref string) {
 	if x.newest[e.requester.Value()] == e {
 		delete(x.newest, e.requester.Value())
 		if l := x.lists["from:"+e.requester.Value()]; len(l) > 0 {
-			x.newest[e.requester.Value()] = l[len(l)-1]
+			x.newest[e.requester.Value()] = slices.MaxFunc(l, func(a, b *entry) int {
+				return cmp.Or(cmp.Compare(a.created, b.created), cmp.Compare(a.ref, b.ref))
+			})
 		}
 	}
 }

@@ -109,10 +109,11 @@ func (n *notices) addChange(th *thread.Thread, was snapshot) {
 	}
 }
 
-// change returns the change that stores the notice. count makes the keys of notices in the same millisecond unique.
+// change returns the change that stores the notice. count makes the keys of this process in the same millisecond unique.
+// If another process has stored a notice with the same key, the change fails, and the unit runs again with other counts.
 func (n Notice) change(now time.Time, count uint64) store.Change {
 	key := fmt.Sprintf("%019d-%s-%012d", now.UnixNano(), n.Ref, count)
-	return store.Change{Record: store.Record{NS: NSNotices, Key: key, Body: thread.Encode(n)}, IfRev: store.Any}
+	return store.Change{Record: store.Record{NS: NSNotices, Key: key, Body: thread.Encode(n)}, IfRev: store.Absent}
 }
 
 // Notices returns the undelivered notices, the oldest first. It ends after an error.
