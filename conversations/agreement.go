@@ -213,7 +213,7 @@ func (c Conversation) propose(e Event, from Side, terms Terms) Conversation {
 	case previous != nil && previous.By == Ours && !previous.Accepted:
 		c.Replaced = previous
 	}
-	if c.Overtaken != nil && c.Overtaken.Message == e.Answers { // this proposal answers our accept
+	if c.Overtaken != nil && c.Overtaken.Message == e.Answers { // this answer to our accept is a proposal and confirms nothing
 		c.Overtaken = nil
 	}
 	if a := c.Accept; a != nil && a.By == Ours && from == Ours {
@@ -243,7 +243,8 @@ func (c Conversation) IsPlainAccept(id wire.MessageID) bool {
 func (c Conversation) accept(e Event, from Side) (Conversation, error) {
 	p := c.Proposal
 	if p == nil || p.Intent != e.Intent {
-		if from == Ours && len(c.Unreleased) > 0 { // it may mean a proposal that our owner has not released
+		// Our accept may mean a proposal that our owner has not released, or one that was taken back.
+		if from == Ours && (len(c.Unreleased) > 0 || p == nil && !c.TermsAt.IsZero()) {
 			return c, errStaleAccept
 		}
 		return c, nil
