@@ -109,6 +109,9 @@ func TestAuditChain(t *testing.T) {
 			break
 		}
 	}
+	if _, err := acl.VerifyAudit(strings.NewReader("{}\n")); !errors.Is(err, acl.ErrAuditChain) || !strings.Contains(err.Error(), "line 1: the entry has no number") {
+		t.Errorf("an entry without a number: %v", err)
+	}
 	short, err := acl.VerifyAudit(bytes.NewReader(join(lines[5:20])))
 	if err != nil || short.First != 6 || short.Last != 20 {
 		t.Errorf("a stretch: %+v, %v", short, err)

@@ -115,7 +115,9 @@ func VerifyAudit(r io.Reader) (AuditSpan, error) {
 			return span, fmt.Errorf("%w: line %d: %w", ErrAuditChain, line, err)
 		}
 		switch sum := fmt.Sprintf("%x", signing.Digest(tree.Without("hash"))); {
-		case e.N == 0 || span.Last > 0 && e.N != span.Last+1:
+		case e.N == 0:
+			return span, fmt.Errorf("%w: line %d: the entry has no number", ErrAuditChain, line)
+		case span.Last > 0 && e.N != span.Last+1:
 			return span, fmt.Errorf("%w: line %d: entry %d follows entry %d", ErrAuditChain, line, e.N, span.Last)
 		case span.Last > 0 && e.Prev != span.Hash:
 			return span, fmt.Errorf("%w: line %d: entry %d does not continue the previous entry", ErrAuditChain, line, e.N)
