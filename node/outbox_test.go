@@ -5,6 +5,7 @@ import (
 	"errors"
 	"path/filepath"
 	"slices"
+	"strings"
 	"sync"
 	"testing"
 	"testing/synctest"
@@ -406,7 +407,6 @@ func TestSendRefuses(t *testing.T) {
 		want   error
 	}{
 		{"not on the outbound allowlist", func(o *node.Outgoing) { *o = to("bob", "conv_1", "x") }, node.ErrOutbound},
-		{"to ourselves", func(o *node.Outgoing) { o.To = l.ID() }, wire.ErrRecipient},
 		{"no agent id", func(o *node.Outgoing) { o.To = "bob" }, wire.ErrSchema},
 		{"another's address", func(o *node.Outgoing) { o.To = to("bob", "", "").To }, wire.ErrSchema},
 		{"unknown kind of intent", func(o *node.Outgoing) { o.Intent = "hello" }, wire.ErrIntent},
@@ -425,6 +425,11 @@ func TestSendRefuses(t *testing.T) {
 				t.Errorf("Send = %+v, %v, want %v", sent, err, c.want)
 			}
 		})
+	}
+	toOurselves := to("ann", "conv_1", "hello")
+	toOurselves.To = l.ID()
+	if _, err := l.Send(t.Context(), toOurselves, 0); err == nil || !strings.Contains(err.Error(), "this agent itself; choose another agent") {
+		t.Errorf("to ourselves: %v", err)
 	}
 	entries, _, err := l.Outbox(t.Context(), "", "", 10)
 	if err != nil || len(entries) != 0 {

@@ -126,7 +126,7 @@ func (n *Node) checkSendable(ctx context.Context, out *Outgoing) error {
 	case !out.To.Valid() || !out.Conv.Valid():
 		return wire.ErrSchema.At("to and conversation must be ids")
 	case out.To == n.ID():
-		return wire.ErrRecipient.At("it is this agent itself")
+		return owner.Fault(http.StatusBadRequest, "the recipient is this agent itself", "choose another agent: agentmesh discover lists some")
 	case !out.Intent.IsStandard() && !out.Intent.IsCustom():
 		return wire.ErrIntent
 	}

@@ -183,7 +183,7 @@ func (c *Cards) reportKeyChange(ctx context.Context, pin storedPin, offered offe
 }
 
 // ErrNoKeyChange means that the key does not wait for the owner's decision.
-var ErrNoKeyChange = errors.New("no such key change is pending")
+var ErrNoKeyChange = errors.New("no changed key is waiting to be accepted")
 
 // RepinChanges returns the changes that accept a key of id: the pending key or, for an agent without a pin, the key of
 // its card. The caller applies them, with its own changes, and then calls [Cards.Drop]. If the key is pinned already

@@ -37,7 +37,7 @@ func Explain(err error) error {
 	case errors.Is(err, store.ErrNotFound):
 		return Fault(http.StatusNotFound, "there is no such entry", "list the entries first; an id may be shortened to a unique prefix")
 	case errors.Is(err, client.ErrNoKeyChange):
-		return Fault(http.StatusConflict, "no changed key is waiting to be accepted", "see: agentmesh approvals list")
+		return Fault(http.StatusConflict, client.ErrNoKeyChange.Error(), "see: agentmesh approvals list")
 	case errors.Is(err, acl.ErrAskGone), errors.Is(err, acl.ErrHashMismatch), errors.Is(err, acl.ErrNotShown), errors.Is(err, acl.ErrChoice):
 		return Fault(http.StatusConflict, err.Error(), "")
 	case errors.Is(err, store.ErrConflict):
