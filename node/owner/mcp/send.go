@@ -119,7 +119,8 @@ type scheduleResult struct {
 }
 
 func (t *tools) schedule(ctx context.Context, _ *sdk.CallToolRequest, in scheduleArgs) (*sdk.CallToolResult, any, error) {
-	if _, err := t.takeSend(0); err != nil {
+	wait, err := t.takeSend(10) // the calendar of the other side often answers within seconds
+	if err != nil {
 		return nil, nil, err
 	}
 	query := url.Values{"duration": {in.Duration}}
@@ -137,7 +138,7 @@ func (t *tools) schedule(ctx context.Context, _ *sdk.CallToolRequest, in schedul
 	}
 	event := wire.Obj(wire.TextField("title", in.Title), wire.Field("proposed_times", wire.Texts(free.Free)), wire.TextField("duration", in.Duration))
 	_, out, err := t.runSend(ctx, owner.SendMessage.With(owner.NewMessage{
-		To: in.Agent, Intent: wire.Schedule, Payload: wire.Obj(wire.TextField("action", "propose"), wire.Field("event", event)), WaitSeconds: 10,
+		To: in.Agent, Intent: wire.Schedule, Payload: wire.Obj(wire.TextField("action", "propose"), wire.Field("event", event)), WaitSeconds: wait,
 	}), in.Agent)
 	if result, ok := out.(sentResult); ok {
 		return nil, scheduleResult{result, free.Free}, err
