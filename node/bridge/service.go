@@ -80,7 +80,7 @@ type FailureObserver interface {
 // Answerer executes what the owner answers to the tasks of its kind; see [Mesh].PutTask.
 type Answerer interface {
 	// Answer executes the answer and returns the result to show to the owner. It commits the effect of the answer
-	// together with the changes that a.Ends returns. It returns a *wire.Error if a.Turn is no longer current.
+	// together with the changes that a.TaskChanges returns. It returns a *wire.Error if a.Turn is no longer current.
 	Answer(ctx context.Context, a Answer) (wire.Value, error)
 }
 

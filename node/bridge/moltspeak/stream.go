@@ -36,8 +36,8 @@ type openStream struct {
 	data                []byte
 	last                [32]byte // digest of the start or of the last chunk
 	began, active       time.Time
-	ended               bool // its end is being handled, so it takes no more parts
-	refusals            int  // how often its end was refused temporarily
+	ended               bool          // its end is being handled, so it takes no more parts
+	refusals            int           // how often its end was refused temporarily
 	sources             []rate.Source // the address and networks of the peer
 }
 

@@ -154,7 +154,7 @@ func (l *Link) sendBroadcast(_ echo.Context, in Broadcast) (owner.None, error) {
 
 // writeNow sends a frame for the owner, or returns why that is not possible now.
 func (l *Link) writeNow(data []byte) error {
-	wait, err := l.sender.send(data, false)
+	wait, err := l.sender.send(data)
 	switch {
 	case wait > 0:
 		return wire.ErrRateLimited.After(wait)

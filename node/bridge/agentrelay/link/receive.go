@@ -144,18 +144,18 @@ func (l *Link) handleDirect(ctx context.Context, h *incoming, raw []byte) {
 // has handled it.
 func (l *Link) handToNode(ctx context.Context, h *incoming, raw []byte) {
 	now := time.Now()
-	in, t, err := l.newInbound(ctx, h, raw, now)
+	in, state, err := l.newInbound(ctx, h, raw, now)
 	if err != nil {
 		l.log.Debug("the link dropped a frame", "err", err)
 		return
 	}
-	isFinal := h.kind == "answer" && t.Asked
+	isFinal := h.kind == "answer" && state.Asked
 	in.Unattended = !isFinal
 	out, err := l.cfg.Mesh.Accept(ctx, in)
 	if errors.Is(err, wire.ErrConversationClosed) && in.ConvID != l.convStore.newID(h) && h.conv == "" {
 		// The conversation has ended here, which the peer cannot know. The message opens another one.
-		t.Conv, in.ConvID = l.convStore.newID(h), l.convStore.newID(h)
-		in.Records = l.convStore.changes(h.from, t, in.MessageID, []string{h.id, h.ref}, now)
+		state.Conv, in.ConvID = l.convStore.newID(h), l.convStore.newID(h)
+		in.Records = l.convStore.changes(h.from, state, in.MessageID, []string{h.id, h.ref}, now)
 		out, err = l.cfg.Mesh.Accept(ctx, in)
 	}
 	if err != nil {
@@ -206,9 +206,9 @@ func (l *Link) newInbound(ctx context.Context, h *incoming, raw []byte, now time
 	} else if known || ref == "" {
 		ref = h.id // a known ref belongs to an earlier message, so the reply refers to this message by its id (AR-28)
 	}
-	t := convState{Conv: conv, Ref: ref, Answering: h.kind, Asked: old.Asked, Mesh: old.Mesh || h.isMesh}
+	state := convState{Conv: conv, Ref: ref, Answering: h.kind, Asked: old.Asked, Mesh: old.Mesh || h.isMesh}
 	if h.kind == "question" {
-		t.Asked = false
+		state.Asked = false
 	}
 	address := l.address(h.from)
 	id := h.id
@@ -224,8 +224,8 @@ func (l *Link) newInbound(ctx context.Context, h *incoming, raw []byte, now time
 		Principal: address.String(), Peer: address.Pseudonym(), Address: address.String(), Name: h.from, Verified: bridge.VerifiedNone,
 		MessageID: messageID, ConvID: conv, Intent: intent,
 		Payload: address.Mark(payload, false), Time: writtenAt, Received: now, Raw: raw, Digest: h.digest(),
-		Records: l.convStore.changes(h.from, t, messageID, []string{h.id, h.ref}, now),
-	}, t, nil
+		Records: l.convStore.changes(h.from, state, messageID, []string{h.id, h.ref}, now),
+	}, state, nil
 }
 
 // digest returns a hash of what the peer wrote, without what the relay added, to detect repetitions.

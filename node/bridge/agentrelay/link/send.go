@@ -131,9 +131,9 @@ func (l *Link) sendAndConfirm(ctx context.Context, data []byte, changes []store.
 		cancel()
 		return l.explainWait(0, err)
 	}
-	// ARC acknowledges no frame. Without a sign of life the connection may be broken, and the frame lost (AR-53).
-	// Awaits stays empty: otherwise, if a relay closes the connection because of this frame, each new connection
-	// would send the frame at once.
+	// ARC acknowledges no frame. Without a sign of life the connection may be broken, and the frame lost (AR-53). The
+	// message does not await the link: otherwise, if a relay closes the connection because of this frame, each new
+	// connection would send the frame at once.
 	if conn.Confirm(ctx, readPatience) != nil {
 		return retryLater(0, l.offlineReason())
 	}
@@ -143,41 +143,41 @@ func (l *Link) sendAndConfirm(ctx context.Context, data []byte, changes []store.
 // encode returns the frame of a message (nil if nothing is to be sent), and the changes that store the conversation.
 func (l *Link) encode(ctx context.Context, peer string, m wire.Message) ([]byte, []store.Change, error) {
 	now := time.Now()
-	t, err := l.convStore.read(ctx, l.convStore.key(peer, m.Conversation), now)
+	current, err := l.convStore.read(ctx, l.convStore.key(peer, m.Conversation), now)
 	if err != nil {
 		return nil, nil, err
 	}
-	base, err := l.convStore.readBase(ctx, peer, m, t, now)
+	base, err := l.convStore.readBase(ctx, peer, m, current, now)
 	if err != nil {
 		return nil, nil, err
 	}
-	s, err := fromMesh(m.Intent, m.Payload, base.answeringTo(m.ID))
+	out, err := fromMesh(m.Intent, m.Payload, base.answeringTo(m.ID))
 	if err != nil {
 		return nil, nil, undeliverableError{err.Error()}
 	}
-	if s.kind == "data" && m.Action() == wire.ActionPending && !t.Mesh {
+	isPending := m.Action() == wire.ActionPending
+	if isPending && !current.Mesh {
 		if l.cfg.Link.Options[optPending] == "false" {
 			return nil, nil, nil
 		}
-		s = outgoing{kind: "thought", payload: wire.Text("Thank you. My owner is asked first; an answer may come later."), isReply: true}
+		out = outgoing{kind: "thought", payload: wire.Text("Thank you. My owner is asked first; an answer may come later."), isReply: true}
 	}
-	if s.silent {
+	if out.silent {
 		return nil, nil, nil
 	}
 	ref := ""
 	switch {
-	case s.isReply:
+	case out.isReply:
 		ref = base.Ref
-	case s.expectsAnswer():
+	case out.expectsAnswer():
 		ref = string(m.ID)
 	}
-	pending := m.Action() == wire.ActionPending
-	next := t
-	next.Conv, next.Asked, next.LastOurs = m.Conversation, t.Asked || s.kind == "question", !pending || t.LastOurs
-	if s.kind == "answer" && base.Ref == t.Ref { // the peer has not written since
+	next := current
+	next.Conv, next.Asked, next.LastOurs = m.Conversation, current.Asked || out.kind == "question", !isPending || current.LastOurs
+	if out.kind == "answer" && base.Ref == current.Ref { // the peer has not written since
 		next.Answer = m.ID // the next message of the node is not an answer
 	}
-	data, err := l.seal(ctx, peer, s.encode(peer, ref, m.Conversation, m.ID))
+	data, err := l.seal(ctx, peer, out.encode(peer, ref, m.Conversation, m.ID))
 	if err != nil {
 		return nil, nil, err
 	}

@@ -14,8 +14,7 @@ const (
 	maxUnsent    = 1000 // answers that wait; the peers take turns
 	ownPerMinute = 90   // AR-53: below what a relay allows
 	ownPerHour   = 950
-	// maxUnread bounds the messages of the outbox that the relay has not read yet. Their attempts are in flight.
-	maxUnread = 4
+	maxUnread    = 4 // messages of the outbox that the relay has not read yet
 )
 
 var errDown = errors.New("the link is not connected")
@@ -100,11 +99,12 @@ func (s *sender) write(data []byte) (*websocket.Conn, error) {
 	return s.conn, s.conn.Send(websocket.Text(data))
 }
 
-// send charges a frame to the budget and queues it on the connection, or returns how long the frame must wait.
-func (s *sender) send(data []byte, isAnswer bool) (time.Duration, error) {
+// send charges a frame that is not an answer to the budget and queues it on the connection, or returns how long the
+// frame must wait.
+func (s *sender) send(data []byte) (time.Duration, error) {
 	s.mu.Lock()
 	defer s.mu.Unlock()
-	return s.sendLocked(data, isAnswer)
+	return s.sendLocked(data, false)
 }
 
 func (s *sender) sendLocked(data []byte, isAnswer bool) (time.Duration, error) {

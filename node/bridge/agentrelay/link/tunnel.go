@@ -125,7 +125,7 @@ func (l *Link) sendTunnel(ctx context.Context, peer string, message []byte) ([]b
 	}
 	answers, forget := l.waiters.Expect(waitKey(peer, ref))
 	defer forget()
-	if err := l.explainWait(l.sender.send(data, false)); err != nil {
+	if err := l.explainWait(l.sender.send(data)); err != nil {
 		return nil, err
 	}
 	ctx, cancel := context.WithTimeout(ctx, tunnelTimeout)
