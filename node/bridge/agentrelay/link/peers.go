@@ -30,7 +30,7 @@ const (
 
 // Peer is the stored record of an agent behind a link. It holds decisions of the owner and the first key of the peer.
 type Peer struct {
-	Peer      string       `json:"peer"`
+	Peer      string       `json:"peer"`                        // its id on the relay
 	Agent     wire.AgentID `json:"agent_id,omitempty"`          // the agent of the mesh that this peer is, according to the owner
 	Recipient string       `json:"age_recipient,omitempty"`     // the key to which the link encrypts
 	ByOwner   bool         `json:"by_owner,omitempty"`          // the key comes from the owner; otherwise the peer announced it
@@ -83,7 +83,7 @@ func (p *peers) hint(peer string) hint {
 
 // setHint remembers what a peer said. The caller holds p.mu.
 func (p *peers) setHint(peer string, h hint) {
-	if _, known := p.recentHints[peer]; !known && len(p.recentHints) >= maxHints || p.recentHints == nil {
+	if _, known := p.recentHints[peer]; p.recentHints == nil || !known && len(p.recentHints) >= maxHints {
 		p.olderHints, p.recentHints = p.recentHints, make(map[string]hint)
 	}
 	p.recentHints[peer] = h
@@ -202,9 +202,9 @@ func (p *peers) pin(id, recipient string) {
 	}
 }
 
-// storeAnnouncedKey returns the key that a peer announced while the store had no room, or "" if it announced none.
-// The caller is about to send to the peer or has received a message from it, so the key replaces that of an idle
-// peer. If no peer is idle, the key is used as long as it is remembered.
+// storeAnnouncedKey stores and returns the key that a peer announced while the store had no room, or returns "" if it
+// announced none. The key replaces that of an idle peer, because the caller exchanges messages with this one. If no peer
+// is idle, the key is used as long as it is remembered.
 func (p *peers) storeAnnouncedKey(ctx context.Context, peer string) string {
 	p.mu.Lock()
 	key := p.hint(peer).Key
