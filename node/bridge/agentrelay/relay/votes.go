@@ -215,7 +215,7 @@ func (r *Relay) cast(ctx context.Context, voter string, f frame.Frame) *frame.Re
 	switch {
 	case old == nil:
 		return frame.Refuse(frame.CodeNoProposal, "ref is not the id of a proposal of this relay")
-	case old.Status != "" || old.outcome(time.Now(), r.votes.voteDuration) != "":
+	case old.Status != "" || old.outcome(time.Now(), r.votes.voteDuration) != "": // closed, or endVotes will close it
 		return frame.Refuse(frame.CodeClosed, "the vote is over")
 	}
 	p := old.clone()

@@ -116,14 +116,18 @@ func (s *Server) readSubmission(c echo.Context) (in submission, refusal string) 
 			return in, key + " has a wrong type"
 		}
 	}
-	u, err := url.Parse(in.endpoint)
 	switch {
-	case in.endpoint != "" && (err != nil || u.Scheme != "https" && !(s.cfg.Local && u.Scheme == "http") || u.Host == "" || u.User != nil || len(in.endpoint) > 2048):
+	case in.endpoint != "" && !s.isValidEndpoint(in.endpoint):
 		return in, "endpoint must be an https URL"
 	case len(in.description) > 4096:
 		return in, "description is too long"
 	}
 	return in, ""
+}
+
+func (s *Server) isValidEndpoint(text string) bool {
+	u, err := url.Parse(text)
+	return err == nil && (u.Scheme == "https" || s.cfg.Local && u.Scheme == "http") && u.Host != "" && u.User == nil && len(text) <= 2048
 }
 
 // capabilitiesIn returns the capabilities in an entry or a card. It leaves out those that are too long or too many.
