@@ -173,13 +173,14 @@ func (l *clusterLoad) receive(w http.ResponseWriter, r *http.Request) {
 	l.ack(arrival)
 }
 
-// run writes until the context ends.
+// run writes until the context ends. The pauses leave processor time to the instances and their database.
 func (l *clusterLoad) run(ctx context.Context, work *sync.WaitGroup) {
 	forever := func(n int, step func(context.Context)) {
 		for range n {
 			work.Go(func() {
 				for ctx.Err() == nil {
 					step(ctx)
+					time.Sleep(20 * time.Millisecond)
 				}
 			})
 		}
