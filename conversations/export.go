@@ -314,9 +314,10 @@ func decodeStrict(text []byte, v any) error {
 
 // unhex decodes text into dst, and fails unless it fills dst exactly.
 func unhex(dst []byte, text string) error {
-	n, err := hex.Decode(dst[:min(len(dst), hex.DecodedLen(len(text)))], []byte(text[:min(len(text), 2*len(dst))]))
-	if err != nil || n != len(dst) || len(text) != 2*len(dst) {
-		return errors.New("a hash is not 64 hexadecimal digits")
+	if len(text) == hex.EncodedLen(len(dst)) {
+		if _, err := hex.Decode(dst, []byte(text)); err == nil {
+			return nil
+		}
 	}
-	return nil
+	return errors.New("a hash is not 64 hexadecimal digits")
 }

@@ -299,7 +299,10 @@ func (h habits) append(dst []byte, v wire.Value, lineBreak string) []byte {
 		}
 		dst = append(dst, '{')
 		for i, m := range members {
-			dst = append(append(dst, comma[:min(i, 1)*len(comma)]...), inner...) // no comma before the first member
+			if i > 0 {
+				dst = append(dst, comma...)
+			}
+			dst = append(dst, inner...)
 			dst = append(h.append(dst, wire.Text(m.Key), ""), colon...)
 			dst = h.append(dst, m.Value, lineBreak+"  ")
 		}
@@ -307,8 +310,10 @@ func (h habits) append(dst []byte, v wire.Value, lineBreak string) []byte {
 	case wire.Array:
 		dst = append(dst, '[')
 		for i := range v.Len() {
-			dst = append(append(dst, comma[:min(i, 1)*len(comma)]...), inner...)
-			dst = h.append(dst, v.At(i), lineBreak+"  ")
+			if i > 0 {
+				dst = append(dst, comma...)
+			}
+			dst = h.append(append(dst, inner...), v.At(i), lineBreak+"  ")
 		}
 		return append(append(dst, end...), ']')
 	case wire.String:

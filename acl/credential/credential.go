@@ -35,11 +35,13 @@ func (h *Hash) UnmarshalText(text []byte) error {
 	if len(text) == 0 {
 		return nil
 	}
-	if n, err := hex.Decode(h[:], text[:min(len(text), 2*len(h))]); err != nil || n != len(h) || len(text) != 2*len(h) {
-		*h = Hash{}
-		return errors.New("the hash of a bearer must be 64 hexadecimal digits")
+	if len(text) == hex.EncodedLen(len(h)) {
+		if _, err := hex.Decode(h[:], text); err == nil {
+			return nil
+		}
 	}
-	return nil
+	*h = Hash{}
+	return errors.New("the hash of a bearer must be 64 hexadecimal digits")
 }
 
 // New returns a new bearer: prefix and 128 random bits in hex.

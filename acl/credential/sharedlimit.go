@@ -53,7 +53,7 @@ func (l *SharedLimit) Take(ctx context.Context, addr netip.Addr, now time.Time) 
 			return nil, 0, fmt.Errorf("count registrations: %w", err)
 		}
 		end := now
-		if len(page.Records) > 0 {
+		if len(page.Records) > 0 { // the record with the latest end
 			end = page.Records[0].Expires
 		}
 		end = end.Add(interval)

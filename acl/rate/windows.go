@@ -24,6 +24,7 @@ func (w *Window) Count(now time.Time) int {
 	if back := w.last - current; back > 1 { // concurrent callers may pass times that are slightly out of order
 		current, w.ahead = w.last, w.ahead+back
 	}
+	// Clear the slots of the units since the last call, each of them only once.
 	for w.last = max(w.last, current-int64(len(w.slots))); w.last < current; {
 		w.last++
 		w.sum -= int(*w.slot(w.last))

@@ -85,7 +85,7 @@ func writeConv(t *txn, conv *store.Conversation, old store.Conversation, step st
 
 // convTermKey returns the function that makes the keys of a conversation in bucketConvTerms.
 func convTermKey(seq uint64) func(term string) []byte {
-	return func(term string) []byte { return append(engine.Key2(nil, term), u64(seq)...) }
+	return func(term string) []byte { return append(engine.AppendSized(nil, term), u64(seq)...) }
 }
 
 // deleteConv removes a conversation with its transcript. Its replay records stay until they expire.
@@ -171,7 +171,7 @@ func (s steps) Conversations(ctx context.Context, term string, before uint64, li
 func convSeqs(tx *bbolt.Tx, term string, end uint64) iter.Seq2[[]byte, error] {
 	rows, prefix := bucketConvs.in(tx), []byte(nil)
 	if term != "" {
-		rows, prefix = bucketConvTerms.in(tx), engine.Key2(nil, term)
+		rows, prefix = bucketConvTerms.in(tx), engine.AppendSized(nil, term)
 	}
 	return func(yield func([]byte, error) bool) {
 		c := rows.b.Cursor()

@@ -149,7 +149,7 @@ func (s *Store) catchUp() error {
 				continue
 			}
 			if !head.Withdrawn {
-				changed = append(changed, listing{slot, engine.Texts(head.Terms), head.Expires})
+				changed = append(changed, listing{slot, engine.CopyTerms(head.Terms), head.Expires})
 			}
 		}
 		return nil

@@ -92,11 +92,11 @@ func (t *txn) WithAnswer(rec engine.ReplayRow, now time.Time) (store.Replay, err
 	return withAnswer(t.Tx, rec, now)
 }
 
-// liveReplay returns the record of a message and whether the record counts at now. rec.Place is the key of the record,
+// liveReplay returns the record of a message and whether the record counts at now. rec.RowKey is the key of the row,
 // or nil if the record does not exist.
 func liveReplay(tx *bbolt.Tx, sender, messageID string, now time.Time) (rec engine.StoredReplay, live bool, err error) {
-	rec.Place, rec.ReplayRow, err = findReplay(tx, engine.ReplayHash(sender, messageID))
-	if err == nil && rec.Place != nil {
+	rec.RowKey, rec.ReplayRow, err = findReplay(tx, engine.ReplayHash(sender, messageID))
+	if err == nil && rec.RowKey != nil {
 		live, err = isReplayLive(tx, rec.ReplayRow, now)
 	}
 	return rec, live, err

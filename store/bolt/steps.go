@@ -44,10 +44,10 @@ func (s steps) Apply(ctx context.Context, step store.Step) (store.Applied, error
 			}
 			plan.Complete() // the answers, which name the entries that were just written
 			if plan.Replay != nil {
-				putReplay(t.Tx, step, plan.Before.Place, *plan.Replay)
+				putReplay(t.Tx, step, plan.Before.RowKey, *plan.Replay)
 			}
 			if a := plan.Answered; a != nil {
-				bucketReplays.in(t.Tx).put(a.Place, engine.EncodeReplay(a.ReplayRow))
+				bucketReplays.in(t.Tx).put(a.RowKey, engine.EncodeReplay(a.ReplayRow))
 			}
 			t.writeRecords(plan.Records, rev)
 			return nil

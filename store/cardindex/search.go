@@ -42,6 +42,7 @@ func (ix *Index) Candidates(dst []Slot, q store.CardQuery, tiers []store.Tier, n
 		if !ok {
 			return dst
 		}
+		// If testing slots one by one takes too long, compute the rest of the intersection at once.
 		if tried == maxProbes && (len(sets) > 1 || len(excluded) > 0) && sets[0].remaining(s) > maxProbes {
 			matches := intersect(sets)
 			if matches.GetCardinality() > maxProbes { // testing fewer slots one by one against the earlier tiers is cheaper

@@ -93,12 +93,12 @@ func CardDue(c store.Card) int64 {
 
 // RecordKey returns the key of the row of a record.
 func RecordKey(ns, key string) []byte {
-	return append(key1(make([]byte, 0, 1+len(ns)+len(key)), ns), key...)
+	return append(appendShort(make([]byte, 0, 1+len(ns)+len(key)), ns), key...)
 }
 
 // TermKey returns the key of the row that lists a record under a term, or the prefix of such rows if key is empty.
 func TermKey(ns, term, key string) []byte {
-	return append(Key2(key1(make([]byte, 0, 3+len(ns)+len(term)+len(key)), ns), term), key...)
+	return append(AppendSized(appendShort(make([]byte, 0, 3+len(ns)+len(term)+len(key)), ns), term), key...)
 }
 
 // IsLive reports whether a row with this expiry has not expired at now. With the zero time, a row never expires.
@@ -211,20 +211,20 @@ func RecordExpiry(row []byte) (int64, error) {
 }
 
 // ConvKey returns the key of the row of a conversation.
-func ConvKey(key store.ConvKey) []byte { return append(Key2(nil, key.Peer), key.ID...) }
+func ConvKey(key store.ConvKey) []byte { return append(AppendSized(nil, key.Peer), key.ID...) }
 
 // ReplayHash returns the hash that identifies a message of a sender.
 func ReplayHash(sender, messageID string) []byte {
 	var usual [128]byte // enough for most messages, so that append rarely allocates
-	sum := sha256.Sum256(append(Key2(usual[:0], sender), messageID...))
+	sum := sha256.Sum256(append(AppendSized(usual[:0], sender), messageID...))
 	return sum[:16:16]
 }
 
-// key1 appends the length of text, at most 255, in one byte, and then text.
-func key1(b []byte, text string) []byte { return append(append(b, byte(len(text))), text...) }
+// appendShort appends the length of text, at most 255, in one byte, and then text.
+func appendShort(b []byte, text string) []byte { return append(append(b, byte(len(text))), text...) }
 
-// Key2 appends the length of text, at most 65,535, in two bytes, and then text.
-func Key2(b []byte, text string) []byte {
+// AppendSized appends the length of text, at most 65,535, in two bytes, and then text.
+func AppendSized(b []byte, text string) []byte {
 	return append(binary.BigEndian.AppendUint16(b, uint16(len(text))), text...)
 }
 

@@ -106,7 +106,7 @@ func TestCardHead(t *testing.T) {
 	for _, c := range []CardRow{sampleCard, {}, {Card: store.Card{Withdrawn: true, Expires: now.Add(time.Hour)}}} {
 		row := EncodeCard(c)
 		head, err := DecodeCardHead(nil, 7, row)
-		if err != nil || !slices.Equal(Texts(head.Terms), c.Terms) || head.Expires != Deadline(c.Expires) || head.Withdrawn != c.Withdrawn {
+		if err != nil || !slices.Equal(CopyTerms(head.Terms), c.Terms) || head.Expires != Deadline(c.Expires) || head.Withdrawn != c.Withdrawn {
 			t.Errorf("head of %v is %+v, %v", c.ID, head, err)
 		}
 		for _, at := range []time.Time{now, now.Add(time.Hour - 1), now.Add(time.Hour)} {

@@ -130,10 +130,10 @@ type StepTx interface {
 	WithAnswer(rec ReplayRow, now time.Time) (store.Replay, error)
 }
 
-// StoredReplay is the row of a replay record. Place locates the row for the engine; it may be nil.
+// StoredReplay is the row of a replay record. RowKey is its key, or nil if the engine does not need the key.
 type StoredReplay struct {
 	ReplayRow
-	Place []byte
+	RowKey []byte
 }
 
 // StepPlan is a step that has passed the checks, with what the unit must write.

@@ -87,8 +87,8 @@ func DecodeCardHead(dst [][]byte, seq uint64, row []byte) (CardHead, error) {
 	return h, nil
 }
 
-// Texts copies terms of a row.
-func Texts(terms [][]byte) []string {
+// CopyTerms copies terms of a row.
+func CopyTerms(terms [][]byte) []string {
 	texts := make([]string, len(terms))
 	for i, term := range terms {
 		texts[i] = string(term)

@@ -65,7 +65,7 @@ func (x *liveIndex) build(ctx context.Context) error {
 		if err != nil {
 			x.s.damage.Note("left out of the card index", err)
 		} else if !card.Withdrawn {
-			x.index.Put(cardindex.Slot(num), nil, engine.Texts(card.Terms), card.Expires)
+			x.index.Put(cardindex.Slot(num), nil, engine.CopyTerms(card.Terms), card.Expires)
 		}
 		return nil
 	})
@@ -139,7 +139,7 @@ func (x *liveIndex) follow(ctx context.Context) (more bool, err error) {
 
 // apply applies a change to the index. card is the row of the card, or nil if the row is gone.
 func (x *liveIndex) apply(line feedLine, card []byte) error {
-	old := engine.Texts(line.Terms)
+	old := engine.CopyTerms(line.Terms)
 	for _, seq := range line.Older {
 		x.index.Drop(cardindex.Slot(seq), old)
 	}
@@ -151,6 +151,6 @@ func (x *liveIndex) apply(line feedLine, card []byte) error {
 	if err != nil {
 		return err
 	}
-	x.index.Put(cardindex.Slot(line.Seq), old, engine.Texts(head.Terms), head.Expires)
+	x.index.Put(cardindex.Slot(line.Seq), old, engine.CopyTerms(head.Terms), head.Expires)
 	return nil
 }

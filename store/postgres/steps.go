@@ -89,7 +89,7 @@ func (t *txn) putConv(conv *store.Conversation, oldTerms []string, added []store
 }
 
 func convTermKey(term string, seq uint64) []byte {
-	return engine.AppendU64(engine.Key2(nil, term), seq)
+	return engine.AppendU64(engine.AppendSized(nil, term), seq)
 }
 
 // entryKey returns the key of an entry of the transcript of the conversation with this seq.
@@ -190,10 +190,10 @@ func (s stepStore) Forget(ctx context.Context, key store.ConvKey, ifRev store.Re
 		return func() error {
 			t.noteConv(key)
 			for _, c := range t.cells[replays] { // the replay records that were locked above, and perhaps others
-				if c.now == nil || c.now.num != int64(conv.Seq) {
+				if c.after == nil || c.after.num != int64(conv.Seq) {
 					continue
 				}
-				rec, err := engine.DecodeReplay(c.now.value)
+				rec, err := engine.DecodeReplay(c.after.value)
 				if err != nil {
 					return err
 				}

@@ -14,9 +14,9 @@ import (
 	"github.com/agentmesh/agentmesh/store"
 )
 
-// cell is a row before the transaction (old) and with the writes of the transaction (now). Each is nil if the row does
+// cell is a row before the transaction, and after what the transaction has written so far. Each is nil if the row does
 // not exist.
-type cell struct{ old, now *row }
+type cell struct{ before, after *row }
 
 // txn is the transaction of one group of units, each with the changes of one caller. Rows that a unit writes are in
 // memory until flush. txn implements [engine.StepTx].
@@ -111,14 +111,14 @@ func (t *txn) addCells(tb *table) func(pgx.Rows) error {
 		var key []byte
 		var r row
 		_, err := pgx.ForEachRow(rows, []any{&key, &r.num, &r.due, &r.value}, func() error {
-			if c := t.cells[tb][string(key)]; c != nil && (c.old != nil || c.now != nil) {
+			if c := t.cells[tb][string(key)]; c != nil && (c.before != nil || c.after != nil) {
 				return nil
 			}
 			found := r
 			if t.cells[tb] == nil {
 				t.cells[tb] = make(map[string]*cell)
 			}
-			t.cells[tb][string(key)] = &cell{old: &found, now: &found}
+			t.cells[tb][string(key)] = &cell{before: &found, after: &found}
 			return nil
 		})
 		return err
@@ -140,12 +140,12 @@ func (t *txn) lockRows(tb *table, sql string, args ...any) error {
 // get returns a row as the earlier units of the group left it, or nil. It locks a row that is not in memory yet.
 func (t *txn) get(tb *table, key []byte) (*row, error) {
 	if c := t.cells[tb][string(key)]; c != nil {
-		return c.now, nil
+		return c.after, nil
 	}
 	if err := t.lockRows(tb, tb.lock, [][]byte{key}); err != nil {
 		return nil, err
 	}
-	return t.cell(tb, key).now, nil
+	return t.cell(tb, key).after, nil
 }
 
 // cell returns the cell of a row. It makes an empty cell if the transaction does not know the row.
@@ -166,10 +166,10 @@ func (t *txn) put(tb *table, key []byte, r row) {
 	if r.value == nil {
 		r.value = []byte{} // the column is never null
 	}
-	t.cell(tb, key).now = &r
+	t.cell(tb, key).after = &r
 }
 
-func (t *txn) drop(tb *table, key []byte) { t.cell(tb, key).now = nil }
+func (t *txn) drop(tb *table, key []byte) { t.cell(tb, key).after = nil }
 
 // dropEntries removes the entries whose keys begin with prefix: those of one conversation.
 func (t *txn) dropEntries(prefix []byte) {
@@ -184,7 +184,7 @@ func (t *txn) count(tb *table, prefix []byte, at int64) (n int, err error) {
 	for key, c := range t.cells[tb] {
 		if strings.HasPrefix(key, string(prefix)) {
 			known = append(known, []byte(key))
-			if c.now != nil && c.now.due > at {
+			if c.after != nil && c.after.due > at {
 				inMemory++
 			}
 		}
@@ -238,13 +238,13 @@ func (t *txn) flush(pipe *pipeline) {
 		var removed []string
 		for _, key := range slices.Sorted(maps.Keys(t.cells[tb])) {
 			switch c := t.cells[tb][key]; {
-			case c.old == c.now && (c.now != nil || !tb.dependent): // unchanged; only dependent rows are dropped without being read
-			case c.now == nil:
+			case c.before == c.after && (c.after != nil || !tb.dependent): // unchanged; only dependent rows are dropped without being read
+			case c.after == nil:
 				removed = append(removed, key)
-			case c.old == nil:
-				inserted = append(inserted, changedRow{key, c.now})
+			case c.before == nil:
+				inserted = append(inserted, changedRow{key, c.after})
 			default:
-				updated = append(updated, changedRow{key, c.now})
+				updated = append(updated, changedRow{key, c.after})
 			}
 		}
 		if len(removed) > 0 {
