@@ -19,9 +19,9 @@ const fullFor = time.Second
 
 // takenSlot is a slot with the ask that took it.
 type takenSlot struct {
-	Ask     string        `json:"ask"` // its id
-	Sources []rate.Source `json:"sources,omitempty"`
-	Proven  bool          `json:"proven,omitempty"` // the endpoint of the sender who caused the ask is proven
+	Ask     string        `json:"ask"`               // its id
+	Sources []rate.Source `json:"sources,omitempty"` // see [Slot]
+	Proven  bool          `json:"proven,omitempty"`  // the endpoint of the sender who caused the ask is proven
 
 	key string // key of the slot
 	rev store.Rev

@@ -179,7 +179,7 @@ func (c Conversation) withhold(id wire.MessageID) Conversation {
 // wire.ErrCloseStatus, in this order if several apply. It also refuses an accept of ours that does not answer the
 // standing proposal, or that selects none of several times. A refused event changes nothing. An event without a message
 // (a hold, a failed delivery) is refused only before the conversation begins. After the end it has no effect, except
-// that an accept may still count after a close as completed.
+// that an accept may still count if the conversation was closed as completed.
 func (c Conversation) Next(e Event, idle time.Duration) (Conversation, error) {
 	e.At = e.At.UTC()
 	if c.State == "" {

@@ -30,19 +30,19 @@ func ParseKeyChain(id wire.AgentID, text string, now time.Time) (KeyChain, error
 		return nil, fmt.Errorf("the key chain has more than %d links", MaxKeyChain)
 	}
 	var chain KeyChain
-	for link := range strings.SplitSeq(text, " ") {
+	for i, link := range strings.Split(text, " ") {
 		previous, next, err := parseLink(id, link, now)
 		if err != nil {
-			return nil, fmt.Errorf("link %d of the key chain: %w", max(1, len(chain)), err)
+			return nil, fmt.Errorf("link %d of the key chain: %w", i+1, err)
 		}
 		switch {
 		case len(chain) == 0:
 			chain = append(chain, previous)
 		case !chain[len(chain)-1].sameAs(previous):
-			return nil, fmt.Errorf("link %d of the key chain does not begin with the key at which the previous link ends", len(chain))
+			return nil, fmt.Errorf("link %d of the key chain does not begin with the key at which the previous link ends", i+1)
 		}
 		if slices.ContainsFunc(chain, next.sameAs) {
-			return nil, fmt.Errorf("link %d of the key chain goes back to an earlier key", len(chain))
+			return nil, fmt.Errorf("link %d of the key chain goes back to an earlier key", i+1)
 		}
 		chain = append(chain, next)
 	}

@@ -7,7 +7,7 @@ import (
 )
 
 // Unknown stands for all clients behind a proxy that does not report their addresses (AM-43). Unknown may draw more
-// tokens than a single address, its faults bar nobody, and it is not a source of a [Pool].
+// tokens than a single address. It is never barred by [Penalties], and it is not a source of a [Pool].
 var Unknown = netip.IPv6Unspecified()
 
 // isSource reports whether an address identifies a client. [Unknown] and the zero address do not.

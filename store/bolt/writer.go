@@ -16,9 +16,9 @@ import (
 	"github.com/agentmesh/agentmesh/store/local"
 )
 
-// plan is a unit: the changes that one caller wants to commit. It checks every precondition and returns a function that
-// then writes the unit, or nil if there is nothing to write. It sees the earlier units of the same commit, and must not
-// write. It may run again in another transaction, so it must set its results and not add to them.
+// plan makes a unit: the changes that one caller wants to commit. It checks every precondition and returns a function
+// that then writes the unit, or nil if there is nothing to write. It sees the earlier units of the same commit, and must
+// not write. It may run again in another transaction, so it must set its results and not add to them.
 type plan func(t *txn) (write func() error, err error)
 
 // txn is the transaction of one group of units. It implements [engine.StepTx].
@@ -27,7 +27,7 @@ type txn struct {
 	counts       *liveCounts
 	damage       *engine.DamageLog
 	indexChanges []func(*cardindex.Index) // applied in order after the commit
-	lastChange   uint64                   // the newest change that was written
+	lastChange   uint64                   // number of the newest card change
 	leases       *local.Leases
 	by           *local.Handle // the handle whose unit is executed
 	hints        []local.Hint  // notices for other handles about the written entries

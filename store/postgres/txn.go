@@ -27,7 +27,7 @@ type txn struct {
 	cut    [][]byte          // prefixes of the entries that are removed before others are written
 	leases map[string]uint64 // the fences of the leases that have not ended, by name
 	revs   []uint64          // revisions that are not used yet
-	hints  []store.Hint
+	hints  []store.Hint      // notices for other processes about the written entries
 }
 
 // dbError is an error of the database, and not a refusal of a unit. It ends the transaction.
@@ -238,7 +238,7 @@ func (t *txn) flush(pipe *pipeline) {
 		var removed []string
 		for _, key := range slices.Sorted(maps.Keys(t.cells[tb])) {
 			switch c := t.cells[tb][key]; {
-			case c.before == c.after && (c.after != nil || !tb.dependent): // unchanged; only dependent rows are dropped without being read
+			case c.before == c.after && (c.after != nil || !tb.dependent): // unchanged; a dependent row without either was dropped unread
 			case c.after == nil:
 				removed = append(removed, key)
 			case c.before == nil:

@@ -15,9 +15,9 @@ import (
 	"github.com/agentmesh/agentmesh/store/engine"
 )
 
-// plan is a unit: the changes that one caller wants to commit. It checks every precondition and returns a function that
-// then writes the unit, or nil if there is nothing to write. It sees the earlier units of the same transaction, and must
-// not write. It may run again in another transaction, so it must set its results and not add to them.
+// plan makes a unit: the changes that one caller wants to commit. It checks every precondition and returns a function
+// that then writes the unit, or nil if there is nothing to write. It sees the earlier units of the same transaction, and
+// must not write. It may run again in another transaction, so it must set its results and not add to them.
 type plan func(t *txn) (write func() error, err error)
 
 // work is a plan with what it needs.
