@@ -42,7 +42,7 @@ type Choice string
 const (
 	Approve             Choice = "approve"      // only this once
 	ApproveConversation Choice = "conversation" // this, and later messages of its conversation with the same intent
-	ApproveAlways       Choice = "always"       // this, and later messages of the subject unless the policy holds them
+	ApproveAlways       Choice = "always"       // this, and later messages of the subject unless the policy makes them wait
 	Reject              Choice = "reject"
 	Block               Choice = "block"
 )
@@ -177,9 +177,9 @@ func NewAskID(now time.Time) string {
 // storedAsk is an ask with its slot.
 type storedAsk struct {
 	Ask
-	Slot    string        `json:"slot,omitempty"` // key of its slot
-	Sources []rate.Source `json:"sources,omitempty"`
-	Proven  bool          `json:"proven,omitempty"`
+	Slot    string        `json:"slot,omitempty"`    // key of its slot
+	Sources []rate.Source `json:"sources,omitempty"` // see [Slot]
+	Proven  bool          `json:"proven,omitempty"`  // see [Slot]
 
 	rev store.Rev
 }

@@ -22,7 +22,7 @@ type observers struct {
 	onCommit   []func([]Change)
 	onRemote   map[string][]func(Change) // observers only of changes by other processes, by namespace
 	namespaces []string                  // in which observers want the changes of other processes
-	onLoss     []func()                  // called when hints were lost
+	onLoss     []func()                  // called when changes of other processes may have been missed
 	followSlot chan struct{}             // full while a call of Follow reports
 	reread     chan struct{}             // full if the functions of onLoss must be called again
 }
@@ -45,11 +45,11 @@ func (o *Observed) Under(lease *Lease) *Observed {
 	return &under
 }
 
-// OnCommit adds an observer, which is called with the changes of each committed unit. Call OnCommit during set-up,
+// OnCommit adds an observer, which is called with the changes that a call has committed. Call OnCommit during set-up,
 // before the first commit. The observer runs before the committing call returns. Concurrent commits call it
 // concurrently, so the order of the calls is not the order of the commits. The observer must not block, and must not
-// keep or change the slice. After ErrUnavailable the unit may be stored, but observers are not called. Treat the calls
-// as hints, and read from the store whatever must not be missed.
+// keep or change the slice. After ErrUnavailable the changes may be stored, but observers are not called. Treat the
+// calls as hints, and read from the store whatever must not be missed.
 //
 // While [Observed.Follow] runs, the observer also gets the changes of other processes in every namespace that any
 // observer names, here or in [Observed.OnRemote]. Such a change has IfRev Any and the record as it is now, or Delete if

@@ -15,7 +15,8 @@ import (
 	"github.com/agentmesh/agentmesh/store/engine"
 )
 
-// liveIndex is the card index of this process. It gets all changes from the feed, even those that this process made.
+// liveIndex is the card index of this process. It gets all changes from the feed (the table changes), even those that
+// this process made.
 type liveIndex struct {
 	s *Store
 
@@ -72,8 +73,8 @@ func (x *liveIndex) build(ctx context.Context) error {
 	return readError(ctx, err)
 }
 
-// gather adds to part the cards whose seq is at least first and less than end, except those that cannot be decoded from
-// headSize bytes. It returns the numbers of these.
+// gather adds the cards with a sequence number in [first, end) to part, except those that cannot be decoded from headSize
+// bytes. It returns the numbers of these.
 func (x *liveIndex) gather(ctx context.Context, part *cardindex.Part, first, end int64) (long []int64, err error) {
 	var num int64
 	var head pgtype.DriverBytes // not copied, so valid only until the next row
@@ -140,7 +141,7 @@ func (x *liveIndex) follow(ctx context.Context) (more bool, err error) {
 // apply applies a change to the index. card is the row of the card, or nil if the row is gone.
 func (x *liveIndex) apply(line feedLine, card []byte) error {
 	old := engine.CopyTerms(line.Terms)
-	for _, seq := range line.Older {
+	for _, seq := range line.Older { // earlier cards with the same id
 		x.index.Drop(cardindex.Slot(seq), old)
 	}
 	if card == nil || line.Gone {
