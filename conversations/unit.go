@@ -51,7 +51,7 @@ func (b *Book) Do(ctx context.Context, key store.ConvKey, change func(*Unit) err
 	return b.repeat(ctx, key, maxAttempts, change)
 }
 
-// Insist is [Book.Do] with many more attempts, for a unit that no sender would repeat.
+// Insist is [Book.Do] with many more attempts, for a change that nobody would repeat after [store.ErrConflict].
 func (b *Book) Insist(ctx context.Context, key store.ConvKey, change func(*Unit) error) error {
 	return b.repeat(ctx, key, maxInsistAttempts, change)
 }
@@ -110,7 +110,7 @@ func (u *Unit) EndHold(ctx context.Context, until time.Time) error {
 	return u.Record(ctx, Event{Kind: HoldEnded, At: u.Now, Until: until})
 }
 
-// CheckOpen returns the refusal of a message of the peer if the conversation has ended, or nil.
+// CheckOpen returns the error that refuses a message of the peer if the conversation has ended, or nil.
 func (u *Unit) CheckOpen() error {
 	switch {
 	case u.conv.Rejected:

@@ -17,7 +17,8 @@ type AgeFile struct {
 	recorder *fileKeyRecorder // the first element of to
 }
 
-// NewAgeFile encrypts to recipients ("age1…", at least one), or with passphrase if that is not empty.
+// NewAgeFile returns a file that is encrypted to recipients ("age1…", at least one), or with passphrase if that is not
+// empty.
 func NewAgeFile(recipients []string, passphrase []byte) (*AgeFile, error) {
 	if len(passphrase) > 0 {
 		r, err := passphraseRecipient(passphrase)

@@ -74,7 +74,7 @@ func exportCards(tx *bbolt.Tx, put func(engine.Row) error) error {
 func exportChanges(tx *bbolt.Tx, put func(engine.Row) error) error {
 	tombstones := make(map[uint64]int64) // when Sweep removes a change, by the number of the change
 	if err := forEachRow(tx, bucketExpiries, func(k, _ []byte) error {
-		if k[8] == kindTombstone {
+		if k[8] == kindTombstone { // see expiryKey
 			tombstones[number(k[9:])] = int64(binary.BigEndian.Uint64(k) ^ 1<<63)
 		}
 		return nil

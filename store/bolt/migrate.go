@@ -98,7 +98,7 @@ func (s *Store) rewrite(ctx context.Context, step migration, have uint64) error 
 		return err
 	}
 	err = s.db.View(func(from *bbolt.Tx) error {
-		if err := s.checkRoom(from.Size() + from.Size()/8); err != nil {
+		if err := s.checkRoom(from.Size() + from.Size()/8); err != nil { // the new file may be somewhat larger
 			return err
 		}
 		c := &copier{ctx: ctx, db: to, log: s.log, lastLog: time.Now()}

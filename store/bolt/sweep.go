@@ -181,9 +181,9 @@ func sweepCard(t *txn, key []byte, now time.Time) (sweepResult, error) {
 	return sweepResult{due: engine.Never}, nil
 }
 
-// dropTombstone removes the tombstone of a card: the change in the feed with which the card went. An index snapshot that
-// is older than the tombstone can then no longer catch up, so dropTombstone raises the floor below which snapshots are
-// not used.
+// dropTombstone removes the tombstone of a card: the change in the feed that tells that the card is gone. An index
+// snapshot that is older than the tombstone can then no longer catch up, so dropTombstone raises the floor below which
+// snapshots are not used.
 func dropTombstone(t *txn, change []byte) error {
 	changes, meta, ids := bucketChanges.in(t.Tx), bucketMeta.in(t.Tx), bucketIDs.in(t.Tx)
 	row, err := changes.get(change)
