@@ -283,7 +283,7 @@ func (c Conversation) accept(e Event, from Side) (Conversation, error) {
 // first accept of the standing proposal, or nil. An accept means the standing proposal if it names the message of the
 // proposal or of first. So does an accept that names no message, except in two cases: the peer wrote the accept before
 // our proposal had arrived, or the accept may mean our proposal that the peer's own proposal replaced. While first is
-// nil, an accept by the side that made the proposal may also name any other message.
+// nil, it does not matter which message an accept by the side that made the proposal names.
 func (c Conversation) isForStandingProposal(e Event, from Side, first *Acceptance) bool {
 	p := c.Proposal
 	isCrossing := from == Theirs && c.Replaced != nil // the accept may mean our replaced proposal
