@@ -143,8 +143,7 @@ func (a *Audit) Add(ctx context.Context, entries ...AuditEntry) error {
 	return nil
 }
 
-// Count adds an event to a sum, which is usually stored within minutes. A crash loses the sums that are not stored yet;
-// the transcripts still contain the messages that were let in.
+// Count adds an event to a sum, which is usually stored within minutes. A crash loses the sums that are not stored yet.
 func (a *Audit) Count(e AuditEntry) { a.counts.add(e) }
 
 // Run seals entries and stores sums until ctx ends, and then once more.

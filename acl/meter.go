@@ -168,7 +168,6 @@ func (m *Meter) Restore(data []byte, now time.Time) error {
 	}
 	m.mu.Lock()
 	defer m.mu.Unlock()
-	// An older version stored one bucket for all strangers here. The pool ignores it.
 	if data := all[limitStrangers]; len(data) > 0 {
 		if err := m.strangers.Restore(data, now); err != nil {
 			return fmt.Errorf("read rate limits of %s: %w", limitStrangers, err)

@@ -7,7 +7,7 @@ import (
 
 // decodeBase64 reads base64 in the forms that AM-17 accepts: the standard or the URL alphabet but not both, with or
 // without padding, with zero trailing bits, and without white space. [base64.Encoding.Strict] alone would skip CR and
-// LF. Padding must have the right length, so each value has at most four spellings.
+// LF. Padding must have the right length.
 func decodeBase64(s string) ([]byte, bool) {
 	if strings.ContainsAny(s, "\r\n") {
 		return nil, false

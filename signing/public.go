@@ -72,9 +72,8 @@ type scheme interface {
 // kind of the key; the kinds are not tried one after the other. White space around the text is ignored. The error is a
 // *[KeyError].
 //
-// A key of mixed order (the sum of a point of prime order and a point of small order) is accepted: AM-8 does not name
-// it, and its order is not low. Verification uses the cofactorless equation of the standard library. A verifier with
-// the cofactor may accept signatures of such a key that this package refuses.
+// A key of mixed order (the sum of a point of prime order and a point of small order) is accepted, because AM-8 refuses
+// only low order.
 func ParsePublicKey(text string) (*PublicKey, error) {
 	if len(text) > MaxKeyText {
 		return nil, refuse(tooLong)

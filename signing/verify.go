@@ -5,9 +5,8 @@ import (
 )
 
 // verifyKey verifies the signatures of one Ed25519 public key with the library curve25519-voi (docs/decisions/0020). It
-// stores the first odd multiples of the key's point, which take 1.5 KiB, and about a sixth of the time of a
-// verification to compute. Only this file calls the library, which never gets a private key: the standard library makes
-// the signatures.
+// stores multiples of the key's point, 1.5 KiB, which make verification faster. Only this file calls the library, which
+// never gets a private key: the standard library makes the signatures.
 type verifyKey struct{ expanded *voi.ExpandedPublicKey }
 
 // cofactorless makes the library give the same results as crypto/ed25519: S must be below L (AM-17), and the encoding

@@ -12,8 +12,7 @@
 //   - [FairQueue] is a queue in which a key with few items does not wait for a key with many.
 //
 // A bucket is stored as the instant at which it will be full again, in whole nanoseconds (the generic cell rate
-// algorithm). A caller that comes back after exactly the required wait is therefore served, which
-// golang.org/x/time/rate cannot guarantee because it computes with fractions of tokens. A full bucket can be dropped,
+// algorithm). So a caller that comes back after exactly the required wait is served. A full bucket can be dropped,
 // because a key without a bucket gets a full one, so the number of buckets stays bounded. If the clock is set back,
 // nobody waits longer than an empty bucket takes to fill.
 package rate

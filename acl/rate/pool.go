@@ -52,8 +52,7 @@ func NewPool(limit Limit, n int) *Pool {
 	p := &Pool{n: n, all: NewBuckets(limit, n, 1), shares: make(map[int]*Buckets)}
 	share := max(1, n/fairParts)
 	for _, width := range []int{1, 2, 4} {
-		// Few draws succeed in the time in which the pool refills, so only few buckets are less than full, and the
-		// bound of 16n is never reached.
+		// At most 16n buckets, because far fewer draws succeed in the time in which the pool refills.
 		refill := Limit(float64(limit) * float64(share*width) / float64(n))
 		p.shares[width] = NewBuckets(refill, share*width, 16*n)
 	}

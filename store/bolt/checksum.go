@@ -105,9 +105,8 @@ func (r rows) at(c *bbolt.Cursor, key []byte) ([]byte, error) {
 	return nil, err
 }
 
-// put stores a row. bbolt fails only for a key or value that is too large (package engine has checked the sizes), in a
-// read-only transaction, or for a damaged page. No caller can handle these errors, so put panics. [engine.Guard] turns
-// the panic into an error.
+// put stores a row. It panics if bbolt fails, because a page is damaged or the row is too large, which no caller can
+// handle. [engine.Guard] turns the panic into an error.
 func (r rows) put(key, value []byte) {
 	if err := r.b.Put(key, r.seal(key, value)); err != nil {
 		panic(err)

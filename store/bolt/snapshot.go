@@ -22,8 +22,7 @@ import (
 )
 
 // snapshotMagic is the beginning of a snapshot of the card index. The snapshot is not in the database, because replacing
-// a hundred megabytes would leave many free pages in the database, and because backups need not contain data that can be
-// rebuilt.
+// a hundred megabytes would leave many free pages there.
 //
 //	magic · tag, 16 random bytes · through u64 · dump of the index (see package cardindex) · CRC-32C of all that u32
 //

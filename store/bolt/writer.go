@@ -100,8 +100,7 @@ func (w *writer) serve() {
 	if w.broken.Load() != nil && time.Since(w.tried) >= retryEvery {
 		w.reopen()
 	}
-	// Yield, so that callers that the last commit woke can queue their next unit before this group is closed. With 64
-	// callers, a group then has 48 units instead of 40. If no other goroutine is ready, yielding costs almost nothing.
+	// Yield, so that callers that the last commit woke can queue their next unit before this group is closed.
 	for n, yields := w.queue.Len(), 0; yields < maxYields; yields++ {
 		runtime.Gosched()
 		if grown := w.queue.Len(); grown > n {

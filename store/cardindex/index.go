@@ -60,8 +60,7 @@ func (ix *Index) Drop(s Slot, terms []string) {
 }
 
 // DropExpired is Drop for an expired card. While [Index.Dump] runs, the card waits for the next call of DropExpired, and
-// stays if it is renewed before then. Otherwise the dump could contain the card under only some of its terms. A reader of
-// the dump could not repair that, because the change feed does not report that a card expired.
+// stays if it is renewed before then. Otherwise the dump could contain the card under only some of its terms.
 func (ix *Index) DropExpired(s Slot, terms []string) {
 	ix.mu.Lock()
 	defer ix.mu.Unlock()

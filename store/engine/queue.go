@@ -11,8 +11,7 @@ import (
 )
 
 // Queue collects units of work for group commits. It has no goroutine of its own: one of the waiting callers becomes
-// the leader and commits a group of queued units. So a single caller commits in its own goroutine. Passing the unit to
-// another goroutine and back would cost as much as half a commit to bbolt.
+// the leader and commits a group of queued units. So a single caller commits in its own goroutine.
 type Queue[W any] struct {
 	commit func()
 	units  chan *Unit[W]

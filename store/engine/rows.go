@@ -96,8 +96,7 @@ func CopyTerms(terms [][]byte) []string {
 	return texts
 }
 
-// decodeCardForList decodes a row without its terms and counts, which are a large part of the row. Lists do not need
-// them.
+// decodeCardForList decodes a row without its terms and counts, which are a large part of the row.
 func decodeCardForList(seq uint64, row []byte) (store.Card, error) {
 	r := reader{b: row[1:]} // DecodeCardHead has checked the version
 	c := store.Card{Seq: seq, Rev: store.Rev(r.u64()), Expires: r.time(), ReservedUntil: r.time()}

@@ -16,7 +16,7 @@ import (
 )
 
 // pipeline is a list of statements, encoded as messages of the PostgreSQL protocol in one buffer, which is sent in one
-// write. A batch of pgx would copy each value through three buffers, and allocate them again for each commit.
+// write. A batch of pgx would copy and allocate more.
 //
 // Nothing is read until everything is written. So the answers must fit into the buffers of the connection, or else each
 // side would wait for the other. The answer to a statement that returns no rows is only a few bytes.

@@ -32,9 +32,7 @@ func (m *CardMix) word() string {
 
 // WordOf turns a number into a word, so that words share prefixes as real words do. In a [CardMix], the words of small
 // numbers are the most frequent.
-func WordOf(n uint64) string {
-	return strconv.FormatUint(n*2654435761%(1<<32)+36, 36) // multiplying by this constant scatters the numbers
-}
+func WordOf(n uint64) string { return strconv.FormatUint(n*2654435761%(1<<32)+36, 36) }
 
 // CardID returns the id of card number i.
 func CardID(i int) string { return fmt.Sprintf("am_%026x", i) }

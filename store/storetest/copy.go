@@ -20,7 +20,7 @@ func RunMoves(t *testing.T, open func(t *testing.T) store.Store, move func(t *te
 	rapid.Check(t, func(rt *rapid.T) {
 		round++
 		m := newModel(rt, t, s, round)
-		mayMove := round%moveEvery == 0 // one move in every tenth round, because a move costs more than all the rest
+		mayMove := round%moveEvery == 0 // a move costs more than all the rest
 		rt.Repeat(map[string]func(*rapid.T){
 			"put card":   m.putCard,
 			"withdraw":   m.withdraw,
