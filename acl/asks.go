@@ -30,11 +30,10 @@ var (
 // maxDecideAttempts bounds the attempts of Decide while rows other than the ask change concurrently.
 const maxDecideAttempts = 8
 
-// Resolver carries out the owner's decisions about asks of one kind. Resolve must apply d.Changes in the same unit as
-// its effect, so that the store commits both or neither, and must have no effect if that unit fails. If the unit fails
-// with store.ErrConflict, Resolve returns that error, and Decide calls Resolve again unless another decision came
-// first. Resolve checks access again, because rules may have changed since the ask was opened (AM-34). Any other error
-// leaves the ask pending.
+// Resolver carries out the owner's decisions about asks of one kind. Resolve must commit d.Changes together with its
+// effect, or neither. It checks access again, because rules may have changed since the ask was opened (AM-34). After
+// store.ErrConflict, Decide calls Resolve again, unless another decision came first. Any other error leaves the ask
+// pending.
 type Resolver interface {
 	Resolve(ctx context.Context, ask Ask, d Decision) error
 }

@@ -219,8 +219,7 @@ func checkEdwards(point []byte) error {
 }
 
 // isWeak448 reports whether point is one of the four points of Ed448 with order 1, 2 or 4 (their y is 1, −1 or 0), or
-// has a bit that no encoding sets. It need not check that y is below p: the decoder of circl does that in each
-// verification.
+// has a bit that no encoding sets. The library checks that y is below p.
 func isWeak448(point []byte) bool {
 	y, sign := point[:56], point[56]
 	one, minusOne := make([]byte, 56), bytes.Repeat([]byte{0xff}, 56) // p−1 = 2^448 − 2^224 − 2

@@ -14,8 +14,7 @@ import (
 // xeddsaScheme verifies with an age key. An age recipient is a Montgomery u-coordinate, which belongs to two Ed25519
 // points with opposite signs. XEdDSA (Perrin 2016) verifies with the point whose sign is zero, so a signer negates
 // the scalar if necessary. libsignal keeps the scalar and sends the sign in the top bit of the signature. We accept
-// both, and make signatures in the form of the paper. Encryption and signatures with the same age key are for
-// compatibility, and not recommended (AM-10).
+// both, and make signatures in the form of the paper. Signing with an age key is only for compatibility (AM-10).
 type xeddsaScheme struct {
 	keys [2]verifyKey // indexed by the sign bit
 }

@@ -18,8 +18,8 @@ const maxCounted = 10_000
 
 // SharedLimit limits the registrations of one address per hour, across all processes on a store. Each registration
 // stores a record that expires when its address regains the token; together, the records are a token bucket that starts
-// full. A refused registration stores nothing, so it costs nothing. A nil *SharedLimit is a limit that is switched off.
-// It is safe for concurrent use.
+// full. A refused registration stores nothing. A nil *SharedLimit is a limit that is switched off. It is safe for
+// concurrent use.
 type SharedLimit struct {
 	records store.Records
 	ns      string

@@ -11,10 +11,9 @@ import (
 const loweredPerMinute = 60
 
 // Penalties bar addresses that make too many faults (AM-43). The list is bounded; when it is full, the entry that would
-// be forgotten first is dropped. An address without faults is never barred, unless it shares an IPv6 /64 with an
-// address that has faults. Wider networks (/24 of IPv4; /56 and /48 of IPv6) are not barred: if the addresses of such a
-// network together make too many faults, those that are not barred share 60 requests a minute. Penalties are safe for
-// concurrent use. A nil *Penalties bars nobody.
+// be forgotten first is dropped. An IPv6 /64 counts as one address. Wider networks (/24 of IPv4; /56 and /48 of IPv6)
+// are not barred: if the addresses of such a network together make too many faults, those that are not barred share 60
+// requests a minute. Penalties are safe for concurrent use. A nil *Penalties bars nobody.
 type Penalties struct {
 	faults   *BucketsBy[netip.Prefix]    // by address; each fault takes a token
 	barred   *BucketsBy[netip.Prefix]    // an address with an empty bucket is barred; if nil, faults decides

@@ -15,8 +15,7 @@ import (
 )
 
 // replayPartLength is the range of expiry times whose replay records (the records of accepted messages) share a part of
-// bucket replays. If records live eight days, a look-up searches three or four parts, which costs less than another row
-// for each record.
+// bucket replays. A look-up searches each part, which costs less than another row for each record.
 const replayPartLength = 4 * 24 * time.Hour
 
 // replayPart returns the number of the part with the records that expire at t.

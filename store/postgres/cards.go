@@ -31,9 +31,8 @@ type feedLine struct {
 	Terms     [][]byte  `json:"terms,omitempty"` // terms that the card had and does not have now
 }
 
-// The limits for Older and Terms of a feedLine. If logChange must drop older numbers or terms, an index that missed
-// several changes may list a card by a term that the card no longer has, until the card expires. A search is still
-// right, because it checks the row of the card.
+// The limits for Older and Terms of a feedLine. Beyond them, an index may list a card by a term that the card no longer
+// has. A search is still right, because it checks the row of the card.
 const (
 	maxOlder    = 8
 	maxOldTerms = 2 * store.MaxTerms

@@ -30,7 +30,7 @@ func (m *CardMix) word() string {
 	return WordOf(m.zipf.Uint64())
 }
 
-// WordOf turns a number into a word, so that words share prefixes as real words do. In a [CardMix], the words of small
+// WordOf turns a number into a word. The words share prefixes as real words do. In a [CardMix], the words of small
 // numbers are the most frequent.
 func WordOf(n uint64) string { return strconv.FormatUint(n*2654435761%(1<<32)+36, 36) }
 
