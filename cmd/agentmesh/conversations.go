@@ -40,7 +40,6 @@ func (c *conversationsListCmd) Run(ctx context.Context, a *app) error {
 	})
 }
 
-// conversationArg names a conversation.
 type conversationArg struct {
 	ID   string `arg:"" help:"Conversation id, or the beginning of the id."`
 	Peer string `placeholder:"AGENT" help:"The other agent, if two conversations have the same id."`

@@ -214,7 +214,6 @@ func (a *app) showLine(i owner.Item) {
 	a.Print("%s %s %-11s %s %s %s %s", terminal.Clean(i.ID), terminal.FormatTime(i.At), i.State, terminal.Clean(i.Shown().String()), terminal.Clean(cmp.Or(string(i.Conversation), i.About)), terminal.Clean(string(i.Intent)), terminal.Truncate(string(i.Payload), 300))
 }
 
-// itemArg names an item of the inbox.
 type itemArg struct {
 	ID string `arg:"" help:"Id of the item."`
 }

@@ -32,7 +32,6 @@ func (c *linksListCmd) Run(ctx context.Context, a *app) error {
 	})
 }
 
-// linkArg names a link.
 type linkArg struct {
 	Link string `arg:"" help:"Name of the link."`
 }

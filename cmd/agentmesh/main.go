@@ -278,7 +278,6 @@ func (a *app) sourceAndDir() (config.Source, datadir.Dir, error) {
 	return src, datadir.Dir(dir), err
 }
 
-// newLogger returns the logger of the process.
 func (a *app) newLogger(c config.Log) *slog.Logger {
 	var level slog.Level
 	_ = level.UnmarshalText([]byte(c.Level)) // config.Check has validated the level

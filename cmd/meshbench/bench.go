@@ -25,7 +25,6 @@ type bench struct {
 	registrationCount atomic.Int64 // number of registrations for which a request was made
 }
 
-// newBench returns a bench for the directory and the endpoint with these URLs.
 func newBench(directory, endpoint string, workers int) (*bench, error) {
 	d, err := url.Parse(directory)
 	if err != nil {
@@ -85,7 +84,6 @@ func (t traffic) sampleAnswer(ctx context.Context) (answer, error) {
 // path returns the path of a request below the directory's base URL.
 func (b *bench) path(rest string) string { return b.directory.EscapedPath() + rest }
 
-// cardPath returns the path of card i.
 func (b *bench) cardPath(i int) string { return b.path("/agents/" + string(b.corpus.id(i))) }
 
 // newRegistration returns the bytes of a request that registers a card.

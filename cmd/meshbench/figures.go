@@ -58,12 +58,10 @@ func newFigure(name string, v float64, unit, note string, args ...any) figure {
 	return figure{Name: name, Value: v, Unit: unit, Note: fmt.Sprintf(note, args...)}
 }
 
-// withMax returns f with an upper bound as its target.
 func (f figure) withMax(bound float64) figure {
 	return f.withGoal(goal{Bound: bound}, f.Value <= bound)
 }
 
-// withMin returns f with a lower bound as its target.
 func (f figure) withMin(bound float64) figure {
 	return f.withGoal(goal{Bound: bound, AtLeast: true}, f.Value >= bound)
 }

@@ -21,8 +21,8 @@ import (
 // messageKind describes the messages that a load client sends to one kind of server, and how that server delivers them.
 type messageKind struct {
 	path string // path of the WebSocket
-	// message returns a message of messageSize bytes that contains the mark and the number. It has every field that the
-	// protocol lets the sender set, so that the server adds as little as possible.
+	// message returns a message of messageSize bytes that contains the mark of the load client and the number of the
+	// message. It has every field that the protocol lets the sender set, so that the server adds as little as possible.
 	message func(mark, number string) string
 	// delivered returns a stand-in for the message as receivers get it: equally long, with the mark in the same place. It
 	// is nil if receivers get the message as it was sent.

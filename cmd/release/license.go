@@ -50,7 +50,6 @@ func (b *build) dependencies(ctx context.Context, info *debug.BuildInfo) ([]depe
 	return list, nil
 }
 
-// moduleDirs returns the source directory of each module.
 func moduleDirs(ctx context.Context, src string, paths []string) (map[string]string, error) {
 	list, err := output(ctx, src, nil, "go", append([]string{"list", "-m", "-f", "{{.Path}}\t{{.Dir}}"}, paths...)...)
 	if err != nil {

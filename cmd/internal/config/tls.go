@@ -34,7 +34,6 @@ const LetsEncrypt = "https://acme-v02.api.letsencrypt.org/directory"
 // On reports whether the listener terminates TLS.
 func (t TLS) On() bool { return t.ACME || t.CertFile != "" }
 
-// checkTLS reports problems with the settings of the certificate.
 func (c Config) checkTLS(p *problems) {
 	t := c.TLS
 	u, err := url.Parse(c.PublicURL)

@@ -66,7 +66,7 @@ func (d *decoder) decode(n *yaml.Node, v reflect.Value, key string) error {
 		return d.fail(n, key, "anchors and aliases are not supported: write the value out")
 	case isTable(v.Type()):
 		return d.decodeTable(n, v, key)
-	case v.Kind() == reflect.Slice && !(isText(v.Type()) && n.Kind == yaml.ScalarNode):
+	case v.Kind() == reflect.Slice && !(isText(v.Type()) && n.Kind == yaml.ScalarNode): // a list, unless v parses this text by itself
 		return d.decodeList(n, v, key)
 	case v.Kind() == reflect.Map:
 		return d.decodeMap(n, v, key)

@@ -59,7 +59,6 @@ func buildCard(c config.Config, s datadir.Secrets, stored wire.Value, base strin
 	return card, nil
 }
 
-// addMetadata adds members to the metadata of the node's card.
 func addMetadata(card wire.Card, members ...wire.Member) (wire.Card, error) {
 	meta, _ := card.Tree.Get("metadata")
 	for _, m := range members {

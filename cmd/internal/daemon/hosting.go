@@ -138,7 +138,6 @@ func (h *hosting) currentLease() *store.Lease {
 	return store.LeaseOf(h.leaseCtx)
 }
 
-// close releases the lease, if this process has it, and closes the listener.
 func (h *hosting) close() {
 	if h.release != nil {
 		h.release()

@@ -36,7 +36,6 @@ func (k keyring) prepare(ctx context.Context, passphrase []byte, base string) er
 	return err
 }
 
-// addAgent adds new keys, and the card that it builds with them.
 func (k keyring) addAgent(keys datadir.Keys, passphrase []byte, base string) error {
 	if err := keys.AddNew(passphrase); err != nil {
 		return err
@@ -113,7 +112,6 @@ func (k keyring) readMoltSpeak() (*signing.PrivateKey, *signing.BoxKey, error) {
 	return k.p.home.MoltSpeakKeys()
 }
 
-// readRetired reads the retired signing key with this fingerprint.
 func (k keyring) readRetired(fingerprint string) (*signing.PrivateKey, error) {
 	_, digits, _ := strings.Cut(fingerprint, ":")
 	return signing.ReadKeyFile(k.p.home.RetiredKey(digits), k.p.passphrase)

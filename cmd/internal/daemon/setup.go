@@ -24,7 +24,7 @@ func (s setup) Profile() web.Profile {
 	cfg, card := s.p.cfg, s.p.node.Card()
 	profile := web.Profile{
 		Name: card.Name, Owner: cfg.Owner.Name, Description: cfg.Description, Directories: cfg.Directories, File: s.p.src.File,
-		Fresh: card.Name == config.Default().Name && !s.p.src.Sets("name"),
+		Fresh: card.Name == config.Default().Name && !s.p.src.Sets("name"), // the owner has chosen no name yet
 	}
 	if absolute, err := filepath.Abs(profile.File); err == nil {
 		profile.File = absolute

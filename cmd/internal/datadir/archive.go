@@ -25,8 +25,7 @@ import (
 )
 
 // An archive is a zip file with the manifest, the files of the data directory with their modes, and a consistent copy
-// of the database. It contains the private keys. A zip can be written without knowing the sizes in advance, so a backup
-// can be streamed.
+// of the database. It contains the private keys.
 
 const fileManifest = "agentmesh-backup.json"
 

@@ -55,14 +55,13 @@ func (c *collector) adapt() {
 	c.watch()
 }
 
-// choose returns GOGC for a process that uses live bytes of heap. A busy process collects when its heap reaches
-// busyHeap, or when garbage is half of live, whichever is later. Any other process does so at the latest when garbage
-// equals live, the default of Go.
+// choose returns GOGC for a process that uses live bytes of heap. With it, a busy process collects when its heap reaches
+// busyHeap, or when garbage is half of live, whichever is later.
 func choose(live uint64, busy bool) int {
 	garbage := max(busyHeap-min(live, busyHeap), live/2)
 	gogc := int(garbage * 100 / max(live, 1))
 	if busy {
 		return min(gogc, maxPercent)
 	}
-	return min(gogc, 100)
+	return min(gogc, 100) // the default of Go
 }
