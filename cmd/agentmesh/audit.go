@@ -34,13 +34,13 @@ func (c *auditCmd) Run(ctx context.Context, a *app) error {
 	if err != nil {
 		return exit.Fail(exit.Usage, err)
 	}
-	after, err := c.print(ctx, a, since, "")
-	if err == nil && after == "" && !c.Follow && !a.globals.JSON {
+	last, err := c.print(ctx, a, since, "")
+	if err == nil && last == "" && !c.Follow && !a.globals.JSON {
 		a.Note("no entries match")
 	}
 	for c.Follow && err == nil && ctx.Err() == nil {
 		waiting.Pause(ctx, pollInterval)
-		after, err = c.print(ctx, a, since, after)
+		last, err = c.print(ctx, a, since, last)
 	}
 	if ctx.Err() != nil && c.Follow {
 		err = nil
@@ -54,27 +54,27 @@ type auditPage struct {
 	PeerNames map[string]owner.PeerNames `json:"peer_names"`
 }
 
-// print prints the entries after an entry number, or all entries if the number is empty. It returns the number of the
-// last printed entry, or after if it printed none. It opens the database only for this call if serve is not running, so
-// that serve can start between two calls.
-func (c *auditCmd) print(ctx context.Context, a *app, since, after string) (last string, err error) {
+// print prints the entries after the one with the number last, or all entries if last is empty. It returns the number
+// of the last printed entry, or last if it printed none. It opens the database only for this call if serve is not
+// running, so that serve can start between two calls.
+func (c *auditCmd) print(ctx context.Context, a *app, since, last string) (newLast string, err error) {
 	o, err := a.connect(ctx)
 	if err != nil {
-		return after, err
+		return last, err
 	}
 	defer func() { err = errors.Join(err, o.Close()) }()
 	for {
-		query := params("kind", c.Kind, "peer", c.Peer, "since", since, "after", after, "limit", "500")
+		query := params("kind", c.Kind, "peer", c.Peer, "since", since, "after", last, "limit", "500")
 		page, err := daemon.Fetch(ctx, o, get[auditPage]("audit", query))
 		if err != nil {
-			return after, err
+			return last, err
 		}
 		for _, line := range page.Items {
 			e, err := daemon.Decode[acl.AuditEntry](line)
 			if err != nil {
-				return after, err
+				return last, err
 			}
-			after = fmt.Sprint(e.N)
+			last = fmt.Sprint(e.N)
 			if a.globals.JSON {
 				a.Print("%s", terminal.EscapeUnsafe(line))
 			} else {
@@ -82,7 +82,7 @@ func (c *auditCmd) print(ctx context.Context, a *app, since, after string) (last
 			}
 		}
 		if page.Next == "" {
-			return after, a.WriteError()
+			return last, a.WriteError()
 		}
 	}
 }

@@ -57,11 +57,11 @@ func (r *requesters) request(w int, method, path string, body []byte) []byte {
 	return request(method, r.base, messPath+path, body, "Authorization", "Bearer "+r.keys[w])
 }
 
-// getPage gets the page of pending threads that follows the cursor after. It returns the cursor of the next page, the
-// number of threads on this page, and how long the response took.
-func (r *requesters) getPage(ctx context.Context, l *link, after string) (next string, n int, took time.Duration, err error) {
+// getPage gets the page of pending threads that begins at cursor. It returns the cursor of the next page, the number of
+// threads on this page, and how long the response took.
+func (r *requesters) getPage(ctx context.Context, l *link, cursor string) (next string, n int, took time.Duration, err error) {
 	begin := time.Now()
-	a, err := l.exchange(ctx, r.request(0, http.MethodGet, "requests?status=pending&limit=100&after="+url.QueryEscape(after), nil))
+	a, err := l.exchange(ctx, r.request(0, http.MethodGet, "requests?status=pending&limit=100&after="+url.QueryEscape(cursor), nil))
 	if err != nil {
 		return "", 0, 0, err
 	}
@@ -136,13 +136,13 @@ func (s *study) measureMESSPages(ctx context.Context, r *requesters, made int) e
 	var took []time.Duration
 	for range s.Rounds {
 		seen := 0
-		for after := ""; ctx.Err() == nil; {
-			next, n, one, err := r.getPage(ctx, &l, after)
+		for cursor := ""; ctx.Err() == nil; {
+			next, n, one, err := r.getPage(ctx, &l, cursor)
 			if err != nil {
 				return err
 			}
 			took, seen = append(took, one), seen+n
-			if after = next; after == "" {
+			if cursor = next; cursor == "" {
 				break
 			}
 		}

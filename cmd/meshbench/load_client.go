@@ -244,7 +244,7 @@ func (c *loadClient) countDelivery(n int64) {
 // run keeps w messages in flight for d.
 func (c *loadClient) run(ctx context.Context, w int, d time.Duration) (sample, error) {
 	w = min(w, maxWindow)
-	before, start, first := c.begin(), time.Now(), c.sent
+	cpuBefore, start, first := c.begin(), time.Now(), c.sent
 	free := w
 	for time.Since(start) < d && ctx.Err() == nil {
 		if free == 0 {
@@ -265,7 +265,7 @@ func (c *loadClient) run(ctx context.Context, w int, d time.Duration) (sample, e
 	if err := c.awaitSlots(w - free); err != nil {
 		return sample{}, err
 	}
-	return c.finish(before, start, first), ctx.Err()
+	return c.finish(cpuBefore, start, first), ctx.Err()
 }
 
 // runAtRate sends a batch of w messages per period, for at least d, so that the receivers together get rate messages
@@ -274,7 +274,7 @@ func (c *loadClient) runAtRate(ctx context.Context, w int, d time.Duration, rate
 	w = min(w, maxWindow)
 	period := time.Duration(float64(w*len(c.receivers)) / float64(rate) * float64(time.Second))
 	batches := int((d + period - 1) / period)
-	before, start, first := c.begin(), time.Now(), c.sent
+	cpuBefore, start, first := c.begin(), time.Now(), c.sent
 	free := maxWindow
 	for i := range batches {
 		if err := sleep(ctx, time.Until(start.Add(time.Duration(i)*period))); err != nil {
@@ -301,7 +301,7 @@ func (c *loadClient) runAtRate(ctx context.Context, w int, d time.Duration, rate
 	if err := sleep(ctx, time.Until(start.Add(time.Duration(batches)*period))); err != nil {
 		return sample{}, err
 	}
-	return c.finish(before, start, first), nil
+	return c.finish(cpuBefore, start, first), nil
 }
 
 // begin starts a round: it discards the delays of the previous round and returns the server's processor time so far.
@@ -316,9 +316,9 @@ func (c *loadClient) begin() time.Duration {
 }
 
 // finish returns the sample of a round. start is when the round began, first is the number of its first message, and
-// before is the result of begin.
-func (c *loadClient) finish(before time.Duration, start time.Time, first int64) sample {
-	s := sample{Ops: int(c.sent-first) * len(c.receivers), Elapsed: time.Since(start), CPU: c.server.cpu() - before}
+// cpuBefore is the result of begin.
+func (c *loadClient) finish(cpuBefore time.Duration, start time.Time, first int64) sample {
+	s := sample{Ops: int(c.sent-first) * len(c.receivers), Elapsed: time.Since(start), CPU: c.server.cpu() - cpuBefore}
 	c.mu.Lock()
 	defer c.mu.Unlock()
 	slices.Sort(c.delays)

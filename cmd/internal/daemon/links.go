@@ -174,13 +174,13 @@ func (c configChanger) tokenFile(name string) string {
 	return c.p.home.Path(filepath.Join("links", name+".token"))
 }
 
-// apply calls change, which changes the configuration file and perhaps the files in others. If serve is running, apply
-// then makes it start again. If serve cannot start with the new configuration, serve restores the files.
-func (c configChanger) apply(name string, change func() error, others ...string) (ConfigChange, error) {
+// apply calls change, which changes the configuration file and perhaps the given files. If serve is running, apply then
+// makes it start again. If serve cannot start with the new configuration, serve restores the files.
+func (c configChanger) apply(name string, change func() error, files ...string) (ConfigChange, error) {
 	c.p.rerun.editing.Lock()
 	defer c.p.rerun.editing.Unlock()
 	var undo []func() error
-	for _, path := range append([]string{c.p.src.File}, others...) {
+	for _, path := range append([]string{c.p.src.File}, files...) {
 		restore, err := snapshot(path)
 		if err != nil {
 			return ConfigChange{}, err

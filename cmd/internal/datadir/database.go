@@ -80,16 +80,16 @@ func (d Dir) explainOpen(err error) error {
 // ErrInUse is the error for a data directory that another process uses.
 var ErrInUse = errors.New("in use")
 
-// WaitUntilFree calls take again and again while take is not done and returns [ErrInUse], until the timeout or the end
-// of ctx. It returns the last error of take. note tells the user about a wait of more than a second.
-func (d Dir) WaitUntilFree(ctx context.Context, timeout time.Duration, note func(string, ...any), take func() (done bool, err error)) error {
+// WaitUntilFree calls attempt again and again while attempt is not done and returns [ErrInUse], until the timeout or
+// the end of ctx. It returns the last error of attempt. note tells the user about a wait of more than a second.
+func (d Dir) WaitUntilFree(ctx context.Context, timeout time.Duration, note func(string, ...any), attempt func() (done bool, err error)) error {
 	const (
 		noteAfter  = time.Second
 		retryAfter = 100 * time.Millisecond
 	)
 	start, noted := time.Now(), false
 	for {
-		done, err := take()
+		done, err := attempt()
 		waited := time.Since(start)
 		if done || !errors.Is(err, ErrInUse) || waited >= timeout {
 			return err

@@ -59,12 +59,12 @@ func (p *Progress) String() string {
 	return fmt.Sprintf("%d rows so far", p.rows.Load())
 }
 
-// Import copies a database into the configured one, which must be empty, and returns the numbers of rows. from names a
-// data directory, or a PostgreSQL database by a connection string or file:PATH. If from is empty, Import copies the
+// Import copies a database into the configured one, which must be empty, and returns the numbers of rows. source is a
+// data directory, or a PostgreSQL database as a connection string or file:PATH. If source is empty, Import copies the
 // database file in the data directory. No other process may use either database. If an error or a crash interrupts the
 // copy, no process opens the configured database until another import has finished.
-func Import(ctx context.Context, o Options, from string, p *Progress) (engine.Tally, error) {
-	fill, release, err := o.open(ctx, from)
+func Import(ctx context.Context, o Options, source string, p *Progress) (engine.Tally, error) {
+	fill, release, err := o.open(ctx, source)
 	if err != nil {
 		return engine.Tally{}, err
 	}
@@ -99,10 +99,10 @@ func Import(ctx context.Context, o Options, from string, p *Progress) (engine.Ta
 	return tally, err
 }
 
-// open opens the database to import, and returns a function that supplies its rows. from is that of [Import].
-func (o Options) open(ctx context.Context, from string) (fill engine.Fill, release func(), err error) {
-	if strings.HasPrefix(from, "file:") || strings.Contains(from, "://") || strings.Contains(from, "=") {
-		url, err := o.Source.ConnectionString("the database to import", from)
+// open opens the database to import, and returns a function that supplies its rows. source is that of [Import].
+func (o Options) open(ctx context.Context, source string) (fill engine.Fill, release func(), err error) {
+	if strings.HasPrefix(source, "file:") || strings.Contains(source, "://") || strings.Contains(source, "=") {
+		url, err := o.Source.ConnectionString("the database to import", source)
 		if err != nil {
 			return nil, nil, exit.Fail(exit.Config, err)
 		}
@@ -114,8 +114,8 @@ func (o Options) open(ctx context.Context, from string) (fill engine.Fill, relea
 			return n, err
 		}, func() {}, nil
 	}
-	dir := datadir.Dir(from)
-	if from == "" {
+	dir := datadir.Dir(source)
+	if source == "" {
 		if dir = o.Dir; o.Config.Store.Postgres == "" {
 			return nil, nil, exit.FailHint(exit.Usage, errors.New("store.postgres is not set, so the database file would be copied into itself"),
 				"set store.postgres, or name the PostgreSQL database to import: file:PATH of its connection string")
