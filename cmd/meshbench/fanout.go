@@ -124,7 +124,7 @@ func (c *fanout) measure(ctx context.Context, s streams, tested entrant, program
 		for r := range c.Rounds {
 			s.p.say("%s: round %d of %d", t.name, r+1, c.Rounds)
 			// The first case also has rounds with a stopped receiver, in alternating order.
-			if err := c.round(ctx, &t, client, server, w, i == 0, r%2 == 1); err != nil {
+			if err := c.runRound(ctx, &t, client, server, w, i == 0, r%2 == 1); err != nil {
 				return nil, err
 			}
 			if relayClient != nil {
@@ -175,10 +175,10 @@ func idleMemory(ctx context.Context, s streams, tested entrant, program, dir str
 // idleSettle is how long the runtime gets to return the memory that connecting used.
 const idleSettle = 3 * time.Second
 
-// round measures our server once and, if alsoStopped is set, once more while an additional receiver reads nothing. If
-// stoppedFirst is set, the latter comes first. The caller alternates the order, so that neither always runs on the
+// runRound measures our server once and, if alsoStopped is set, once more while an additional receiver reads nothing.
+// If stoppedFirst is set, the latter comes first. The caller alternates the order, so that neither always runs on the
 // warmer server.
-func (c *fanout) round(ctx context.Context, t *caseResult, client *loadClient, server *host, w int, alsoStopped, stoppedFirst bool) error {
+func (c *fanout) runRound(ctx context.Context, t *caseResult, client *loadClient, server *host, w int, alsoStopped, stoppedFirst bool) error {
 	allReading := func() error {
 		one, err := client.run(ctx, w, c.Duration)
 		t.samples = append(t.samples, one)

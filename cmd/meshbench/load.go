@@ -71,7 +71,7 @@ type contender struct {
 	cpu     func() time.Duration // processor time used so far; nil if it is unknown
 }
 
-func (c contender) round(ctx context.Context, d time.Duration) sample {
+func (c contender) runRound(ctx context.Context, d time.Duration) sample {
 	if c.cpu == nil {
 		return drive(ctx, c.workers, d, c.op)
 	}
@@ -87,7 +87,7 @@ func (c contender) round(ctx context.Context, d time.Duration) sample {
 func interleave(ctx context.Context, p *progress, rounds int, d time.Duration, contenders ...contender) [][]sample {
 	for _, c := range contenders {
 		p.say("%s: warm up", c.name)
-		c.round(ctx, d/4)
+		c.runRound(ctx, d/4)
 	}
 	out := make([][]sample, len(contenders))
 	for r := range rounds {
@@ -96,7 +96,7 @@ func interleave(ctx context.Context, p *progress, rounds int, d time.Duration, c
 				return out
 			}
 			p.say("%s: round %d of %d", c.name, r+1, rounds)
-			out[i] = append(out[i], c.round(ctx, d))
+			out[i] = append(out[i], c.runRound(ctx, d))
 		}
 	}
 	return out

@@ -28,7 +28,7 @@ type Env struct {
 	Options func() (daemon.Options, error)
 }
 
-func (e Env) engine() (engine.Options, error) {
+func (e Env) engineOptions() (engine.Options, error) {
 	o, err := e.Options()
 	return engine.Options{Config: o.Config, Source: o.Source, Dir: o.Dir, Logger: o.Logger}, err
 }
@@ -40,7 +40,7 @@ type Migrate struct {
 
 // Run executes the command.
 func (c *Migrate) Run(ctx context.Context, e Env) error {
-	o, err := e.engine()
+	o, err := e.engineOptions()
 	if err != nil {
 		return err
 	}
@@ -79,7 +79,7 @@ type Import struct {
 
 // Run executes the command.
 func (c *Import) Run(ctx context.Context, e Env) error {
-	o, err := e.engine()
+	o, err := e.engineOptions()
 	if err != nil {
 		return err
 	}

@@ -32,7 +32,8 @@ func (d *examination) checkClients(ctx context.Context, base string) {
 		return
 	}
 	forged := forgedAddr()
-	p := d.newPeer(false)
+	const local = false // clients come through the public URL
+	p := d.newPeer(local)
 	defer p.Close()
 	header := http.Header{"X-Forwarded-For": {forged.String()}}
 	if _, err := p.get(ctx, strings.TrimRight(base, "/")+"/health?probe="+url.QueryEscape(probe.Probe), header); err != nil {

@@ -115,7 +115,8 @@ func (d *examination) checkListedCard(ctx context.Context, p peer, base string, 
 	var record struct {
 		Verification struct{ Key string }
 	}
-	if err == nil && s.status == http.StatusOK && json.Unmarshal(s.body, &record) == nil && record.Verification.Key != "" {
+	hasRecord := err == nil && s.status == http.StatusOK && json.Unmarshal(s.body, &record) == nil
+	if hasRecord && record.Verification.Key != "" {
 		d.ok(check, "the card of %s is the same as in the list, and its key is proven", id)
 		return
 	}

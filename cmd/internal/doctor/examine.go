@@ -145,7 +145,7 @@ func (d *examination) examineHome(ctx context.Context) {
 // checkPublicURL checks the name and the certificate of a public URL, and reports whether peers can connect to it.
 func (d *examination) checkPublicURL(ctx context.Context, target string) bool {
 	u, err := url.Parse(target)
-	return err == nil && d.checkName(ctx, u, false) && d.checkCertificate(ctx, u)
+	return err == nil && d.checkPublicName(ctx, u) && d.checkCertificate(ctx, u)
 }
 
 // checkOwnDirectory examines the directory of the process as "doctor URL" does from elsewhere.
@@ -172,7 +172,7 @@ func (d *examination) checkEndpointHost(ctx context.Context, publicURL string, r
 	if public, err := url.Parse(publicURL); err == nil && public.Host == u.Host {
 		return reachable
 	}
-	return d.checkName(ctx, u, false) && d.checkCertificate(ctx, u)
+	return d.checkPublicName(ctx, u) && d.checkCertificate(ctx, u)
 }
 
 // checkModes checks that only the owner may read the data directory and the secrets in it (AM-7).

@@ -67,6 +67,11 @@ func (d *examination) examineURL(ctx context.Context, target string) error {
 	return nil
 }
 
+// checkPublicName is [examination.checkName] for a URL that peers on other machines use.
+func (d *examination) checkPublicName(ctx context.Context, u *url.URL) bool {
+	return d.checkName(ctx, u, false)
+}
+
 // checkName looks up the host's name and reports whether peers can use its addresses. Unless local is set, all of them
 // must be public or permitted by network.allow_private.
 func (d *examination) checkName(ctx context.Context, u *url.URL, local bool) bool {

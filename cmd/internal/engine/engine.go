@@ -56,7 +56,7 @@ func Open(ctx context.Context, o Options) (s store.Store, release func(), err er
 }
 
 func (o Options) openPostgres(ctx context.Context) (store.Store, func(), error) {
-	cfg, err := o.postgres()
+	cfg, err := o.postgresConfig()
 	if err != nil {
 		return nil, nil, err
 	}
@@ -72,7 +72,7 @@ func (o Options) openPostgres(ctx context.Context) (store.Store, func(), error) 
 	return db, release, nil
 }
 
-func (o Options) postgres() (postgres.Config, error) {
+func (o Options) postgresConfig() (postgres.Config, error) {
 	url, err := o.Source.ConnectionString("store.postgres", o.Config.Store.Postgres)
 	if err != nil {
 		return postgres.Config{}, exit.Fail(exit.Config, err)

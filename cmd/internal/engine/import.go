@@ -21,7 +21,7 @@ func Migrate(ctx context.Context, o Options) (before, after int, err error) {
 	if o.Config.Store.Postgres == "" {
 		return 0, 0, exit.FailHint(exit.Config, errors.New("store.postgres is not set"), "agentmesh serve migrates a database file by itself")
 	}
-	cfg, err := o.postgres()
+	cfg, err := o.postgresConfig()
 	if err != nil {
 		return 0, 0, err
 	}
@@ -34,7 +34,7 @@ func Migrate(ctx context.Context, o Options) (before, after int, err error) {
 // MigrationScript returns the SQL text of what Migrate would do, or "" if there is nothing to do. If no PostgreSQL
 // database is configured, it returns the text for an empty one.
 func MigrationScript(ctx context.Context, o Options) (string, error) {
-	cfg, err := o.postgres()
+	cfg, err := o.postgresConfig()
 	if err != nil {
 		return "", err
 	}
@@ -80,7 +80,7 @@ func Import(ctx context.Context, o Options, source string, p *Progress) (engine.
 	if o.Config.Store.Postgres == "" {
 		return o.Dir.ImportDatabase(ctx, countingFill)
 	}
-	cfg, err := o.postgres()
+	cfg, err := o.postgresConfig()
 	if err != nil {
 		return engine.Tally{}, err
 	}

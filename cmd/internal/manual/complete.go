@@ -40,7 +40,7 @@ func Complete(node *kong.Node, words []string) []string {
 		if node.DefaultCmd != nil { // the user may omit the default command and still give its flags
 			node = node.DefaultCmd
 		}
-		for _, group := range node.AllFlags(true) {
+		for _, group := range node.AllFlags(true) { // without hidden flags
 			for _, f := range group {
 				add("--" + f.Name)
 			}
