@@ -176,8 +176,8 @@ func idleMemory(ctx context.Context, s streams, tested entrant, program, dir str
 const idleSettle = 3 * time.Second
 
 // runRound measures our server once and, if alsoStopped is set, once more while an additional receiver reads nothing.
-// If stoppedFirst is set, the latter comes first. The caller alternates the order, so that neither always runs on the
-// warmer server.
+// If stoppedFirst is set, that measurement comes first. The caller alternates the order, so that neither always runs on
+// the warmer server.
 func (c *fanout) runRound(ctx context.Context, t *caseResult, client *loadClient, server *host, w int, alsoStopped, stoppedFirst bool) error {
 	allReading := func() error {
 		one, err := client.run(ctx, w, c.Duration)

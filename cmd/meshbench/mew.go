@@ -60,7 +60,7 @@ func (c *mewCmd) measureWithLogs(ctx context.Context, s streams, program, dir st
 	return t, err
 }
 
-// The two ways to start the gateway. Its logs are those of envelopes and of decisions about capabilities.
+// The two ways to start the gateway: with its log of envelopes and its log of decisions about capabilities, or without.
 const (
 	withLogs    = true
 	withoutLogs = false

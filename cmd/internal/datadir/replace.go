@@ -24,8 +24,8 @@ import (
 //	.agentmesh-place-TIME     its files move up into the directory, the database last
 //
 // A restore has the lock of the directory and, if there is a database, that of the database. A process that works on a
-// restore after its decision point holds the lock of the new database. On Windows, neither keeps the lock of a
-// database: see [bolt.Hold].
+// restore after its decision point holds the lock of the new database. On Windows, no process keeps the lock of a
+// database, because that would prevent renames: see [bolt.Hold].
 const (
 	PrefixRestore  = ".agentmesh-restore-"
 	prefixReplace  = ".agentmesh-replace-"

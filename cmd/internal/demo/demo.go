@@ -205,8 +205,8 @@ func nextFriday(now time.Time) time.Time {
 	return t.AddDate(0, 0, int(time.Friday-t.Weekday()+7)%7)
 }
 
-// messageCount is the number of messages of the flow. The last one is the close with which Sarah's node answers that of
-// Chris's node. It arrives after Chris's conversation is completed.
+// messageCount is the number of messages of the flow. The last one is Sarah's answer to the close of Chris's node. It
+// arrives after Chris's conversation is completed.
 const messageCount = 6
 
 // transcript reads the conversation from Chris's node and verifies every signature with the key in the directory.

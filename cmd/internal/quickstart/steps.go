@@ -60,8 +60,8 @@ type steps struct {
 	// none and the machine has no public one, of the machine.
 	Unreachable []string `json:"unreachable,omitempty"`
 
-	// These are only for the template. Program is the path of the program. Run is how each command of a person begins, and
-	// Backup how that of cron begins. Backups is the folder of the backups.
+	// These are only for the template. Program is the path of the program. Each command that a person types begins with
+	// Run, and the one that cron runs with Backup. Backups is the folder of the backups.
 	Mode, User, Program, Run, Backup, Backups string `json:"-"`
 	TLS, NewUser                              bool   `json:"-"`
 	Install                                   string `json:"-"` // the program, if it must move to Program
@@ -126,7 +126,7 @@ func (s *steps) findRecords(ctx context.Context) {
 }
 
 // setRecords sets the records for the addresses of the public name. If the name has no addresses yet, addresses are
-// those of this machine, and the records for the public ones are those that the operator should add.
+// those of this machine, and the operator should add a record for each public one.
 func (s *steps) setRecords(addresses []netip.Addr) {
 	for _, a := range addresses {
 		a, kind := a.Unmap(), "AAAA"
