@@ -61,8 +61,8 @@ func (s *Service) send(ctx context.Context, agent wire.AgentID, call message.Cal
 	return nil, wire.ErrUnavailable.Because(errors.New("lost every race for the message"))
 }
 
-// rowFor returns the task with this id, or a new task if m names none, with the message m added. If the task already has
-// m, known is true and nothing is added. rowFor refuses a different message with the same message id.
+// rowFor returns the task with this id, or a new task if m names none, with the message m added. If the task already
+// has m, known is true and nothing is added. rowFor refuses a different message with the same message id.
 func (s *Service) rowFor(ctx context.Context, agent wire.AgentID, m message.Message, from caller, id string) (t *taskRow, known bool, err error) {
 	now, sum := time.Now(), signing.Digest(m.Tree)
 	digest := hex.EncodeToString(sum[:16])
@@ -109,7 +109,7 @@ func (t *taskRow) outgoing(m wire.Value) wire.Value {
 	return m
 }
 
-// queue stores a call in the mailbox of the agent, together with changes.
+// queue stores a call in the mailbox of the agent, in one transaction with changes.
 func (s *Service) queue(ctx context.Context, t *taskRow, call Call, changes []store.Change) error {
 	token, err := s.answerToken(ctx, t.ID)
 	if err != nil {

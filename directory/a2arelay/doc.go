@@ -40,8 +40,8 @@ type Config struct {
 	CheckBan func(ctx context.Context, client netip.Addr) error
 	// ParseKey parses the public key of a card.
 	ParseKey func(text string) (*signing.PublicKey, error)
-	// Queue stores a call as the mail m, together with changes, within the bounds of the mailbox. It ignores m.Created
-	// and uses the current time. The call is durable when Queue returns.
+	// Queue stores a call as the mail m, in one transaction with changes, within the bounds of the mailbox. It
+	// ignores m.Created and uses the current time. The call is durable when Queue returns.
 	Queue func(ctx context.Context, m mailbox.Mail, call []byte, changes []store.Change) (relayID string, err error)
 	// Secret returns a key of this directory that never changes.
 	Secret func(ctx context.Context) ([]byte, error)

@@ -241,11 +241,11 @@ func (s *Service) save(ctx context.Context, t *taskRow) error {
 
 const attempts = 5
 
-// update calls change and stores the result, unless change returns false. After a conflict, it calls change again.
-func (s *Service) update(ctx context.Context, id string, change func(t *taskRow) bool) (*taskRow, error) {
+// update stores what modify makes of a task, unless modify returns false. After a conflict, it calls modify again.
+func (s *Service) update(ctx context.Context, id string, modify func(t *taskRow) bool) (*taskRow, error) {
 	for range attempts {
 		t, err := s.load(ctx, id)
-		if err != nil || !change(t) {
+		if err != nil || !modify(t) {
 			return t, err
 		}
 		if err = s.save(ctx, t); !errors.Is(err, store.ErrConflict) {

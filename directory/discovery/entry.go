@@ -62,12 +62,12 @@ const maxA2A = 2048 // bytes of a URL
 func A2ACard(card wire.Value) string {
 	metadata, _ := card.Get("metadata")
 	text := metadata.GetStr("a2a")
-	at, err := url.Parse(text)
-	if err != nil || text == "" || len(text) > maxA2A || at.User != nil || at.Fragment != "" {
+	u, err := url.Parse(text)
+	if err != nil || text == "" || len(text) > maxA2A || u.User != nil || u.Fragment != "" {
 		return ""
 	}
 	endpoint, err := url.Parse(card.GetStr("endpoint"))
-	if err != nil || at.Scheme != endpoint.Scheme || !strings.EqualFold(at.Host, endpoint.Host) {
+	if err != nil || u.Scheme != endpoint.Scheme || !strings.EqualFold(u.Host, endpoint.Host) {
 		return ""
 	}
 	return text

@@ -187,10 +187,10 @@ func (c *Counts) admit(key string, m counted, now time.Time) error {
 // anyCaller is the sender for which all calls of a mailbox are counted together.
 var anyCaller = unique.Make(wire.AgentID("a2a:"))
 
-// hasRoomForCall reports whether a mailbox takes another call. Anybody can call, so all calls together may use at most
-// half of a mailbox. Once half of that is used, a source may use only a hundredth of the mailbox. That is at least one
-// call, but a large call may still exceed the hundredth of the bytes. A network around the source may use twice as much
-// as the next narrower one (AM-42). The caller holds mu.
+// hasRoomForCall reports whether a mailbox takes another call. Anybody can call, so all calls together may use at
+// most half of a mailbox. Once half of that is used, a source may use only a hundredth of the mailbox. By number,
+// that is at least one call; by bytes, a large call may be too much. A network around the source may use twice as
+// much as the next narrower one (AM-42). The caller holds mu.
 func (c *Counts) hasRoomForCall(m counted, limit Usage) bool {
 	all := c.shares[share{m.box, anyCaller}]
 	if all.with(m).exceeds(Usage{limit.N / 2, limit.Size / 2}) {
@@ -265,7 +265,7 @@ func (c *Counts) Total(now time.Time) (all Usage, full bool) {
 	return c.all, mailboxLimit(c.all) == Usage{}
 }
 
-// Load builds the counts from the stored mail, unless they are built already. list calls add for each message.
+// Load builds the counts from the stored mail, unless they are built already. list must call add for each message.
 func (c *Counts) Load(now time.Time, list func(add func(key string, m Mail)) error) error {
 	c.mu.Lock()
 	defer c.mu.Unlock()

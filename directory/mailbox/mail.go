@@ -67,7 +67,8 @@ func (r *Relay) openRelayID(ctx context.Context, owner [32]byte, id string) (str
 func ownerTerm(owner [32]byte) string { return "owner:" + hex.EncodeToString(owner[:]) }
 func boxTerm(id wire.AgentID) string  { return "box:" + string(id) }
 
-// CardTerm returns the term (index key) of the cards that have this credential and whose endpoint is their mailbox here.
+// CardTerm returns the term (index key) of the cards that have this credential and whose endpoint is their mailbox
+// here.
 func CardTerm(owner [32]byte) string { return "mailbox:" + hex.EncodeToString(owner[:16]) }
 
 // digest identifies what the sender wrote, so that a repeated message is stored once. One signature can be written in
@@ -108,9 +109,9 @@ func (r *Relay) storeMail(ctx context.Context, p posting, now time.Time) (relayI
 	return id.(string), nil
 }
 
-// Queue stores mail in the mailbox of m.Box, together with changes, within the bounds of AM-68, and returns its relay
-// id. It ignores m.Created and uses the current time. The mail is durable when Queue returns, and is stored even if ctx
-// ends.
+// Queue stores mail in the mailbox of m.Box, in one transaction with changes, within the bounds of AM-68, and returns
+// its relay id. It ignores m.Created and uses the current time. The mail is durable when Queue returns, and is stored
+// even if ctx ends.
 func (r *Relay) Queue(ctx context.Context, m Mail, raw []byte, changes []store.Change) (relayID string, err error) {
 	_, held, err := r.Agent(ctx, m.Box)
 	if err != nil {
@@ -130,8 +131,8 @@ func (r *Relay) countOutcome(err error) {
 	}
 }
 
-// queue stores mail with changes that depend on the mail's relay id, and wakes the agent. If one of the changes has a
-// conflict, it fails with store.ErrConflict.
+// queue stores mail in one transaction with changes that depend on the mail's relay id, and wakes the agent. If one
+// of the changes has a conflict, it fails with store.ErrConflict.
 func (r *Relay) queue(ctx context.Context, m Mail, owner [32]byte, raw []byte, changes func(relayID string) []store.Change) (relayID string, err error) {
 	now := m.Created
 	counts, err := r.Counts(ctx)
@@ -215,8 +216,8 @@ func (r *Relay) ApplyChange(ctx context.Context, ns, key string) error {
 	return nil
 }
 
-// Invalidate makes the relay read again what other processes stored. Call it when the store may not have reported some of
-// their changes.
+// Invalidate makes the relay read again what other processes stored. Call it when the store may not have reported
+// some of their changes.
 func (r *Relay) Invalidate() {
 	r.counts.Invalidate()
 	r.connections.NotifyAll()

@@ -253,7 +253,7 @@ func (o *Offers) Take(ctx context.Context, owner [32]byte, box wire.AgentID, con
 	return taken, err
 }
 
-// update replaces an offer, together with changes, and wakes its sender.
+// update replaces an offer, in one transaction with changes, and wakes its sender.
 func (o *Offers) update(ctx context.Context, old store.Record, f offer, changes []store.Change, now time.Time) error {
 	err := o.records.Apply(ctx, append(changes, f.change(old.Key, old.Terms[0], old.Rev)), now)
 	o.wakeSender(old.Key)

@@ -9,7 +9,7 @@ import (
 
 // CheckReply validates an agent's reply to a message that passed through, and returns the status of the response
 // to the sender.
-func CheckReply(to wire.Message, raw []byte) (status int, err error) {
+func CheckReply(original wire.Message, raw []byte) (status int, err error) {
 	tree, err := wire.ParseObject(raw)
 	if err != nil {
 		return 0, wire.ErrSyntax.Because(err)
@@ -21,7 +21,7 @@ func CheckReply(to wire.Message, raw []byte) (status int, err error) {
 	if field, ok := errors.AsType[*wire.FieldError](err); ok {
 		return 0, wire.ErrSchema.WithField(field)
 	}
-	if m.From != to.To || m.To != to.From || m.Conversation != to.Conversation {
+	if m.From != original.To || m.To != original.From || m.Conversation != original.Conversation {
 		return 0, wire.ErrRecipient.At("the reply must be from the agent, to the sender, in the same conversation")
 	}
 	if m.Action() == "pending_approval" {

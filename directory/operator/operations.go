@@ -79,14 +79,14 @@ type OrderResult struct {
 	Removed int             `json:"removed"`
 }
 
-// order returns the handler that reads an order and passes it to do. by is the client that the operator used.
-func (o operations) order(do func(ctx context.Context, id wire.AgentID, order Order, by string) (OrderResult, error)) echo.HandlerFunc {
+// order returns the handler that reads an order and passes it to handle. by is the client that the operator used.
+func (o operations) order(handle func(ctx context.Context, id wire.AgentID, order Order, by string) (OrderResult, error)) echo.HandlerFunc {
 	return func(c echo.Context) error {
 		var order Order
 		if err := httpapi.Decode(c, maxOrderBody, &order); err != nil {
 			return err
 		}
-		result, err := do(c.Request().Context(), wire.AgentID(c.Param("id")), order, owner.Door(c))
+		result, err := handle(c.Request().Context(), wire.AgentID(c.Param("id")), order, owner.Door(c))
 		return respond(c, result, err)
 	}
 }

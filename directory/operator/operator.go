@@ -1,5 +1,5 @@
 // Package operator serves the directory's part of the owner's page and of the owner API: cards, reports, bans, invite
-// codes, changes and numbers. Both call the same methods of [directory.Registry].
+// codes, changes and numbers. Page and API call the same methods of [directory.Registry].
 package operator
 
 import (
@@ -171,14 +171,14 @@ func (p *pages) showCards(c echo.Context) error {
 	return p.render(c, p.cards, "Cards", v)
 }
 
-// form returns the handler that reads a form and passes it to do.
-func form(do func(echo.Context, url.Values) error) echo.HandlerFunc {
+// form returns the handler that reads a form and passes it to handle.
+func form(handle func(echo.Context, url.Values) error) echo.HandlerFunc {
 	return func(c echo.Context) error {
 		form, err := httpapi.Form(c, maxForm)
 		if err != nil {
 			return err
 		}
-		return do(c, form)
+		return handle(c, form)
 	}
 }
 

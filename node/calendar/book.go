@@ -27,8 +27,8 @@ type BookConfig struct {
 }
 
 // Book stores agreed events and writes them to the owner's calendar. The record of an event is stored in the same
-// transaction as the agreement, so no agreed event is lost. The book tries to write an event until it succeeds, or until a day
-// after the end of the event. It is safe for concurrent use.
+// transaction as the agreement, so no agreed event is lost. The book tries to write an event until it succeeds, or
+// until a day after the end of the event. It is safe for concurrent use.
 type Book struct {
 	cfg  BookConfig
 	wake chan struct{}
@@ -229,8 +229,8 @@ func (b *Book) Events(ctx context.Context, now time.Time) ([]Event, error) {
 
 const maxEntries = 10_000
 
-// each calls do for the entries with an index term, or for all entries if term is "".
-func (b *Book) each(ctx context.Context, term string, now time.Time, do func(entry)) error {
+// each calls fn for the entries with an index term, or for all entries if term is "".
+func (b *Book) each(ctx context.Context, term string, now time.Time, fn func(entry)) error {
 	seen := 0
 	for e, err := range store.DecodeAll(ctx, b.cfg.Records, Namespace, term, now, decodeEntry) {
 		if err != nil {
@@ -239,7 +239,7 @@ func (b *Book) each(ctx context.Context, term string, now time.Time, do func(ent
 		if seen++; seen > maxEntries {
 			return fmt.Errorf("more than %d agreed events", maxEntries)
 		}
-		do(e)
+		fn(e)
 	}
 	return nil
 }

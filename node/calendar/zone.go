@@ -77,9 +77,9 @@ const maxTransitions = 2000
 // maxZoneRules bounds the clock-change rules of a file. A rule that never applies is searched until the year 9999.
 const maxZoneRules = 500
 
-// parseTimezone parses a VTIMEZONE, with its clock changes up to the time until. It adds the number of the zone's rules
+// parseTimezone parses a VTIMEZONE, with its clock changes up to end. It adds the number of the zone's rules
 // to *rules, which counts the rules of the whole file.
-func parseTimezone(comp *ical.Component, until time.Time, rules *int) (zone, error) {
+func parseTimezone(comp *ical.Component, end time.Time, rules *int) (zone, error) {
 	var z describedZone
 	for _, child := range comp.Children { // count the rules before expanding any of them
 		if child.Props.Get(ical.PropRecurrenceRule) != nil {
@@ -115,7 +115,7 @@ func parseTimezone(comp *ical.Component, until time.Time, rules *int) (zone, err
 				return nil, errors.New("clock changes by a rule that is not yearly")
 			}
 			budget := maxTransitions
-			if onsets, err = listRecurrences(rule.Value, first, time.Time{}, until, nil, &budget); err != nil {
+			if onsets, err = listRecurrences(rule.Value, first, time.Time{}, end, nil, &budget); err != nil {
 				return nil, err
 			}
 		}
@@ -234,7 +234,7 @@ func (z zones) find(id string) (zone, bool) {
 		return d, true
 	}
 	name := cmp.Or(windowsZones[id], id[strings.LastIndexByte(id, '/')+1:])
-	if loc, err := time.LoadLocation(name); err == nil && name != "" && name != "Local" {
+	if loc, err := time.LoadLocation(name); err == nil && name != "" && name != "Local" { // LoadLocation accepts both
 		return namedZone{loc}, true
 	}
 	return nil, false

@@ -89,6 +89,7 @@ func (c *Cards) ask(ctx context.Context, id wire.AgentID, pin storedPin, old, fr
 	var doubtful *entry
 	for _, d := range c.order(pin.Directory) {
 		etag := ""
+		// If our copy is from d and has the pinned key, d need not send the card again.
 		if old != nil && old.from == d && (pin.Fingerprint == "" || pin.Fingerprint == old.peer.Key.Fingerprint()) {
 			etag = old.etag
 		}

@@ -242,7 +242,7 @@ func (c *Cards) AddPeer(ctx context.Context, card wire.Value, now time.Time) (Pe
 	return peer, nil
 }
 
-// Forget removes the pin of id and the card from the owner. The next contact pins the agent's key again.
+// Forget removes the pin of id, and the card that the owner gave. The next contact pins the agent's key again.
 func (c *Cards) Forget(ctx context.Context, id wire.AgentID) error {
 	if c.cfg.Records != nil {
 		err := c.cfg.Records.Apply(ctx, []store.Change{

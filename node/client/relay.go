@@ -65,7 +65,7 @@ func (d *Directory) Acknowledge(ctx context.Context, cred Credential, relayID st
 	return err
 }
 
-// PublishA2ACard publishes the A2A card of the agent id. The directory then accepts A2A calls for the agent.
+// PublishA2ACard publishes the A2A card of the agent with this id. The directory then accepts A2A calls for the agent.
 func (d *Directory) PublishA2ACard(ctx context.Context, cred Credential, id wire.AgentID, card []byte) error {
 	path := "/mailbox/" + url.PathEscape(string(id)) + "/a2a"
 	_, err := d.do(ctx, request{op: opMail, method: http.MethodPut, path: path, body: card, cred: cred}, http.StatusNoContent)

@@ -92,8 +92,8 @@ func (r *Registrar) Directories(directory string) ([]*client.Directory, error) {
 	return list, err
 }
 
-// each calls do for the selected registrations and returns their listings.
-func (r *Registrar) each(ctx context.Context, directory string, do func(*registration)) ([]owner.Listing, error) {
+// each calls fn for the selected registrations and returns their listings.
+func (r *Registrar) each(ctx context.Context, directory string, fn func(*registration)) ([]owner.Listing, error) {
 	registrations, err := r.selectRegistrations(directory)
 	if err != nil {
 		return nil, err
@@ -102,7 +102,7 @@ func (r *Registrar) each(ctx context.Context, directory string, do func(*registr
 	defer r.work.Unlock()
 	list := make([]owner.Listing, 0, len(registrations))
 	for _, p := range registrations {
-		do(p)
+		fn(p)
 		r.mu.Lock()
 		list = append(list, p.listing(time.Now()))
 		r.mu.Unlock()
