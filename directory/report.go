@@ -143,7 +143,7 @@ func makeReportRoom(all []store.Record, card wire.AgentID, from []rate.Source) (
 	return []store.Change{{Record: store.Record{NS: reportNS, Key: displaced}, IfRev: store.Any, Delete: true}}, nil
 }
 
-// sources returns the sources that the report counts against; none if its client is unknown.
+// sources returns the address and the networks against which the report counts; none if its client is unknown.
 func (r Report) sources() []rate.Source {
 	if prefix, err := netip.ParsePrefix(r.From); err == nil {
 		return rate.AddrSources(prefix.Addr())

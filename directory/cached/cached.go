@@ -18,7 +18,7 @@ import (
 )
 
 // IsCurrent reports whether the client has a current copy: a copy with one of the tags. If the client sent no entity
-// tag, a copy from the time updated or later is current too.
+// tag, a copy that is not older than updated is current too.
 func IsCurrent(req *http.Request, updated time.Time, tags ...string) bool {
 	if match := req.Header.Get("If-None-Match"); match != "" {
 		for tag := range strings.SplitSeq(match, ",") {

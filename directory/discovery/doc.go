@@ -1,8 +1,8 @@
-// Package discovery shows a directory to other registries in the form of ARD (Agentic Resource Discovery): the manifest
-// at its well-known paths, and searches below [Base]. docs/bridges/ard.md describes the mapping.
+// Package discovery shows a directory to other registries in the form of ARD (Agentic Resource Discovery): the
+// manifest at its well-known paths, and searches below [Base]. docs/bridges/ard.md describes the mapping.
 //
-// The package only translates: every search is one call of [Config.Find], with the bounds and cursors of the directory.
-// Texts of cards are passed on as JSON strings and never interpreted.
+// The package only translates: every search is one call of [Config.Find], with the bounds and cursors of the
+// directory. Texts of cards are passed on as JSON strings and never interpreted.
 //
 // ARD changes monthly. The code that depends on its version is in this package and in node/client/ard.go:
 // [SpecVersion], and the paths and types beside it.
@@ -45,7 +45,8 @@ type Config struct {
 	Local bool
 	// Name is the name of the directory, for people.
 	Name string
-	// Referrals are the ARD base URLs of other registries, such as mirrors of this directory or its source.
+	// Referrals are the ARD base URLs of other registries, such as mirrors of this directory, or the directory that
+	// this one mirrors.
 	Referrals []string
 	// Find searches the directory.
 	Find func(ctx context.Context, s Search) (Found, error)

@@ -29,7 +29,7 @@ type Meta struct {
 	Probed   time.Time `json:"probed,omitzero"`     // when the endpoint was last probed (AM-63)
 	Misses   int       `json:"misses,omitempty"`    // number of failed probes in a row
 	Replaced time.Time `json:"replaced,omitzero"`   // when the key changed without a proof by the old key (AM-60)
-	Proof    string    `json:"key_proof,omitempty"` // the header that covers the card as it is served
+	Proof    string    `json:"key_proof,omitempty"` // the key proof header that covers the card as it is served
 	// Current describes how the card got its key; its PublicKey is empty here.
 	Current wire.KeyChange `json:"current"`
 	// HandedOver lets a registration with another credential take over the card if it proves the key. Every
@@ -39,8 +39,8 @@ type Meta struct {
 	Retired []wire.KeyChange `json:"retired,omitempty"`
 }
 
-// MaxRetired and MaxRetiredCard bound what one card can make the directory store. The key history leaves out older keys
-// and larger cards, so a peer that pinned such a key cannot verify the rotation.
+// MaxRetired and MaxRetiredCard bound what one card can make the directory store. The key history leaves out older
+// keys and larger cards, so a peer that pinned such a key cannot verify the rotation.
 const (
 	MaxRetired     = 8
 	MaxRetiredCard = 16 << 10
@@ -76,8 +76,8 @@ func (m Meta) Encode() []byte {
 	return bytes.TrimSpace(data)
 }
 
-// DistrustEnd returns when the new key counts as proven after a replacement. It is zero if the key was never replaced or
-// is not proven.
+// DistrustEnd returns when the new key counts as proven after a replacement. It is zero if the key was never replaced
+// or is not proven.
 func (m Meta) DistrustEnd() time.Time {
 	if m.Replaced.IsZero() || m.Proven.IsZero() {
 		return time.Time{}
@@ -144,8 +144,8 @@ const (
 // Checks are all checks.
 var Checks = []Check{KeyProven, EndpointProven, Alive}
 
-// SetProof records the key proof that covers the card as it is served: its header, and the text that it signs. An empty
-// header clears the proof, but not the time of the last one.
+// SetProof records the key proof that covers the card as it is served: its header, and the text that it signs. An
+// empty header clears the proof, but not the time of the last one.
 func (m *Meta) SetProof(header, text string, now time.Time) {
 	m.Proof = header
 	if header == "" {
@@ -194,8 +194,8 @@ func (m Meta) IsProbeDue(id string, now time.Time) bool {
 	return regained || !now.Before(m.nextProbe(id))
 }
 
-// nextProbe returns when the endpoint should be probed next. For an endpoint that was never probed, it returns the zero
-// time, which means at once.
+// nextProbe returns when the endpoint should be probed next. For an endpoint that was never probed, it returns the
+// zero time, which means at once.
 func (m Meta) nextProbe(id string) time.Time {
 	switch {
 	case m.Probed.IsZero():

@@ -147,7 +147,8 @@ func (r *Relay) queue(ctx context.Context, m Mail, owner [32]byte, raw []byte, c
 	if err := counts.Admit(key, m, now); err != nil {
 		return "", err
 	}
-	err = r.records.Apply(ctx, append(changes(id), // Max bounds the messages with the first of the Terms
+	err = r.records.Apply(ctx, append(changes(id),
+		// Max bounds the messages in the box.
 		store.Change{Record: store.Record{NS: MailNS, Key: key, Body: wire.MustMarshal(m), Terms: []string{boxTerm(m.Box), ownerTerm(owner)}, Expires: expires}, Max: MaxMail},
 		store.Change{Record: store.Record{NS: mailTextNS, Key: key, Body: raw, Expires: expires}},
 	), now)

@@ -133,8 +133,8 @@ func (p *poll) collect(ctx context.Context) ([]Item, error) {
 	return items, nil
 }
 
-// itemsOrError returns the items that were collected before an error, because their senders may be waiting. Without items, it
-// returns the error.
+// itemsOrError returns the items that were collected before an error, because their senders may be waiting. Without
+// items, it returns the error.
 func itemsOrError(items []Item, err error) ([]Item, error) {
 	if len(items) > 0 {
 		return items, nil
@@ -142,8 +142,8 @@ func itemsOrError(items []Item, err error) ([]Item, error) {
 	return nil, err
 }
 
-// mailboxes returns the live cards of a credential whose endpoint is their mailbox here. If box is set, it returns that
-// card only, whatever its endpoint.
+// mailboxes returns the live cards of a credential whose endpoint is their mailbox here. If box is set, it returns
+// that card only, whatever its endpoint.
 func (r *Relay) mailboxes(ctx context.Context, owner [32]byte, box wire.AgentID, now time.Time) ([]store.Card, error) {
 	if box != "" {
 		c, err := listing.Get(ctx, r.cfg.Store.Cards(), box, now)

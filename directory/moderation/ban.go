@@ -37,7 +37,7 @@ type Ban struct {
 }
 
 const (
-	BansNS = "bans" // of the records
+	BansNS = "bans" // the namespace of the records of bans
 
 	maxBans      = 10_000
 	BanCacheTime = 10 * time.Second // how long bans are cached; a ban by another process takes effect within this time

@@ -61,7 +61,8 @@ type Candidate struct {
 // AnyID makes [Rules.CheckCard] accept every id.
 const AnyID wire.AgentID = ""
 
-// CheckCard parses a card according to AM-4, AM-5 and AM-12, and checks its id and its key (AM-8). hasProof reports whether the request has a key proof.
+// CheckCard parses a card according to AM-4, AM-5 and AM-12, and checks its id and its key (AM-8). hasProof reports
+// whether the request has a key proof.
 func (r Rules) CheckCard(body []byte, id wire.AgentID, hasProof bool, now time.Time) (Candidate, error) {
 	if len(body) > wire.MaxCard {
 		return Candidate{}, wire.ErrTooLarge

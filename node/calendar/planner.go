@@ -80,8 +80,8 @@ func (p *Planner) Look(ctx context.Context, now time.Time) (View, error) {
 	return p.look(ctx, "", Interval{}, now)
 }
 
-// look is [Planner.Look] for one event. The time for which the event was agreed before counts as free, and so does a time
-// that is promised for it. look ignores at most one entry of each source with the agreed time.
+// look is [Planner.Look] for one event. The time for which the event was agreed before counts as free, and so does a
+// time that is promised for it. look ignores at most one entry of each source with the agreed time.
 func (p *Planner) look(ctx context.Context, uid string, agreed Interval, now time.Time) (View, error) {
 	ctx, cancel := context.WithTimeout(ctx, p.cfg.Patience)
 	defer cancel()
@@ -196,8 +196,8 @@ func ceil(t time.Time, step time.Duration, zone *time.Location) time.Time {
 }
 
 // Reserve promises a time for an event for ten minutes; after that, the event should be in a calendar. An earlier
-// promise for the same event ends. Reserve returns false if the time is promised for another event, or if there are too
-// many promises.
+// promise for the same event ends. Reserve returns false if the time is promised for another event, or if there are
+// too many promises.
 func (p *Planner) Reserve(uid string, i Interval, now time.Time) bool {
 	padded := Interval{i.Start.Add(-p.cfg.Buffer), i.End.Add(p.cfg.Buffer)}
 	p.mu.Lock()

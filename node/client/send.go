@@ -56,9 +56,9 @@ type SendError struct {
 	Retry     bool          // try again later
 	Processed bool          // the peer may have processed the message despite the error
 	After     time.Duration // wait at least this long; 0 if the peer did not say
-	// Awaits is the address of what must become reachable first: a peer in another network, or our link to that network
-	// (an address without a peer). It is "" otherwise. The message is sent again as soon as the bridge reports that the address
-	// is reachable; see bridge.Mesh.
+	// Awaits is the address of what must become reachable first: a peer in another network, or our link to that
+	// network (an address without a peer). It is "" otherwise. The message is sent again as soon as the bridge
+	// reports that the address is reachable; see bridge.Mesh.
 	Awaits string
 	// Unsent means that a limit on sending held the message back. This does not count as an attempt: the message is
 	// sent again after the time in After, or after a few seconds.

@@ -63,9 +63,9 @@ func (v *Verifier) Read(body []byte) (wire.Message, error) {
 	return m, err
 }
 
-// Authenticate looks up the sender of a message from origin, and verifies the signature with the key on its card. After
-// a bad signature, it fetches the card again, at most once a minute per sender, because the sender may have a new key
-// (AM-11). The first message that verifies pins the key, unless the agent id does not lead to the key; see
+// Authenticate looks up the sender of a message from origin, and verifies the signature with the key on its card.
+// After a bad signature, it fetches the card again, at most once a minute per sender, because the sender may have a
+// new key (AM-11). The first message that verifies pins the key, unless the agent id does not lead to the key; see
 // [Peer.IsDoubtful]. The error is a *[wire.Error].
 func (v *Verifier) Authenticate(ctx context.Context, m wire.Message, origin Origin, now time.Time) (Checked, error) {
 	peer, err := v.Cards.Lookup(ctx, m.From, origin, now)
@@ -142,7 +142,8 @@ func (v *Verifier) explain(ctx context.Context, m wire.Message, peer Peer, origi
 	return wire.ErrSignature.At(signing.Explain(m.Tree, m.Signature, keys, window, now, explainTries).String())
 }
 
-// CheckTime checks the timestamp of a message that did not come from a mailbox (AM-20). The error is wire.ErrTimeWindow.
+// CheckTime checks the timestamp of a message that did not come from a mailbox (AM-20). The error is
+// wire.ErrTimeWindow.
 func (v *Verifier) CheckTime(m wire.Message, now time.Time) error {
 	return inWindow(m.Time, v.Window.orDefault(), now)
 }
@@ -158,9 +159,9 @@ func inWindow(t time.Time, w Window, now time.Time) error {
 // on.
 var ErrReplyUnverified = errors.New("the reply is not verified")
 
-// VerifyReply verifies the answer to a message of ours: that it comes from the peer, is addressed to us, belongs to the
-// same conversation, is not our own message sent back, is signed, and is timely (AM-18). Otherwise the error matches
-// [ErrReplyUnverified]. If we could not check the reply, which may be good, the error is a *[SendError].
+// VerifyReply verifies the answer to a message of ours: that it comes from the peer, is addressed to us, belongs to
+// the same conversation, is not our own message sent back, is signed, and is timely (AM-18). Otherwise the error
+// matches [ErrReplyUnverified]. If we could not check the reply, which may be good, the error is a *[SendError].
 //
 // The answer to a resend may be the stored answer to the first attempt (AM-48). So if the message has resend_of, the
 // window reaches back to its maximum of 24 h.
