@@ -28,7 +28,7 @@ const (
 	defaultMaxDuration = time.Hour
 	defaultPerDay      = 4
 	defaultRounds      = 3
-	offersPerCounter   = 3 // times in one counteroffer
+	timesPerCounter    = 3 // times in one counteroffer
 )
 
 // Scheduler answers mesh.schedule for the owner. It is safe for concurrent use.
@@ -38,8 +38,9 @@ type Scheduler struct {
 	Limits  Limits
 }
 
-// Question is a message of a mesh.schedule conversation that may need an answer. If it offers terms, Offered is set; if
-// it accepts terms that we offered, Accepted is set. Other messages need no answer. The text in the terms is untrusted.
+// Question is a message of a mesh.schedule conversation that may need an answer. If it offers terms, Offered is set;
+// if it accepts terms that we offered, Accepted is set. Other messages need no answer. The text in the terms is
+// untrusted.
 type Question struct {
 	Event    string // the [UID] of the event of this conversation
 	Offered  *conversations.Terms
@@ -55,7 +56,7 @@ type Reply struct {
 	Hold    string     // the reason why the owner must decide; "" if the owner need not decide
 }
 
-// Answer returns the reply to a question. If it cannot judge the question, the reply holds it for the owner.
+// Answer returns the reply to a question. If a question cannot be judged, the reply holds the message for the owner.
 func (s *Scheduler) Answer(ctx context.Context, q Question, now time.Time) Reply {
 	switch {
 	case q.Offered != nil:
@@ -113,7 +114,7 @@ func (s *Scheduler) answerOffer(ctx context.Context, q Question, now time.Time) 
 			return Reply{Payload: wire.Obj(wire.TextField("action", "accept"), wire.TextField("selected_time", t.In(s.Planner.Zone()).Format(time.RFC3339)))}
 		}
 	}
-	return s.counter(q, view, o)
+	return s.proposeOthers(q, view, o)
 }
 
 // look returns the view for a question about an event. The time for which the event was agreed before counts as free,
@@ -127,12 +128,13 @@ func (s *Scheduler) look(ctx context.Context, uid string, now time.Time) (View, 
 	return s.Planner.look(ctx, uid, agreed, now)
 }
 
-// counter offers free times, or declines if no time is free. After too many rounds it holds the message for the owner.
-func (s *Scheduler) counter(q Question, view View, o offer) Reply {
+// proposeOthers offers free times, or declines if no time is free. After too many rounds it holds the message for the
+// owner.
+func (s *Scheduler) proposeOthers(q Question, view View, o offer) Reply {
 	if !q.Approved && q.Rounds >= cmp.Or(s.Limits.Rounds, defaultRounds) {
 		return hold("after several offers, no time suits both calendars")
 	}
-	near := view.Near(o.times[0], o.duration, offersPerCounter)
+	near := view.Near(o.times[0], o.duration, timesPerCounter)
 	if len(near) == 0 {
 		return Reply{Payload: wire.Obj(wire.TextField("action", "decline"), wire.TextField("reason", "no free time around the proposed ones"))}
 	}

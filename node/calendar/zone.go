@@ -74,7 +74,8 @@ func (z describedZone) wall(t time.Time) time.Time {
 // maxTransitions bounds the clock changes of one zone. Outlook's rules, which start in 1601, make fewer than 1000.
 const maxTransitions = 2000
 
-// maxZoneRules bounds the clock-change rules of a file. A rule that never applies is searched until the year 9999.
+// maxZoneRules bounds the clock-change rules of a file. In a rule that never applies, the library searches up to the
+// year 9999.
 const maxZoneRules = 500
 
 // parseTimezone parses a VTIMEZONE, with its clock changes up to end. It adds the number of the zone's rules
@@ -220,9 +221,9 @@ type zones struct {
 	described map[string]zone
 }
 
-// find returns the zone that a TZID names. A name such as Europe/Berlin, also behind a vendor's prefix, is first looked
-// up in the time zone database. Another name, such as EST, is first looked up among the zones that the calendar
-// describes, because it may mean anything there.
+// find returns the zone that a TZID names. A name such as Europe/Berlin, also behind a vendor's prefix, is first
+// looked up in the time zone database. Another name, such as EST, is first looked up among the zones that the
+// calendar describes, because it may mean anything there.
 func (z zones) find(id string) (zone, bool) {
 	id = strings.TrimPrefix(strings.Trim(id, `" `), "/")
 	for name := id; strings.Contains(name, "/"); _, name, _ = strings.Cut(name, "/") {

@@ -12,7 +12,7 @@ const defaultLookups = 60 // per minute (AM-43)
 
 // Origin describes where an unverified message came from. The look-up of its sender is charged to Sources.
 type Origin struct {
-	Sources []rate.Source // sources of the request; empty if unknown
+	Sources []rate.Source // the address and networks of the request; empty if unknown
 	Known   bool          // the owner knows the agent that the message names as its sender
 }
 
@@ -34,9 +34,9 @@ type payment struct {
 	paid   bool
 }
 
-// payFor returns the payment for a look-up that a message from origin causes, or nil if the look-up is free. It is free
-// if origin is nil (our owner writes to the agent, or the agent answered our message), or if our owner knows the agent,
-// which is then looked up at most once a minute.
+// payFor returns the payment for a look-up that a message from origin causes, or nil if the look-up is free. It is
+// free if origin is nil (our owner writes to the agent, or the agent answered our message), or if our owner knows the
+// agent, which is then looked up at most once a minute.
 func (c *Cards) payFor(origin *Origin) *payment {
 	if origin == nil || origin.Known {
 		return nil

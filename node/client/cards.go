@@ -22,7 +22,7 @@ type Peer struct {
 	Card      wire.Card
 	Key       *signing.PublicKey
 	Directory string    // base URL of the directory that lists the agent; "" for a card from the owner
-	Reach     Reach     // the reach of its endpoint
+	Reach     Reach     // where calls to its endpoint may go
 	Pinned    time.Time // when the key was pinned; zero if the pin must be written (again)
 	Until     time.Time // when the card must be looked up again
 	// EndpointProven is true if the directory has proven the endpoint (AM-63).
@@ -144,8 +144,8 @@ func NewCards(cfg CardsConfig) *Cards {
 	return c
 }
 
-// Lookup returns the agent that a message from origin names as its sender. It respects the budget of look-ups, and uses
-// cached failures. The error is a *[wire.Error]: ErrUnknownSender, ErrSignature (the pinned key was replaced),
+// Lookup returns the agent that a message from origin names as its sender. It respects the budget of look-ups, and
+// uses cached failures. The error is a *[wire.Error]: ErrUnknownSender, ErrSignature (the pinned key was replaced),
 // ErrNoDirectory, ErrRateLimited or ErrUnavailable.
 func (c *Cards) Lookup(ctx context.Context, id wire.AgentID, origin Origin, now time.Time) (Peer, error) {
 	peer, err := c.getChecked(ctx, id, &origin, now)
@@ -323,8 +323,8 @@ func weigh(v wire.Value) int {
 	return n
 }
 
-// Drop removes id from the cache, so that the next look-up reads pins and directories again. Call it after changing the
-// agent's pin or card in the store.
+// Drop removes id from the cache, so that the next look-up reads pins and directories again. Call it after changing
+// the agent's pin or card in the store.
 func (c *Cards) Drop(id wire.AgentID) {
 	c.mu.Lock()
 	defer c.mu.Unlock()

@@ -65,7 +65,7 @@ func (v *Verifier) Read(body []byte) (wire.Message, error) {
 
 // Authenticate looks up the sender of a message from origin, and verifies the signature with the key on its card.
 // After a bad signature, it fetches the card again, at most once a minute per sender, because the sender may have a
-// new key (AM-11). The first message that verifies pins the key, unless the agent id does not lead to the key; see
+// new key (AM-11). The first message that verifies pins the key, except a doubtful key; see
 // [Peer.IsDoubtful]. The error is a *[wire.Error].
 func (v *Verifier) Authenticate(ctx context.Context, m wire.Message, origin Origin, now time.Time) (Checked, error) {
 	peer, err := v.Cards.Lookup(ctx, m.From, origin, now)

@@ -144,7 +144,7 @@ func IsAsync(h Handler) bool {
 func (e *Error) Error() string { return fmt.Sprintf("hook %s: %s: %v", e.Route, e.Fault, e.cause) }
 func (e *Error) Unwrap() error { return e.cause }
 
-// newError returns the failure of a handler. The fault becomes Timeout if the context of the call has ended.
+// newError returns the failure of a handler. The fault becomes Timeout if the deadline of the call has passed.
 func newError(fault Fault, route string, cause error) *Error {
 	// A connection attempt that times out is a context.DeadlineExceeded too. It is not a Timeout of the handler,
 	// because it ends long before the context does.

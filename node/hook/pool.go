@@ -29,12 +29,12 @@ type Pool struct {
 	keys sync.Map // of the work that GoOnce runs
 }
 
-// NewPool returns a pool in which at most running hooks run, and at most queued hooks run or wait.
-func NewPool(running, queued int) *Pool {
+// NewPool returns a pool in which at most maxRunning hooks run, and at most maxQueued hooks run or wait.
+func NewPool(maxRunning, maxQueued int) *Pool {
 	p := &Pool{
 		Retries: Retries{wake: make(chan struct{}, 1)}, Stats: Stats{routes: make(map[string]*RouteStats)},
-		slots: make(chan struct{}, running), room: make(chan struct{}, queued),
-		strangerSlots: make(chan struct{}, running*3/4), strangerRoom: make(chan struct{}, queued*3/4),
+		slots: make(chan struct{}, maxRunning), room: make(chan struct{}, maxQueued),
+		strangerSlots: make(chan struct{}, maxRunning*3/4), strangerRoom: make(chan struct{}, maxQueued*3/4),
 	}
 	p.open(context.Background())
 	return p
@@ -46,8 +46,8 @@ func (p *Pool) open(ctx context.Context) {
 	p.id = strings.ToLower(rand.Text()[:12])
 }
 
-// Run makes the context of later work derive from ctx, and stops the pool when ctx ends. A pool accepts work before Run
-// too.
+// Run makes the context of later work derive from ctx, and stops the pool when ctx ends. A pool accepts work before
+// Run too.
 func (p *Pool) Run(ctx context.Context) {
 	p.mu.Lock()
 	if p.ctx.Err() != nil {

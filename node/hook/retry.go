@@ -11,8 +11,8 @@ import (
 // RetryFor is how long the node keeps trying to reach a hook for one message.
 const RetryFor = 24 * time.Hour
 
-// retryPauses are the pauses between attempts to reach a hook; the last one repeats. They are shorter than those of the
-// outbox, because a hook belongs to the owner and is usually on the same machine.
+// retryPauses are the pauses between attempts to reach a hook; the last one repeats. They are shorter than those of
+// the outbox, because a hook belongs to the owner and is usually on the same machine.
 var retryPauses = [...]time.Duration{5 * time.Second, 30 * time.Second, 2 * time.Minute, 5 * time.Minute, 10 * time.Minute}
 
 // RetryPause returns how long to wait after the given number of failed attempts, ± 20 %.
@@ -33,12 +33,12 @@ type Retries struct {
 // Changed tells Run that another message waits for its hook.
 func (r *Retries) Changed() { waiting.Wake(r.wake) }
 
-// Run calls try at the start, after Changed, and when a message is due, but at most once a second, until ctx ends. try
-// starts what is due, and returns when the next message is due, or the zero time.
-func (r *Retries) Run(ctx context.Context, try func(ctx context.Context, now time.Time) (next time.Time)) {
+// Run calls startDue first, after Changed, and when a message is due, but at most once a second, until ctx ends.
+// startDue starts what is due, and returns when the next message is due, or the zero time.
+func (r *Retries) Run(ctx context.Context, startDue func(ctx context.Context, now time.Time) (next time.Time)) {
 	for ctx.Err() == nil {
 		sleep := maxRetrySleep
-		if next := try(ctx, time.Now()); !next.IsZero() {
+		if next := startDue(ctx, time.Now()); !next.IsZero() {
 			sleep = min(max(time.Until(next), time.Second), maxRetrySleep)
 		}
 		select {

@@ -26,10 +26,11 @@ type Webhook struct {
 
 var _ Handler = Webhook{}
 
-// Handle posts the message. After a temporary failure it posts the message once more under the same webhook-id. After a
-// second one the fault is Unreachable, and the node tries again later. An empty answer means that the hook has nothing
-// to say, but with status 202 it means that the reply will come later through the owner API. An answer with status 200
-// and the type application/x-ndjson is a stream; Handle does not repeat the request once a stream has begun.
+// Handle posts the message. After a temporary failure it posts the message once more under the same webhook-id. After
+// a second failure the fault is Unreachable, and the node tries again later. An empty answer means that the hook has
+// nothing to say, but with status 202 it means that the reply will come later through the owner API. An answer with
+// status 200 and the type application/x-ndjson is a stream; Handle does not repeat the request once a stream has
+// begun.
 func (h Webhook) Handle(ctx context.Context, c Call) (Answer, error) {
 	body := c.document()
 	_, id := c.event()
@@ -110,8 +111,8 @@ func (h poster) post(ctx context.Context, body []byte) (status int, output []byt
 // streamType is the media type of an answer that is a stream: one JSON object on each line.
 const streamType = "application/x-ndjson"
 
-// postOnce makes one request. A response with an error status is not an error. If a stream breaks off, postOnce returns
-// the status and an error.
+// postOnce makes one request. A response with an error status is not an error. If a stream breaks off, postOnce
+// returns the status and an error.
 func (h poster) postOnce(ctx context.Context, body []byte) (status int, output []byte, err error) {
 	req, err := http.NewRequestWithContext(ctx, http.MethodPost, h.url, bytes.NewReader(body))
 	if err != nil {

@@ -96,7 +96,7 @@ type registrationState struct {
 	Hint       string       `json:"hint,omitempty"`
 	Refused    bool         `json:"refused,omitempty"` // the directory refused and will refuse again
 	Failures   int          `json:"failures,omitempty"`
-	// PreviousKey is the fingerprint of the key that the directory lists until it has followed a rotation (AM-60).
+	// PreviousKey is the fingerprint of the key before a rotation that the directory has not followed yet (AM-60).
 	PreviousKey string `json:"previous_key,omitempty"`
 }
 
@@ -363,8 +363,8 @@ func (r *Registrar) AwaitListing(ctx context.Context, d *client.Directory) bool 
 }
 
 // change calls decide with the stored state of a registration, and stores the state that decide has changed, unless
-// decide fails. decide also returns the time of the next visit. If another process stored the state, change first takes
-// over the stored id and key. If another process stores a state while decide runs, change calls decide again.
+// decide fails. decide also returns the time of the next visit. If another process stored the state, change first
+// takes over the stored id and key. If another process stores a state while decide runs, change calls decide again.
 func (r *Registrar) change(ctx context.Context, p *registration, decide func(*registrationState) (next time.Time, err error)) error {
 	r.setNext(p, time.Now().Add(r.cfg.Pause(1))) // the next visit if the state cannot be read
 	r.mu.Lock()
@@ -447,8 +447,8 @@ func (r *Registrar) visit(ctx context.Context, p *registration, s *registrationS
 	return nil
 }
 
-// recordSuccess records a registration or renewal with a card that names key. The next renewal is due after half of the
-// lifetime, ± 10 %.
+// recordSuccess records a registration or renewal with a card that names key. The next renewal is due after half of
+// the lifetime, ± 10 %.
 func (s *registrationState) recordSuccess(reg wire.Registered, key *signing.PrivateKey, digest string, now time.Time) {
 	s.AgentID, s.Card = reg.AgentID, digest
 	if s.PreviousKey != key.Public().Fingerprint() { // another process may be rotating the key
