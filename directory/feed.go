@@ -116,13 +116,13 @@ func (r *Registry) describeChange(ctx context.Context, line store.CardChange, no
 		return wire.Change{}, 0, err
 	case err == nil && card.Live(now): // handled below
 	case line.Withdrawn || card.Withdrawn:
-		c, err = r.tombstone(ctx, c, wire.ChangeWithdrawn, now)
+		c, err = r.completeTombstone(ctx, c, wire.ChangeWithdrawn, now)
 		return c, 0, err
 	default:
 		if err == nil {
 			c.At = card.Expires
 		}
-		c, err = r.tombstone(ctx, c, wire.ChangeExpired, now)
+		c, err = r.completeTombstone(ctx, c, wire.ChangeExpired, now)
 		return c, 0, err
 	}
 	rec, m, err := listing.NewRecord(card, now)
@@ -143,9 +143,9 @@ func (r *Registry) describeChange(ctx context.Context, line store.CardChange, no
 	return c, len(card.Body), nil
 }
 
-// tombstone completes the change of a card that is no longer listed. The kind of the change becomes "removed", with the
-// operator's reason, if the operator removed the card; otherwise it becomes kind.
-func (r *Registry) tombstone(ctx context.Context, c wire.Change, kind string, now time.Time) (wire.Change, error) {
+// completeTombstone completes the change of a card that is no longer listed. The kind of the change becomes
+// "removed", with the operator's reason, if the operator removed the card; otherwise it becomes kind.
+func (r *Registry) completeTombstone(ctx context.Context, c wire.Change, kind string, now time.Time) (wire.Change, error) {
 	c.Change = kind
 	removed, err := moderation.LastRemoval(ctx, r.recs, c.AgentID, now)
 	if removed.At.Equal(c.At) { // otherwise the card was registered again after the removal

@@ -44,12 +44,12 @@ func (r *Registry) Mount(e *echo.Echo) {
 	read("/", front)
 	read("/agents/:id", r.showAgent)
 	read("/v1/agents", r.listAgents)
-	read("/v1/capabilities", getNames(r.Capabilities))
-	read("/v1/intents", getNames(r.Intents))
+	read("/v1/capabilities", handleNames(r.Capabilities))
+	read("/v1/intents", handleNames(r.Intents))
 	read("/v1/changes", r.getChanges)
 	read("/v1/agents/:id", r.getAgent)
-	read("/v1/agents/:id/record", getDocument(r.Record))
-	read("/v1/agents/:id/keys", getDocument(r.Keys))
+	read("/v1/agents/:id/record", handleDocument(r.Record))
+	read("/v1/agents/:id/keys", handleDocument(r.Keys))
 	if !r.cfg.ReadOnly { // the agents on a mirror cannot collect mail there
 		r.relay.Mount(e, guard)
 		r.calls.Mount(e, guard)
@@ -259,8 +259,8 @@ func (r *Registry) encodePage(found page, gen uint64, now time.Time) (*encodedPa
 	return &encodedPage{Document: cached.New(append(out, "}}"...)), gen: gen, readAt: now, staleAt: staleAt}, nil
 }
 
-// getDocument returns the handler for a document about one agent.
-func getDocument[T any](get func(context.Context, wire.AgentID) (T, error)) echo.HandlerFunc {
+// handleDocument returns the handler for a document about one agent.
+func handleDocument[T any](get func(context.Context, wire.AgentID) (T, error)) echo.HandlerFunc {
 	return func(c echo.Context) error {
 		doc, err := get(c.Request().Context(), pathID(c))
 		if err != nil {

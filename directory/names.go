@@ -124,8 +124,8 @@ func (r *Registry) Intents(ctx context.Context, prefix, cursor string, limit int
 	return IntentPage{list, next}, err
 }
 
-// getNames returns the handler for a list of names.
-func getNames[Page any](list func(ctx context.Context, prefix, cursor string, limit int) (Page, error)) echo.HandlerFunc {
+// handleNames returns the handler for a list of names.
+func handleNames[Page any](list func(ctx context.Context, prefix, cursor string, limit int) (Page, error)) echo.HandlerFunc {
 	return func(c echo.Context) error {
 		q, err := ParseQuery(c.Request().URL.RawQuery)
 		if err != nil {

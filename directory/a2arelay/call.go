@@ -34,7 +34,7 @@ func (s *Service) send(ctx context.Context, agent wire.AgentID, call message.Cal
 	id := m.TaskID
 	if id == "" {
 		var err error
-		if id, err = s.sum(ctx, "message", string(agent), callerID, m.ID); err != nil {
+		if id, err = s.macOf(ctx, "message", string(agent), callerID, m.ID); err != nil {
 			return nil, err
 		}
 	}
@@ -43,7 +43,7 @@ func (s *Service) send(ctx context.Context, agent wire.AgentID, call message.Cal
 		if err != nil || known {
 			return t, err
 		}
-		params := wire.Obj(wire.Field("message", t.outgoing(m.Tree)))
+		params := wire.Obj(wire.Field("message", t.toAgentForm(m.Tree)))
 		changes, size := t.changes()
 		if err := s.admit(ctx, t, size); err != nil {
 			return nil, err
@@ -100,8 +100,8 @@ func (s *Service) rowFor(ctx context.Context, agent wire.AgentID, m message.Mess
 	return t, false, nil
 }
 
-// outgoing returns a message of the caller in the form for the agent, with the task id that the agent knows.
-func (t *taskRow) outgoing(m wire.Value) wire.Value {
+// toAgentForm returns a message of the caller in the form for the agent, with the task id that the agent knows.
+func (t *taskRow) toAgentForm(m wire.Value) wire.Value {
 	m = m.Without("taskId").With("contextId", wire.Text(t.Context))
 	if t.Remote != "" {
 		m = m.With("taskId", wire.Text(t.Remote))
@@ -132,7 +132,7 @@ func (s *Service) queue(ctx context.Context, t *taskRow, call Call, changes []st
 
 // answerToken returns the token that authenticates the agent's answers about a task.
 func (s *Service) answerToken(ctx context.Context, task string) (string, error) {
-	return s.sum(ctx, "answer", task)
+	return s.macOf(ctx, "answer", task)
 }
 
 // cancel asks the agent to cancel a task, and waits up to blockFor until the task has ended. A task that the agent has

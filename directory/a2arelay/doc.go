@@ -88,8 +88,8 @@ func (s *Service) Mount(e *echo.Echo, guard echo.MiddlewareFunc) {
 
 func (s *Service) url(id wire.AgentID) string { return s.origin + pathPrefix + string(id) }
 
-// sum returns the HMAC of texts in hex. Nobody can compute it without the secret.
-func (s *Service) sum(ctx context.Context, texts ...string) (string, error) {
+// macOf returns the HMAC of texts in hex. Nobody can compute it without the secret.
+func (s *Service) macOf(ctx context.Context, texts ...string) (string, error) {
 	secret, err := s.cfg.Secret(ctx)
 	if err != nil {
 		return "", err

@@ -176,7 +176,7 @@ func (s *Service) callerOf(c echo.Context) (caller, error) {
 		list = []rate.Source{{Key: "unknown"}}
 	}
 	for i, source := range list {
-		name, err := s.sum(c.Request().Context(), "source", source.Key)
+		name, err := s.macOf(c.Request().Context(), "source", source.Key)
 		if err != nil {
 			return caller{}, err
 		}

@@ -55,7 +55,7 @@ func (s *Service) postSearch(c echo.Context) error {
 }
 
 func (s *Service) find(c echo.Context, r request) (Found, error) {
-	q, possible := s.search(r)
+	q, possible := s.newSearch(r)
 	if !possible {
 		return Found{}, nil
 	}

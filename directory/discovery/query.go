@@ -158,8 +158,8 @@ func parseListFilter(text string) (map[string][]string, error) {
 	return filter, nil
 }
 
-// search translates r into a Search of the directory. possible is false if no entry can match.
-func (s *Service) search(r request) (q Search, possible bool) {
+// newSearch translates r into a Search of the directory. possible is false if no entry can match.
+func (s *Service) newSearch(r request) (q Search, possible bool) {
 	q = Search{
 		Text: r.text, Limit: r.size, Cursor: r.token,
 		Capabilities: r.filter["capabilities"], Intents: r.filter["tags"],

@@ -49,7 +49,7 @@ func checkRequest(t *testing.T, text string, parse func([]byte) (request, error)
 			t.Fatalf("%q: %d values of %s", text, len(values), key)
 		}
 	}
-	q, _ := New(Config{BaseURL: "https://directory.example/v1"}, nil).search(r)
+	q, _ := New(Config{BaseURL: "https://directory.example/v1"}, nil).newSearch(r)
 	if len(q.Entry) > 1 || len(q.Checks) > len(attestations) {
 		t.Fatalf("%q: %+v", text, q)
 	}

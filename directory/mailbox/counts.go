@@ -54,17 +54,17 @@ const maxNetworks = 2 // of a Mail
 // access. Counts is safe for concurrent use.
 type Counts struct {
 	mu     sync.Mutex
-	loaded bool               // the counts include the stored mail
-	last   int64              // the number in the newest key
-	swept  time.Time          // when sweep last ran
-	mails  map[string]counted // by the key of the message in the store
-	all    Usage              // of all mailboxes together
+	loaded bool                   // the counts include the stored mail
+	last   int64                  // the number in the newest key
+	swept  time.Time              // when sweep last ran
+	mails  map[string]countedMail // by the key of the message in the store
+	all    Usage                  // of all mailboxes together
 	boxes  map[agent]Usage
 	shares map[share]Usage
 }
 
-// counted is what the counts keep of a Mail.
-type counted struct {
+// countedMail is what the counts keep of a Mail.
+type countedMail struct {
 	box, from agent
 	networks  [maxNetworks]agent // as in Mail; zero values fill the rest
 	size      int32
@@ -75,8 +75,8 @@ type counted struct {
 // agent is an interned id, because many messages share an id.
 type agent = unique.Handle[wire.AgentID]
 
-func newCounted(m Mail) counted {
-	c := counted{unique.Make(m.Box), unique.Make(m.From), [maxNetworks]agent{}, int32(min(m.Size, math.MaxInt32)), m.Call, m.Created.Unix()}
+func newCountedMail(m Mail) countedMail {
+	c := countedMail{unique.Make(m.Box), unique.Make(m.From), [maxNetworks]agent{}, int32(min(m.Size, math.MaxInt32)), m.Call, m.Created.Unix()}
 	for i, network := range m.Networks[:min(len(m.Networks), maxNetworks)] {
 		c.networks[i] = unique.Make(network)
 	}
@@ -84,7 +84,7 @@ func newCounted(m Mail) counted {
 }
 
 // senderShares returns the share of the message's sender and, for a call, the shares of the networks around the sender.
-func (m counted) senderShares() []share {
+func (m countedMail) senderShares() []share {
 	shares := []share{{m.box, m.from}}
 	for _, network := range m.networks {
 		if network != (agent{}) {
@@ -95,7 +95,7 @@ func (m counted) senderShares() []share {
 }
 
 // allShares returns the shares in which the message is counted: its senderShares and, for a call, that of anyCaller.
-func (m counted) allShares() []share {
+func (m countedMail) allShares() []share {
 	shares := m.senderShares()
 	if m.call {
 		shares = append(shares, share{m.box, anyCaller})
@@ -106,9 +106,9 @@ func (m counted) allShares() []share {
 // Usage is a number of messages and their size in bytes.
 type Usage struct{ N, Size int }
 
-func (u Usage) with(m counted) Usage    { return Usage{u.N + 1, u.Size + int(m.size)} }
-func (u Usage) without(m counted) Usage { return Usage{u.N - 1, u.Size - int(m.size)} }
-func (u Usage) exceeds(max Usage) bool  { return u.N > max.N || u.Size > max.Size }
+func (u Usage) with(m countedMail) Usage    { return Usage{u.N + 1, u.Size + int(m.size)} }
+func (u Usage) without(m countedMail) Usage { return Usage{u.N - 1, u.Size - int(m.size)} }
+func (u Usage) exceeds(max Usage) bool      { return u.N > max.N || u.Size > max.Size }
 
 // share identifies the part of a mailbox that a sender or a network uses. from is "" for all senders without a card
 // together, and anyCaller for all calls together.
@@ -141,7 +141,7 @@ func (c *Counts) Learn(key string, m Mail) {
 	defer c.mu.Unlock()
 	if c.loaded {
 		c.drop(key)
-		c.add(key, newCounted(m))
+		c.add(key, newCountedMail(m))
 	}
 }
 
@@ -159,7 +159,7 @@ func (c *Counts) Admit(key string, m Mail, now time.Time) error {
 	defer c.mu.Unlock()
 	old, replaces := c.mails[key]
 	c.drop(key)
-	err := c.admit(key, newCounted(m), now)
+	err := c.admit(key, newCountedMail(m), now)
 	if err != nil && replaces {
 		c.add(key, old)
 	}
@@ -167,7 +167,7 @@ func (c *Counts) Admit(key string, m Mail, now time.Time) error {
 }
 
 // admit is Admit for a new key. The caller holds mu.
-func (c *Counts) admit(key string, m counted, now time.Time) error {
+func (c *Counts) admit(key string, m countedMail, now time.Time) error {
 	c.sweep(now)
 	limit := mailboxLimit(c.all)
 	switch {
@@ -191,7 +191,7 @@ var anyCaller = unique.Make(wire.AgentID("a2a:"))
 // most half of a mailbox. Once half of that is used, a source may use only a hundredth of the mailbox. By number,
 // that is at least one call; by bytes, a large call may be too much. A network around the source may use twice as
 // much as the next narrower one (AM-42). The caller holds mu.
-func (c *Counts) hasRoomForCall(m counted, limit Usage) bool {
+func (c *Counts) hasRoomForCall(m countedMail, limit Usage) bool {
 	all := c.shares[share{m.box, anyCaller}]
 	if all.with(m).exceeds(Usage{limit.N / 2, limit.Size / 2}) {
 		return false
@@ -208,7 +208,7 @@ func (c *Counts) hasRoomForCall(m counted, limit Usage) bool {
 }
 
 // add counts a message. The caller holds mu.
-func (c *Counts) add(key string, m counted) {
+func (c *Counts) add(key string, m countedMail) {
 	if n, err := strconv.ParseInt(key[:min(len(key), keyDigits)], 16, 64); err == nil {
 		c.last = max(c.last, n)
 	}
@@ -272,9 +272,9 @@ func (c *Counts) Load(now time.Time, list func(add func(key string, m Mail)) err
 	if c.loaded {
 		return nil
 	}
-	c.mails, c.boxes, c.shares = make(map[string]counted), make(map[agent]Usage), make(map[share]Usage)
+	c.mails, c.boxes, c.shares = make(map[string]countedMail), make(map[agent]Usage), make(map[share]Usage)
 	c.all, c.swept = Usage{}, now
-	if err := list(func(key string, m Mail) { c.add(key, newCounted(m)) }); err != nil {
+	if err := list(func(key string, m Mail) { c.add(key, newCountedMail(m)) }); err != nil {
 		return err
 	}
 	c.loaded = true

@@ -178,8 +178,8 @@ func (r *Relay) Mount(e *echo.Echo, guard func(echo.HandlerFunc) echo.HandlerFun
 	e.GET("/v1/mailbox/:id", guard(r.getMailbox))
 }
 
-// queued is the response for a message that waits in a mailbox.
-type queued struct {
+// queuedResponse is the response for a message that waits in a mailbox.
+type queuedResponse struct {
 	RelayID string `json:"relay_id"`
 	Status  string `json:"status"`
 }
@@ -219,7 +219,7 @@ func (r *Relay) postRelay(c echo.Context) error {
 	if err != nil {
 		return err
 	}
-	return httpapi.JSON(c, http.StatusCreated, queued{id, "queued"})
+	return httpapi.JSON(c, http.StatusCreated, queuedResponse{id, "queued"})
 }
 
 func (r *Relay) getRelay(c echo.Context) error {
@@ -358,5 +358,5 @@ func (r *Relay) postMailbox(c echo.Context) error {
 	if err != nil {
 		return err
 	}
-	return httpapi.JSON(c, http.StatusAccepted, queued{relayID, "queued"})
+	return httpapi.JSON(c, http.StatusAccepted, queuedResponse{relayID, "queued"})
 }

@@ -32,11 +32,11 @@ func Operations(r *directory.Registry) []owner.Operation {
 	o := operations{r}
 	return []owner.Operation{
 		owner.Raw(http.MethodGet, "/directory/cards", owner.Read, o.listCards),
-		owner.Raw(http.MethodPost, "/directory/cards/:id/remove", owner.Decide, o.order(o.remove)),
-		owner.Raw(http.MethodPost, "/directory/cards/:id/handover", owner.Decide, o.order(o.handOver)),
+		owner.Raw(http.MethodPost, "/directory/cards/:id/remove", owner.Decide, o.handleOrder(o.remove)),
+		owner.Raw(http.MethodPost, "/directory/cards/:id/handover", owner.Decide, o.handleOrder(o.handOver)),
 		owner.Raw(http.MethodGet, "/directory/bans", owner.Decide, o.listBans),
-		owner.Raw(http.MethodPost, "/directory/bans", owner.Decide, o.order(o.ban)),
-		owner.Raw(http.MethodPost, "/directory/bans/lift", owner.Decide, o.order(o.unban)),
+		owner.Raw(http.MethodPost, "/directory/bans", owner.Decide, o.handleOrder(o.ban)),
+		owner.Raw(http.MethodPost, "/directory/bans/lift", owner.Decide, o.handleOrder(o.unban)),
 		owner.Raw(http.MethodGet, "/directory/reports", owner.Decide, o.listReports),
 		owner.Raw(http.MethodDelete, "/directory/reports/:report", owner.Decide, o.dismissReport),
 		owner.Raw(http.MethodGet, "/directory/export", owner.Decide, o.exportCards),
@@ -79,14 +79,15 @@ type OrderResult struct {
 	Removed int             `json:"removed"`
 }
 
-// order returns the handler that reads an order and passes it to handle. by is the client that the operator used.
-func (o operations) order(handle func(ctx context.Context, id wire.AgentID, order Order, by string) (OrderResult, error)) echo.HandlerFunc {
+// handleOrder returns the handler that reads an order and passes it to execute. by is the client that the operator
+// used.
+func (o operations) handleOrder(execute func(ctx context.Context, id wire.AgentID, order Order, by string) (OrderResult, error)) echo.HandlerFunc {
 	return func(c echo.Context) error {
 		var order Order
 		if err := httpapi.Decode(c, maxOrderBody, &order); err != nil {
 			return err
 		}
-		result, err := handle(c.Request().Context(), wire.AgentID(c.Param("id")), order, owner.Door(c))
+		result, err := execute(c.Request().Context(), wire.AgentID(c.Param("id")), order, owner.Door(c))
 		return respond(c, result, err)
 	}
 }

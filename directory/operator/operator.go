@@ -74,13 +74,13 @@ func Mount(shell *httpapi.Pages, cfg Config) {
 	g := shell.Group()
 	g.GET("/directory", p.showOverview)
 	g.GET("/directory/cards", p.showCards)
-	g.POST("/directory/cards", form(p.changeCard))
+	g.POST("/directory/cards", handleForm(p.changeCard))
 	g.GET("/directory/reports", p.showReports)
-	g.POST("/directory/reports", form(p.dismiss))
+	g.POST("/directory/reports", handleForm(p.dismiss))
 	g.GET("/directory/bans", p.showBans)
-	g.POST("/directory/bans", form(p.changeBan))
+	g.POST("/directory/bans", handleForm(p.changeBan))
 	g.GET("/directory/invites", p.showInvites)
-	g.POST("/directory/invites", form(p.changeInvite))
+	g.POST("/directory/invites", handleForm(p.changeInvite))
 	g.GET("/directory/changes", p.showChanges)
 }
 
@@ -171,14 +171,14 @@ func (p *pages) showCards(c echo.Context) error {
 	return p.render(c, p.cards, "Cards", v)
 }
 
-// form returns the handler that reads a form and passes it to handle.
-func form(handle func(echo.Context, url.Values) error) echo.HandlerFunc {
+// handleForm returns the handler that reads a form and passes it to process.
+func handleForm(process func(echo.Context, url.Values) error) echo.HandlerFunc {
 	return func(c echo.Context) error {
 		form, err := httpapi.Form(c, maxForm)
 		if err != nil {
 			return err
 		}
-		return handle(c, form)
+		return process(c, form)
 	}
 }
 

@@ -87,7 +87,7 @@ func (c *Cards) ask(ctx context.Context, id wire.AgentID, pin storedPin, old, fr
 	var unreachableErr, unusableErr error
 	var change *offeredKey
 	var doubtful *entry
-	for _, d := range c.order(pin.Directory) {
+	for _, d := range c.orderDirectories(pin.Directory) {
 		etag := ""
 		// If our copy is from d and has the pinned key, d need not send the card again.
 		if old != nil && old.from == d && (pin.Fingerprint == "" || pin.Fingerprint == old.peer.Key.Fingerprint()) {
@@ -111,7 +111,7 @@ func (c *Cards) ask(ctx context.Context, id wire.AgentID, pin storedPin, old, fr
 		if pin.Fingerprint != "" && pin.Fingerprint != e.peer.Key.Fingerprint() {
 			reason := c.checkRotation(ctx, d, pin, e.peer, now)
 			if reason == nil {
-				return c.follow(ctx, pin, e, fromOwner, now)
+				return c.followRotation(ctx, pin, e, fromOwner, now)
 			}
 			if change == nil {
 				change = &offeredKey{e.peer, reason}
@@ -154,9 +154,9 @@ func (c *Cards) newEntry(d *Directory, f Fetched, old *entry, now time.Time) (*e
 	return &entry{peer: peer, etag: f.ETag, from: d, fetched: now, asked: now}, nil
 }
 
-// order returns the directories in the order in which they are asked (AM-86): the directory where the agent was pinned
-// comes first. Otherwise somebody could register the id in a directory that is asked earlier.
-func (c *Cards) order(pinnedAt string) []*Directory {
+// orderDirectories returns the directories in the order in which they are asked (AM-86): the directory where the
+// agent was pinned comes first. Otherwise somebody could register the id in a directory that is asked earlier.
+func (c *Cards) orderDirectories(pinnedAt string) []*Directory {
 	i := slices.IndexFunc(c.cfg.Directories, func(d *Directory) bool { return d.Base == pinnedAt })
 	if i <= 0 {
 		return c.cfg.Directories

@@ -109,9 +109,9 @@ func proofText(d *Directory, id wire.AgentID, stamp string, digest [32]byte, cla
 	return nil
 }
 
-// follow pins the new key of an agent, for which the old key vouches. If the owner gave the card, it replaces only
-// the key on that card.
-func (c *Cards) follow(ctx context.Context, pin storedPin, e, fromOwner *entry, now time.Time) (*entry, error) {
+// followRotation pins the new key of an agent, for which the old key vouches. If the owner gave the card, it replaces
+// only the key on that card.
+func (c *Cards) followRotation(ctx context.Context, pin storedPin, e, fromOwner *entry, now time.Time) (*entry, error) {
 	next := newPin(e.peer)
 	next.rev, next.FromOwner, next.Pinned = pin.rev, pin.FromOwner, now
 	next.Proven = next.Proven || !pin.IsUnproven()

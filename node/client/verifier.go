@@ -145,10 +145,10 @@ func (v *Verifier) explain(ctx context.Context, m wire.Message, peer Peer, origi
 // CheckTime checks the timestamp of a message that did not come from a mailbox (AM-20). The error is
 // wire.ErrTimeWindow.
 func (v *Verifier) CheckTime(m wire.Message, now time.Time) error {
-	return inWindow(m.Time, v.Window.orDefault(), now)
+	return checkWindow(m.Time, v.Window.orDefault(), now)
 }
 
-func inWindow(t time.Time, w Window, now time.Time) error {
+func checkWindow(t time.Time, w Window, now time.Time) error {
 	if t.Before(now.Add(-w.Past)) || t.After(now.Add(w.Future)) {
 		return wire.ErrTimeWindow.Because(fmt.Errorf("the timestamp is %s from now", t.Sub(now).Round(time.Second)))
 	}
@@ -183,7 +183,7 @@ func (v *Verifier) VerifyReply(ctx context.Context, sent, reply wire.Message, pe
 	if sent.Meta("resend_of") != "" {
 		window.Past = MaxWindow
 	}
-	if err := inWindow(reply.Time, window, now); err != nil {
+	if err := checkWindow(reply.Time, window, now); err != nil {
 		return unverified(err)
 	}
 	checked, err := v.check(ctx, reply, peer, nil, now)
