@@ -59,7 +59,7 @@ func (d *deliveries) onCommit(changes []store.Change) {
 		if e.State == SendQueued {
 			d.AddRemote(e.queueEntry())
 		}
-		if e.State != SendQueued || e.Err != nil && !e.InFlight {
+		if e.State != SendQueued || e.Err != nil && !e.InFlight { // an attempt by the other process has ended
 			d.waiters.Give(e.ID, e.sent())
 		}
 	}

@@ -57,10 +57,10 @@ func (s *hookOutcome) decide(ctx context.Context) (bridge.Outcome, error) {
 		s.item.Failure = nil
 	}
 	switch {
-	case s.unit.IsNew():
+	case s.unit.IsNew(): // the owner deleted the conversation meanwhile
 		s.item.State, s.item.Note = ItemFailed, noteDeleted
 		return s.provisional(ctx), nil
-	case s.item.Kind == kindReply && s.err == nil && !s.answer.Async && s.answer.Payload == nil:
+	case s.item.Kind == kindReply && s.err == nil && !s.answer.Async && s.answer.Payload == nil: // a reply that the hook did not answer
 		s.leaveToOwner()
 		return s.provisional(ctx), countAccept(ctx, s.unit, s.item, "")
 	case !s.unit.IsOpen():

@@ -120,7 +120,7 @@ func (m mesh) Follow(ctx context.Context, seen func(bridge.Event)) {
 	for {
 		select {
 		case ev, ok := <-events:
-			if !ok {
+			if !ok { // the node stops
 				<-ctx.Done()
 				return
 			}

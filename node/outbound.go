@@ -68,12 +68,12 @@ type permission struct {
 // permit applies the owner's rules to a message that somebody on our side wants to send. Every such message passes
 // permit before it leaves. The error is ErrBlocked, ErrOutbound, or an error of the store.
 func (n *Node) permit(ctx context.Context, out Outgoing, now time.Time) (permission, error) {
-	recipient, rules := principal(out), n.cfg.Outbound
+	recipient, policy := principal(out), n.cfg.Outbound
 	standing, err := n.rules.Standing(ctx, recipient, now)
 	if err != nil {
 		return permission{}, err
 	}
-	listed, mode := rules.isListed(out), rules.mode()
+	listed, mode := policy.isListed(out), policy.mode()
 	switch {
 	case standing == acl.Blocked:
 		return permission{}, ErrBlocked
@@ -84,7 +84,7 @@ func (n *Node) permit(ctx context.Context, out Outgoing, now time.Time) (permiss
 	case out.unproven != nil:
 		return permission{needsOwner: true, rule: RuleUnproven}, nil
 	}
-	for _, pattern := range rules.Approve {
+	for _, pattern := range policy.Approve {
 		if acl.Match(pattern, string(out.Intent)) {
 			return permission{needsOwner: true, rule: "outgoing.approve=" + pattern}, nil
 		}

@@ -25,8 +25,8 @@ const kindTask = "task"
 // [bridge.Task].
 func aboutTerm(about string) string { return "about:" + about }
 
-// updateTask updates the open items with the same About as t. If t has a Turn and none of them is open any more,
-// updateTask adds an item.
+// updateTask updates the open items about the subject of t. t.Turn is what is to be done next about the subject, or "".
+// An item with another Turn ends. If t has a Turn and no item with that Turn is open, updateTask adds one.
 func (n *Node) updateTask(ctx context.Context, u *conversations.Unit, t bridge.Task) error {
 	isOpen := false
 	for item, err := range n.allItems(ctx, aboutTerm(t.About)) {

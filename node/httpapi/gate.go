@@ -50,7 +50,7 @@ func (g *gate) wrap(next echo.HandlerFunc) echo.HandlerFunc {
 		var refusal *wire.Error
 		_, panicked := errors.AsType[*handlerPanic](err)
 		// An error response that the handler wrote itself is complete, although the handler also returned the error.
-		isCut := err != nil && c.Response().Committed && (panicked || c.Response().Status < http.StatusBadRequest)
+		isTruncated := err != nil && c.Response().Committed && (panicked || c.Response().Status < http.StatusBadRequest)
 		if err != nil {
 			refusal = PublicError(err)
 			c.Echo().HTTPErrorHandler(refusal, c)
@@ -58,7 +58,7 @@ func (g *gate) wrap(next echo.HandlerFunc) echo.HandlerFunc {
 		took := time.Since(start)
 		g.meter.finish(c.Path(), c.Request().Method, c.Response().Status, took)
 		g.logRequest(c, refusal, took)
-		if isCut {
+		if isTruncated {
 			panic(http.ErrAbortHandler) // so that the client does not mistake half a response for a complete one
 		}
 		return nil

@@ -77,7 +77,7 @@ type Source func(ctx context.Context, changed func(topic string))
 type PageTemplate struct{ set *template.Template }
 
 // View is the data of a page. A page template defines "live", the region that is fetched again, and may define "top"
-// and "rest" above and below it. Those two keep their state, because the owner types into their forms.
+// and "rest" above and below it. Those two are not fetched again, so that text in their forms is not lost.
 type View struct {
 	Title  string
 	Status int      // 0 is 200

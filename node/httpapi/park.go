@@ -80,6 +80,7 @@ type Waiter interface {
 func Park(c echo.Context, maxWait time.Duration, waiter Waiter, empty []byte) error {
 	r, w := c.Request(), c.Response()
 	p, ok := r.Context().Value(parkingKey{}).(*parking)
+	// Only a plain connection that serves further requests can be parked, and only after the whole request was read.
 	if !ok || p.ctx.Err() != nil || maxWait == 0 || r.Close || !r.ProtoAtLeast(1, 1) || r.ContentLength != 0 || hasCaller(r) {
 		return waitInHandler(c, maxWait, waiter, empty)
 	}

@@ -107,7 +107,7 @@ func (b *Box) Change(n Notice) store.Change {
 	}
 	rec := n.record(b.cfg.Keep)
 	if b.isForTarget(n.Kind) {
-		rec.Terms = []string{termTodo}
+		rec.Terms = []string{termTodo} // until the target has received the notice
 	}
 	return store.Change{Record: rec, IfRev: ifRev}
 }
@@ -135,7 +135,7 @@ func (b *Box) isForTarget(kind string) bool {
 func (b *Box) OnCommit(changes []store.Change) {
 	for _, c := range changes {
 		if c.Record.NS != Namespace || c.Delete || c.IfRev != store.Absent && c.IfRev != store.Any {
-			continue // not a notice, or only its todo mark is removed
+			continue // not a notice, or one that the target has received now
 		}
 		n, err := decode(c.Record.Body)
 		if err != nil {

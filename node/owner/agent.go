@@ -56,8 +56,8 @@ func (n agentNode) hides(ctx context.Context, item Item) (bool, error) {
 	return ask.Kind == AskMessage, err
 }
 
-// hide returns the item, without what the sender wrote if the owner has not released its message. err is the error
-// of the call that returned the item.
+// hide removes from an item what the sender wrote, if the owner has not released the item's message. err is the error of
+// the call that returned the item; if it is not nil, hide only returns it.
 func (n agentNode) hide(ctx context.Context, item Item, err error) (Item, error) {
 	if err != nil {
 		return Item{}, err
@@ -107,7 +107,7 @@ func (n agentNode) listHidden(ctx context.Context, peer, conversation string) (i
 	return ids, err
 }
 
-// hideProposal removes a proposal that may be part of a message that the owner has not released.
+// hideProposal removes the proposal of a conversation if it may come from a message that the owner has not released.
 func hideProposal(c Conversation) Conversation {
 	if c.Unreleased > 0 || c.Holds > 0 || c.Rejected { // conversations stored by an earlier version have no Unreleased
 		c.Proposal = nil

@@ -17,13 +17,13 @@ import (
 	"github.com/agentmesh/agentmesh/node/wire"
 )
 
-// The kinds of questions that a node asks. [AskQuestion] is another one, and bridges add their own.
+// The kinds of questions that a node asks its owner. [AskQuestion] is another one, and bridges add their own.
 const (
-	AskMessage     = "message"     // an incoming message that waits (AM-31)
-	AskOutgoing    = "outgoing"    // our message that waits (AM-50)
-	AskTask        = "task"        // our answer to a task; the answer waits (AM-50)
-	AskInterrupted = "interrupted" // a hook that a crash interrupted (AM-75)
-	AskKeyChange   = "key-change"  // a peer's key is not the pinned one (AM-11)
+	AskMessage     = "message"     // may an incoming message come in? (AM-31)
+	AskOutgoing    = "outgoing"    // may a message of ours leave? (AM-50)
+	AskTask        = "task"        // may our answer to a task leave? (AM-50)
+	AskInterrupted = "interrupted" // may a hook run again that a crash interrupted? (AM-75)
+	AskKeyChange   = "key-change"  // is a peer's new key, which is not the pinned one, valid? (AM-11)
 )
 
 // RuleUnproven is the rule of a question about an agent whose card does not prove the agent's derived id.

@@ -59,7 +59,7 @@ func ShowName(names PeerNames, address, id string) ShownName {
 	switch {
 	case names.PeerAlias != "":
 		return ShownName{Text: names.PeerAlias, Trusted: true}
-	case claimed != "" && names.PeerName != foreignID:
+	case claimed != "" && names.PeerName != foreignID: // a name that repeats the id adds nothing
 		return ShownName{Text: claimed, Claimed: true, Network: network}
 	case foreignID != "":
 		return ShownName{Text: wire.OneLine(foreignID, maxClaimedName), Network: network}

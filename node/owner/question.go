@@ -34,7 +34,7 @@ type NewQuestion struct {
 	WaitSeconds  int    `json:"wait_seconds"`
 }
 
-// Question is the state of something of the agent that waits for the owner: a question, an outgoing message, or an
+// Question is the state of something that the agent submitted to the owner: a question, an outgoing message, or an
 // answer to a task.
 type Question struct {
 	ID      string       `json:"id"`

@@ -57,14 +57,17 @@ func (s *flowScan) step() {
 	case inFlow && c == ',':
 		s.entries++
 		s.mayStart = true
+	// The end of a key. In flow style, a quoted key or a collection as a key needs no space after the colon.
 	case c == ':' && (s.hasEnd(s.pos+1) || inFlow && bytes.IndexByte([]byte("\"'}]"), s.data[s.pos-1]) >= 0):
 		s.mayStart = true
 	case s.mayStart && c == '!': // a tag stands before its node
 		for !s.hasEnd(s.pos + 1) {
 			s.pos++
 		}
+	// A list item, or a key that is marked as one.
 	case !inFlow && (s.mayStart || lineStart) && (c == '-' || c == '?') && s.hasEnd(s.pos+1):
 		s.parent, s.mayStart = s.pos-s.line, true
+	// A new document.
 	case !inFlow && s.pos == s.line && bytes.HasPrefix(s.data[s.pos:], []byte("---")) && s.hasEnd(s.pos+3):
 		s.parent, s.mayStart = -1, true
 		s.pos += 2

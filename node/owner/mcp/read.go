@@ -425,7 +425,7 @@ func (t *tools) wait(ctx context.Context, _ *sdk.CallToolRequest, in waitArgs) (
 	if in.Seconds != nil {
 		seconds = min(max(*in.Seconds, 0), maxWaitSeconds)
 	}
-	onlyInbox := !slices.ContainsFunc(in.Topics, func(s string) bool { return s != string(owner.TopicInbox) })
+	onlyInbox := !slices.ContainsFunc(in.Topics, func(s string) bool { return s != string(owner.TopicInbox) }) // also without topics
 	if onlyInbox {
 		list, err := t.listInbox(ctx, inboxArgs{}, seconds)
 		return nil, waitResult{Items: list.Items}, err

@@ -71,7 +71,7 @@ func (t *tools) reply(ctx context.Context, _ *sdk.CallToolRequest, in replyArgs)
 	if err != nil {
 		return nil, nil, err
 	}
-	intent := wire.Intent("")
+	intent := wire.Intent("") // that of the conversation
 	if in.Text != "" {
 		intent = wire.Deliver
 	}

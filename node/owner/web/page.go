@@ -63,7 +63,7 @@ type pages struct {
 	n     Node
 	setup Setup // nil without a process around the node
 	log   *slog.Logger
-	shell *httpapi.Pages
+	shell *httpapi.Pages // the frame of all pages, to which the pages of the node are added
 
 	blocked lastBlock // what the undo form of the next page undoes
 

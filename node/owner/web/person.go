@@ -85,7 +85,7 @@ func (p *pages) findPerson(c echo.Context, id string) (personView, error) {
 	}
 	peer.Name = cmp.Or(peer.Name, names.PeerName)
 	view.peerRow = p.row(peer)
-	view.ID = id
+	view.ID = id // the row has the id that the rules name
 	return view, nil
 }
 
