@@ -23,8 +23,8 @@ import (
 // messageResolver carries out the owner's decisions about held messages (AM-34, AM-35).
 type messageResolver struct{ n *Node }
 
-// Resolve applies the decision and its effect on the first message in one [conversations.Unit]. The messages behind it
-// follow, each in a unit of its own. If Resolve returns store.ErrConflict, the caller must call it again.
+// Resolve stores the decision together with its effect on the first message, in one [conversations.Unit]. The other
+// messages of the question follow, each in its own unit. After store.ErrConflict, the caller must call Resolve again.
 func (r messageResolver) Resolve(ctx context.Context, ask acl.Ask, d acl.Decision) error {
 	v, err := r.n.newHeldDecision(ask, d)
 	if err != nil {
@@ -295,7 +295,8 @@ func (i Item) reply(payload wire.Value) Outgoing {
 // can a peer whose message was its synchronous reply to ours.
 func (i Item) canRepeat() bool { return i.Kind == kindMessage && i.Address == "" }
 
-// answer returns the replay record by which a repeat of the item's message gets raw, or nil if the digest is not valid.
+// answer returns the replay record that makes the bytes in raw the answer to a repeat of the item's message. It returns
+// nil if the item's digest is not valid.
 func (i Item) answer(status int, raw []byte) *store.Replay {
 	digest, err := hex.DecodeString(i.Digest)
 	if err != nil || len(digest) != sha256.Size {

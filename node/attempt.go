@@ -279,7 +279,7 @@ const movedGap = 3 * time.Second
 
 // fetchMovedCard fetches a peer's card again after a delivery that the peer cannot have processed. If the card names
 // another endpoint, it replaces *peer and returns true (AM-86). A final refusal always causes a fetch, a failed
-// connection at most one within movedGap. fetchMovedCard does not follow a key that the pinned key does not vouch for.
+// connection at most one within movedGap. fetchMovedCard accepts a new key only if the pinned key vouches for it.
 func (e endpoint) fetchMovedCard(ctx context.Context, peer *client.Peer, cause error) bool {
 	failure, ok := errors.AsType[*client.SendError](cause)
 	if !ok || failure.Processed || failure.Retry && failure.Status != 0 {

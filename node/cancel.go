@@ -43,9 +43,9 @@ func cancelledEventUID(intent wire.Intent, payload wire.Value, before conversati
 	return calendar.UID(before.Key.Peer, before.Key.ID)
 }
 
-// unbook is a [conversations.Contributor]: it adds changes to the unit that records e. If e is a message that cancels
-// an agreed event, they remove the event from the calendar. If the event was agreed in another conversation, they mark
-// that agreement as cancelled. If the peer cancelled, they notify the owner.
+// unbook is a [conversations.Contributor]: it adds changes to the unit that records a message. If the message cancels
+// an agreed event, unbook removes that event from the calendar. If the event was agreed in another conversation, unbook
+// marks that agreement as cancelled. If the peer cancelled, it notifies the owner.
 func (n *Node) unbook(ctx context.Context, u *conversations.Unit, before conversations.Conversation, e conversations.Event) error {
 	by, payload := conversations.Ours, e.Payload
 	switch e.Kind {

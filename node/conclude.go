@@ -14,8 +14,8 @@ import (
 	"github.com/agentmesh/agentmesh/store"
 )
 
-// conclude is a [conversations.Contributor]: it adds changes to the unit that records e. An accept counts, that is, it
-// makes an agreement, once its recipient has answered it (AM-88). If e is that moment, conclude adds the notice and the
+// conclude is a [conversations.Contributor]: it adds changes to the unit that records e. An accept counts once its
+// recipient has answered it (AM-88). If e records that, and makes an agreement, conclude adds the notice and the
 // calendar entry of an agreed event (AM-36), and our close if we opened the conversation (AM-39).
 func (n *Node) conclude(ctx context.Context, u *conversations.Unit, before conversations.Conversation, e conversations.Event) error {
 	conv := u.Conversation()

@@ -29,8 +29,8 @@ type deliveryOutcome struct {
 	seal  seal // how the reply is sealed
 }
 
-// endEntry ends an outbox entry in one unit, to which fill adds the outcome. It returns the zero time. If the unit
-// cannot be stored, the entry stays in flight, and endEntry returns when to send the message again; the peer recognizes
+// endEntry ends an outbox entry in one unit, to which fill adds the outcome, and returns the zero time. If the unit
+// cannot be stored, the entry stays in flight, and endEntry returns when the next attempt is due; the peer recognizes
 // the repeat by the message id.
 func (n *Node) endEntry(ctx context.Context, e OutboxEntry, fill func(context.Context, *deliveryOutcome) error) time.Time {
 	ctx = context.WithoutCancel(ctx) // store the outcome even if the node stops

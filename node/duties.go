@@ -22,7 +22,7 @@ const Lease = "node"
 
 // Run runs the node until ctx ends, and returns when everything that it started has stopped. Every process receives and
 // serves. Only the process that holds [Lease] does the duties; a follower never takes the lease. Run returns an error
-// if the use of the limits cannot be stored at the end.
+// if it cannot store at the end how much of the rate limits is used.
 func (n *Node) Run(ctx context.Context) error {
 	n.running.Store(true)
 	var background sync.WaitGroup

@@ -177,7 +177,7 @@ func listRecords[T any](ctx context.Context, records store.Records, ns, term, af
 	return list, page.Next, nil
 }
 
-// WaitInbox is [Node.Inbox], except that it waits for a first item, at most for the time wait.
+// WaitInbox is [Node.Inbox], except that it waits for a first item, but no longer than wait.
 func (n *Node) WaitInbox(ctx context.Context, state ItemState, after string, limit int, wait time.Duration) ([]Item, string, error) {
 	ctx, cancel := context.WithTimeout(ctx, wait)
 	defer cancel()

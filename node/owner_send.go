@@ -44,8 +44,8 @@ func (o OwnerAPI) Send(ctx context.Context, m owner.NewMessage, wait time.Durati
 	return sent, err
 }
 
-// nsRepeats holds the results of calls with an idempotency key for the time keepRepeats. maxRepeats bounds how many
-// results are added in an hour; it is more than the number of messages that the agent may send.
+// nsRepeats holds the results of calls with an idempotency key, each for keepRepeats. maxRepeats bounds how many results
+// are added in an hour; it is more than the number of messages that the agent may send.
 const (
 	nsRepeats   = "repeats"
 	keepRepeats = 24 * time.Hour

@@ -24,7 +24,7 @@ type interruptedRun struct {
 	Payload json.RawMessage `json:"payload"`
 }
 
-// recovery finishes what the previous process with the duties left unfinished, see [duties].
+// recovery finishes what another process left unfinished when it did the node's [duties].
 type recovery struct{ n *Node }
 
 // run finishes decisions about held messages, and recovers the items whose hooks were running. A repeatable route runs

@@ -100,8 +100,8 @@ func (o OwnerAPI) answerTask(ctx context.Context, item Item, m owner.NewReply) (
 	return Sent{State: SendDelivered, ReplyTree: result}, nil
 }
 
-// deliverAnswer gives an answer to the bridge of a task, in one unit with changes. If two callers answer the same task
-// at the same time, only one succeeds.
+// deliverAnswer gives an answer to the bridge of a task, which stores changes in the same unit as the answer. If two
+// callers answer the same task at the same time, only one succeeds.
 func (n *Node) deliverAnswer(ctx context.Context, item Item, payload wire.Value, changes []store.Change) (wire.Value, error) {
 	kind, _, _ := strings.Cut(item.About, "/")
 	connected, _ := n.bridges.find(kind)

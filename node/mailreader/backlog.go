@@ -60,7 +60,7 @@ func (b *backlog) deferFollower(item client.RelayItem) bool {
 	return waits
 }
 
-// postpone leaves an item in the mailbox for the time pause, or for maxPostpone if pause is not positive.
+// postpone leaves an item in the mailbox for the duration of pause, or for maxPostpone if pause is not positive.
 func (b *backlog) postpone(item client.RelayItem, pause time.Duration, now time.Time) {
 	if b.items == nil {
 		b.items, b.convs = make(map[string]bool), make(map[store.ConvKey]bool)
