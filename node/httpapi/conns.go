@@ -72,8 +72,8 @@ func (c *limitedListener) source(remote net.Addr) source {
 	return c.sourceOf(peerAddr(remote.String()))
 }
 
-// sourceOf returns the source of connections from an address. It is zero for connections of many clients: from a proxy,
-// from this machine, where a tunnel may end, or forwarded for an unknown client.
+// sourceOf returns the source of connections from an address. It is zero for an address that many clients may share:
+// that of a proxy or of this machine, where a tunnel may end, or that of an unknown client.
 func (c *limitedListener) sourceOf(addr netip.Addr) source {
 	if c.perAddr < 0 || !addr.IsValid() || addr == rate.Unknown || addr.IsLoopback() || c.cfg.isProxy(addr) {
 		return source{}

@@ -125,7 +125,8 @@ func (s *sessions) save() error {
 	return nil
 }
 
-// find returns the cookie of a request, or "" if no stored session has it. ok reports whether the session is valid now.
+// find returns the value of the session cookie in a request, or "" if no stored session has that value. ok reports
+// whether the session is valid now.
 func (s *sessions) find(r *http.Request) (value string, ok bool) {
 	c, err := r.Cookie(s.cookieName())
 	if err != nil || c.Value == "" {

@@ -69,7 +69,7 @@ func isBehindProxy(cfg Config) bool {
 }
 
 // requireProxy refuses requests that bypass the reverse proxy and therefore TLS. It logs the first refusal, because the
-// sender may be the proxy, missing in the configuration.
+// sender may be a proxy that the configuration does not name.
 func (s *Server) requireProxy(next http.Handler) http.Handler {
 	var once sync.Once
 	return http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {

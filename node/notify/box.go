@@ -112,7 +112,7 @@ func (b *Box) Change(n Notice) store.Change {
 	return store.Change{Record: rec, IfRev: ifRev}
 }
 
-// countExcess counts a notice. excess is by how many notices its kind exceeds the limit in the hour that began at
+// countExcess counts a notice. excess is the number of notices of its kind beyond the limit, in the hour that began at
 // since.
 func (b *Box) countExcess(kind string, t time.Time) (since time.Time, excess int) {
 	b.mu.Lock()

@@ -193,8 +193,8 @@ func (b *Box) withLink(ctx context.Context, n Notice) Notice {
 	return n
 }
 
-// clearMarks stores s and removes the todo marks of the notices that the batch lists or counts, except those that
-// have changed meanwhile.
+// clearMarks stores s, and stores that the target has received the notices that the batch lists or counts, except those
+// that have changed meanwhile.
 func (b *Box) clearMarks(ctx context.Context, due []pendingNotice, s Status, now time.Time) error {
 	changes := []store.Change{s.change()}
 	for _, p := range due {

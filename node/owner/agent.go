@@ -12,8 +12,8 @@ import (
 	"github.com/agentmesh/agentmesh/store"
 )
 
-// MountAgent adds operations to the routes for the owner's agent, which has fewer rights than the owner. To the agent,
-// an operation that is for the owner alone answers with [httpapi.ErrOwnerDecides].
+// MountAgent adds operations to the routes for the owner's agent, which has fewer rights than the owner. An operation
+// that is for the owner alone refuses the agent with [httpapi.ErrOwnerDecides].
 func MountAgent(g *echo.Group, operations ...Operation) {
 	refuse := func(echo.Context) error { return httpapi.ErrOwnerDecides }
 	for _, op := range operations {

@@ -127,8 +127,8 @@ type Approvals interface {
 	// FindApproval returns the question with this id. id may be a prefix that only one question has. If the message of
 	// that question waits behind another message, FindApproval returns the question about the first message.
 	FindApproval(ctx context.Context, id string) (Approval, error)
-	// Decide carries out a decision. If the decision releases a message of ours, Decide waits up to wait for the
-	// result. With acl.ErrAskGone it returns the question in its final state.
+	// Decide carries out a decision. If the decision releases a message of ours, Decide waits for the result, but no
+	// longer than wait. With acl.ErrAskGone it returns the question in its final state.
 	Decide(ctx context.Context, id string, d Decision, wait time.Duration) (Decided, error)
 	// RejectStrangers rejects all waiting senders that the owner does not know, and returns their number.
 	RejectStrangers(ctx context.Context, by string) (int, error)

@@ -137,7 +137,7 @@ type Cancellation struct {
 	By          string `json:"-"` // as in [NewMessage]
 }
 
-// Messages sends messages of the owner. Each call waits up to wait for the result.
+// Messages sends messages of the owner. Each call waits for the result, but no longer than wait.
 type Messages interface {
 	Send(ctx context.Context, m NewMessage, wait time.Duration) (Sent, error)
 	Reply(ctx context.Context, m NewReply, wait time.Duration) (Sent, error)

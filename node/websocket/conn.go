@@ -184,10 +184,10 @@ type waitingPing struct {
 	result chan error
 }
 
-// Confirm pings the peer and waits for the pong, which shows that the peer has read every frame before the ping. It
-// waits for timeout. Only [Conn.Read] receives the pong, so if Read is not running then, Confirm waits as long again. If
-// the peer has never answered a ping of Confirm, anything that arrives from the peer during the wait counts as the pong.
-// If the connection ends first, the error says why.
+// Confirm pings the peer and waits for the pong, which shows that the peer has read every frame before the ping. Only
+// [Conn.Read] receives the pong, so if Read is not running when timeout has passed, Confirm waits as long again. If the
+// peer has never answered a ping of Confirm, anything that arrives from the peer during the wait counts as the pong. If
+// the connection ends first, the error says why.
 func (c *Conn) Confirm(ctx context.Context, timeout time.Duration) error {
 	began := time.Now()
 	ping := waitingPing{rand.Text(), make(chan error, 1)}

@@ -264,7 +264,7 @@ func (p *pages) doneMessage(c echo.Context) string {
 		return text
 	}
 	names := p.namesOf(c.Request().Context(), who)
-	if names == (owner.PeerNames{}) { // a peer that the node does not know; anybody can make a link with any who
+	if names == (owner.PeerNames{}) { // the node does not know this peer; anybody can make such a link
 		return text
 	}
 	return owner.ShowName(names, "", who).String() + ": " + text

@@ -18,7 +18,7 @@ import (
 type personView struct {
 	peerRow
 	Address       string // of a foreign peer
-	Rule          string // the agent id or address that the owner's rules about the peer name
+	Rule          string // the agent id or address under which the owner's rules about the peer are stored
 	Conversations []owner.Conversation
 	Asked         bool // the directories were asked
 	Found         []foundIn
@@ -54,8 +54,8 @@ func (p *pages) renderPerson(c echo.Context, id string, status int, errorText st
 
 func personPath(id string) string { return "/people/" + url.PathEscape(id) }
 
-// findPerson returns what the node knows about a peer. The rules about a foreign peer name its principal, for example
-// its address.
+// findPerson returns what the node knows about a peer. Rules about a foreign peer are stored under its principal, for
+// example its address.
 func (p *pages) findPerson(c echo.Context, id string) (personView, error) {
 	ctx := c.Request().Context()
 	view := personView{Rule: id}
@@ -85,7 +85,7 @@ func (p *pages) findPerson(c echo.Context, id string) (personView, error) {
 	}
 	peer.Name = cmp.Or(peer.Name, names.PeerName)
 	view.peerRow = p.row(peer)
-	view.ID = id // the row has the id that the rules name
+	view.ID = id // instead of the principal, which p.row sets
 	return view, nil
 }
 
