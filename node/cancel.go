@@ -125,7 +125,7 @@ func viewAgreement(ctx context.Context, records store.Records, conv conversation
 	if _, _, err := store.ReadRecord(ctx, records, nsCancelled, calendar.UID(conv.Key.Peer, conv.Key.ID), &elsewhere, now); err != nil {
 		return nil, fmt.Errorf("read cancellation: %w", err)
 	}
-	if elsewhere.At.After(v.At) && (v.Cancelled == nil || elsewhere.At.Before(v.Cancelled.At)) {
+	if elsewhere.At.After(v.At) && (v.Cancelled == nil || elsewhere.At.Before(v.Cancelled.At)) { // the first after the agreement
 		v.Cancelled = &elsewhere
 	}
 	switch {

@@ -27,7 +27,7 @@ func (n *Node) conclude(ctx context.Context, u *conversations.Unit, before conve
 		notice := n.notice(notify.Agreed, peer, e.Name, conv.Key, u.Now)
 		notice.Title, notice.Text = agreedText(*conv.Agreement, e.Name)
 		u.Add(n.notices.Change(notice))
-		u.Add(n.agreedEvent(conv, peer, e.Name, u.Now)...)
+		u.Add(n.agreedEventChange(conv, peer, e.Name, u.Now)...)
 	}
 	if !conv.Mine || conv.State != conversations.Open || conv.Intent != wire.Schedule && conv.Intent != wire.Negotiate {
 		return nil
@@ -39,9 +39,9 @@ func (n *Node) conclude(ctx context.Context, u *conversations.Unit, before conve
 	return err
 }
 
-// agreedEvent returns the change that adds an agreed event to the owner's calendar, if the node has one and the
+// agreedEventChange returns the change that adds an agreed event to the owner's calendar, if the node has one and the
 // agreement has a time and a duration. It cleans and shortens the texts, which come from the peer.
-func (n *Node) agreedEvent(conv conversations.Conversation, peer wire.AgentID, name string, now time.Time) []store.Change {
+func (n *Node) agreedEventChange(conv conversations.Conversation, peer wire.AgentID, name string, now time.Time) []store.Change {
 	start, ok := wire.ParseInstant(conv.Agreement.Time)
 	length, known := calendar.ParseLength(conv.Agreement.Duration)
 	if n.cfg.Agreed == nil || !ok || !known {

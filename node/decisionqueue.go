@@ -57,7 +57,7 @@ func (n *Node) resolveReady(ctx context.Context, asks []acl.Ask) (rest []acl.Ask
 		if err != nil {
 			n.log.Warn("a decision cannot be carried out yet", "ask", asks[0].ID, "err", err)
 		}
-		if err != nil || busy && len(asks) > 1 {
+		if err != nil || busy && len(asks) > 1 { // the next message waits for the hook
 			return asks, busy
 		}
 	}

@@ -265,7 +265,7 @@ func (o *deliveryOutcome) reply(ctx context.Context, d bridge.Delivered) error {
 		if o.run != nil {
 			o.unit.Otherwise(o.run.freePlace)
 		}
-		if o.run == nil && item.State == ItemNew && o.unit.Conversation().Unclear == m.ID {
+		if o.run == nil && item.State == ItemNew && o.unit.Conversation().Unclear == m.ID { // an ambiguous accept, left to the owner
 			item.Note = noteUnclear
 			o.addNotice("message", noticeTitles["message"])
 		}

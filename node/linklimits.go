@@ -71,8 +71,8 @@ func (a *acceptance) checkOpenLimit(ctx context.Context) error {
 	return nil
 }
 
-// openedRecord returns the record of a conversation that this message opens over a metered link. The record may outlive
-// the conversation; then countOpen removes it.
+// openedRecord returns the change that stores a record of the conversation that this message opens over a metered link.
+// The record may outlive the conversation; then countOpen removes it.
 func (a *acceptance) openedRecord() []store.Change {
 	if !a.isMetered() || !a.unit.IsNew() || a.in.Meter.MaxOpen() == 0 {
 		return nil

@@ -61,6 +61,7 @@ func (m mesh) Send(ctx context.Context, out bridge.Outgoing) (owner.Sent, error)
 // Reachable implements [bridge.Mesh].
 func (m mesh) Reachable(a bridge.Address) {
 	to := a.String()
+	// An address without a peer means the whole link.
 	m.n.outbox.Release(func(awaits string) bool { return awaits == to || a.Peer == "" && strings.HasPrefix(awaits, to) })
 }
 

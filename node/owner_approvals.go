@@ -71,7 +71,7 @@ func (o OwnerAPI) Decide(ctx context.Context, id string, d owner.Decision, wait 
 	select {
 	case p := <-released:
 		sent := p.await(ctx, wait)
-		if wait > 0 && p.out.Address != "" && !p.out.isClose() {
+		if wait > 0 && p.out.Address != "" && !p.out.isClose() { // a foreign peer answers in a separate message
 			sent = answer.awaitAnswer(ctx, p.out.key(), sent, wait)
 		}
 		decided.Sent = &sent

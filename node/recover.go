@@ -85,7 +85,7 @@ func (r recovery) recordProvisional(ctx context.Context, id string) error {
 		return err
 	}
 	rec, err := n.store.Steps().FindReplay(ctx, string(item.Peer), string(item.MessageID), time.Now())
-	if errors.Is(err, store.ErrNotFound) || err == nil && rec.Status == 0 {
+	if errors.Is(err, store.ErrNotFound) || err == nil && rec.Status == 0 { // status 0: the conversation was deleted
 		item.State, item.Note = ItemFailed, noteDeleted
 		return n.storeItem(ctx, item, nil)
 	}

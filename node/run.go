@@ -155,7 +155,7 @@ func (r *run) newCall(ctx context.Context, item Item, conv conversations.Convers
 	if err != nil {
 		n.log.Warn("read transcript for hook", "conversation", item.Conversation, "err", err)
 	}
-	entries = slices.DeleteFunc(entries, func(e store.Entry) bool {
+	entries = slices.DeleteFunc(entries, func(e store.Entry) bool { // newer than conv, or not released
 		return e.N > conv.Entries || !e.Out && !conv.IsReleased(wire.MessageID(e.MessageID))
 	})
 	trust := item.Trust

@@ -43,7 +43,7 @@ type Event struct {
 	State        string `json:"state,omitempty"`
 	Peer         string `json:"peer,omitempty"`
 	Conversation string `json:"conversation_id,omitempty"`
-	Foreign      bool   `json:"-"` // of an inbox item: its sender may be a foreign peer
+	Foreign      bool   `json:"-"` // with TopicInbox: if false, the sender of the item is certainly not a foreign peer
 }
 
 // EventStream is the stream of events for one reader.

@@ -111,7 +111,7 @@ func (i Item) NeedsOwner(plainAccept bool) bool {
 	}
 	message, _ := payload.Get("message")
 	wants, _ := message.Get("reply_requested")
-	return wants.Kind() == wire.True || !isReply && wants.Kind() != wire.False
+	return wants.Kind() == wire.True || !isReply && wants.Kind() != wire.False // only a reply needs no reply by default
 }
 
 // showAt returns the item for a request that came through a door, see [Door]. Only the owner, not the owner's agent,

@@ -94,7 +94,7 @@ func (e OutboxEntry) Shown() ShownName { return ShowName(e.PeerNames, e.Address,
 // Shown returns how to show the peer of a notice. Without a peer, the text is empty.
 func (n Notice) Shown() ShownName { return ShowName(n.PeerNames, "", string(n.Peer)) }
 
-// Detail returns the text of the notice, without the id of the peer if the text begins with it.
+// Detail returns the text of the notice, without the peer's name and id if the text begins with them.
 func (n Notice) Detail() string {
 	before, after, found := strings.Cut(n.Text, ShortID(string(n.Peer)))
 	if n.Peer != "" && found && (before == "" || strings.HasSuffix(before, " (")) {

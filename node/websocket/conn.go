@@ -359,7 +359,7 @@ func (c *Conn) finish(err error) error {
 	c.fault = fault
 	c.endPings(len(c.pings.waiting), fault)
 	answered := websocket.IsCloseError(err, fault.Code) || fault.Remote
-	mustLinger := c.ending && !answered && fault.Code != CodeAbnormal
+	mustLinger := c.ending && !answered && fault.Code != CodeAbnormal // the peer has not answered our close
 	c.ending = true
 	if c.timer != nil {
 		c.timer.Stop()

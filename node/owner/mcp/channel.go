@@ -86,7 +86,7 @@ func (c *Channel) follow(ctx context.Context, event owner.Event) error {
 		switch {
 		case err == nil && item.State == owner.ItemNew:
 			c.push(ctx, item)
-		case err != nil && (refusal == nil || refusal.Status != http.StatusNotFound):
+		case err != nil && (refusal == nil || refusal.Status != http.StatusNotFound): // otherwise the item was deleted
 			return err
 		}
 	}
