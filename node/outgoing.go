@@ -31,7 +31,7 @@ type outgoingAsk struct {
 func (n *Node) newOutgoingAsk(out Outgoing, to recipientInfo, p permission, now time.Time) (acl.Ask, []store.Change, error) {
 	return p.openAsk(n, out, "", acl.Ask{
 		Kind: owner.AskOutgoing, Conv: out.key(), Created: now,
-		Title: fmt.Sprintf("send %s to %s", out.Intent, bridge.Party("", out.Address, string(out.To))),
+		Title: fmt.Sprintf("send %s to %s", out.Intent, bridge.Party("", out.Address, string(out.To))), // without a name that the peer chose
 	}, outgoingAsk{out, to, out.sealTo != ""})
 }
 

@@ -115,9 +115,9 @@ func (n *Node) deliverAnswer(ctx context.Context, item Item, payload wire.Value,
 		}
 		result, err := a.Answer(ctx, bridge.Answer{
 			About: item.About, Turn: item.Turn, Payload: payload,
-			TaskChanges: func(over bool) []store.Change {
+			TaskChanges: func(final bool) []store.Change {
 				changed := item
-				if changed.State = ItemRead; over {
+				if changed.State = ItemRead; final {
 					changed.State = ItemAnswered
 				}
 				return append(slices.Clone(changes), changed.change())

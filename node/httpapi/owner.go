@@ -275,7 +275,7 @@ func (o *Owner) Serve(ctx context.Context) error {
 			return err
 		}
 	}
-	defer removeShortDir(o.cfg.Dir, o.socket.Addr().String())
+	defer removeShortDir(o.cfg.Dir, o.socket.Addr().String()) // if the socket is not in Dir
 	defer context.AfterFunc(ctx, o.pages.stop)()
 	g, ctx := errgroup.WithContext(ctx)
 	g.Go(func() error { return Serve(ctx, http.HandlerFunc(o.pickDoor), o.socket, nil, o.cfg.Logger) })
