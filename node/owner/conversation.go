@@ -53,7 +53,8 @@ func NewProposal(conv conversations.Conversation) *Proposal {
 	v := &Proposal{Terms: conv.Proposal.Terms, By: conv.Proposal.By}
 	if a := conv.Accept; a != nil {
 		v.Accepted = a.By
-		if v.Location = a.Location; len(a.Times) == 1 && len(v.Times) > 1 {
+		v.Location = a.Location
+		if len(a.Times) == 1 && len(v.Times) > 1 {
 			v.Selected = a.Times[0]
 		}
 	}

@@ -121,7 +121,8 @@ func (s *flowScan) skipBlock() {
 	for {
 		s.skipTo('\n')
 		s.pos++
-		if s.line = s.pos; s.pos >= len(s.data) {
+		s.line = s.pos
+		if s.pos >= len(s.data) {
 			return
 		}
 		text := bytes.TrimLeft(s.data[s.pos:], " ")

@@ -244,7 +244,8 @@ func viewMessages(part owner.Transcript) (list []messageView, next uint64) {
 		if json.Unmarshal(e.Message, &m) != nil || len(m.Payload) == 0 { // a message of a foreign network
 			m.Payload = e.Message
 		}
-		if s.Sealed = e.Sealed; e.Opened != nil {
+		s.Sealed = e.Sealed
+		if e.Opened != nil {
 			m.Payload = e.Opened.JSON()
 		}
 		s.Intent, s.Content = cmp.Or(m.Intent, part.Intent), contentOf(m.Payload)
