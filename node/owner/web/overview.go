@@ -115,7 +115,7 @@ func (p *pages) showLimits(c echo.Context) error {
 			{"New conversations of one sender", perHour(limits.Rates.NewConversations)},
 			{"Messages in one conversation", perHour(limits.Rates.Conversation)},
 			{"Messages in all", perHour(limits.Rates.Total)},
-			{"Strangers together", "half of that, shared by source"},
+			{"Strangers together", "half of that, divided among their networks"},
 		},
 		Holds: []limitView{
 			{"Waiting messages of one stranger", "16, at most 64 KiB"},
