@@ -22,8 +22,8 @@ import (
 const metaAgreedIn = "agreed_in"
 
 // cancelledEventUID returns the UID of the agreed event that a message cancels, or "". The UID is computed from the
-// peer and the conversation, so no peer can cancel the events of others. before is the conversation before the
-// message.
+// peer and the conversation, so no peer can cancel the events of others. The parameter before is the conversation
+// without the message.
 func cancelledEventUID(intent wire.Intent, payload wire.Value, before conversations.Conversation) string {
 	switch payload.GetStr("action") {
 	case "cancel", "decline":

@@ -137,8 +137,8 @@ func (n *Node) Item(ctx context.Context, id string) (Item, error) {
 }
 
 // Inbox lists the items in the given state, or with [owner.NeedsOwner] those that need the owner, in the order of their
-// arrival. An empty state selects all items. after is next from the previous page, or ""; next is empty on the last
-// page.
+// arrival. An empty state selects all items. For the first page, after is "", and for another one, it is the next that
+// the page before returned. next is "" on the last page.
 func (n *Node) Inbox(ctx context.Context, state ItemState, after string, limit int) (items []Item, next string, err error) {
 	return n.listItems(ctx, stateTerm(state), after, limit)
 }
@@ -212,7 +212,8 @@ func (n *Node) Acknowledge(ctx context.Context, id string) (Item, error) {
 // noConversation is the key of a unit that changes only records.
 var noConversation store.ConvKey
 
-// itemsOf returns the items of a conversation that are in one of states, or all if states is empty. It omits tasks.
+// itemsOf returns the items of a conversation that are in one of the given states, or all if none is given. It omits
+// tasks.
 func (n *Node) itemsOf(ctx context.Context, key store.ConvKey, states ...ItemState) (items []Item, err error) {
 	for item, err := range n.allItems(ctx, convTerm(key)) {
 		if err != nil {

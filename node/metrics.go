@@ -77,9 +77,9 @@ func (o OwnerAPI) countOpenAsks() float64 {
 	return float64(open)
 }
 
-// logMessage counts a received message and logs it in one line. in is what is known about the message; after an error
-// in lines 3 to 8 of the receive table (docs/protocol.md), its sender is not proven. Repeats and rate-limited messages
-// are logged at debug level.
+// logMessage counts a received message and logs it in one line. After an error in lines 3 to 8 of the receive table
+// (docs/protocol.md), the sender is only what the message claims. Repeats and rate-limited messages are logged at debug
+// level.
 func (n *Node) logMessage(ctx context.Context, in bridge.Inbound, out bridge.Outcome, err error) {
 	level, outcome := slog.LevelInfo, outcomeAccepted
 	refusal, refused := errors.AsType[*wire.Error](err)

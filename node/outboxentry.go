@@ -67,8 +67,9 @@ func (e OutboxEntry) sent() Sent {
 	}
 }
 
-// Outbox lists the entries in the given state, in the order of sending. An empty state selects all entries. after is
-// next from the previous page, or ""; next is empty on the last page.
+// Outbox lists the entries in the given state, in the order of sending. An empty state selects all entries. For the
+// first page, after is "", and for another one, it is the next that the page before returned. next is "" on the last
+// page.
 func (n *Node) Outbox(ctx context.Context, state SendState, after string, limit int) (entries []OutboxEntry, next string, err error) {
 	term := ""
 	if state != "" {

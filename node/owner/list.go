@@ -39,7 +39,7 @@ type Query struct {
 	Conversation string // of inbox items, together with Peer; empty: all; no HTTP request sets it
 }
 
-// ReadQuery parses the parameters of a list. A state must be one of states. The default limit is 50.
+// ReadQuery parses the parameters of a list. It accepts only the given states. The default limit is 50.
 func ReadQuery[S ~string](c echo.Context, states ...S) (q Query, err error) {
 	q = Query{State: c.QueryParam("state"), After: c.QueryParam("after"), Peer: c.QueryParam("peer"), Limit: 50}
 	if q.State != "" && !slices.Contains(states, S(q.State)) {
@@ -65,7 +65,7 @@ func ReadQuery[S ~string](c echo.Context, states ...S) (q Query, err error) {
 	return q, nil
 }
 
-// serveList returns the operation of a list, whose state must be one of states.
+// serveList returns the operation of a list, which accepts only the given states.
 func serveList[S ~string, Out any](e Endpoint[None, Out], list func(context.Context, Query) (Out, error), states ...S) Operation {
 	return e.Serve(func(c echo.Context, _ None) (out Out, err error) {
 		q, err := ReadQuery(c, states...)

@@ -81,7 +81,7 @@ type Listings interface {
 	// Card returns the card that the node publishes.
 	Card() wire.Card
 	// RegisterIn registers the node and records that in the audit log. Failures are in the returned listings. Here and
-	// below, by is the interface through which the request came, see [Door].
+	// below, the parameter by is the interface through which the request came, see [Door].
 	RegisterIn(ctx context.Context, in Register, by string) ([]Listing, error)
 	WithdrawFrom(ctx context.Context, in Withdraw, by string) ([]Listing, error)
 	// RotateKey replaces the signing key of the node and updates the directories.

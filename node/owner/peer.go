@@ -54,7 +54,8 @@ type Peers interface {
 	Names
 	// ListPeers returns the peers in the order of their ids. If onlyID is not "", it returns only the peer with that id.
 	ListPeers(ctx context.Context, onlyID string) ([]Peer, error)
-	// AddPeer adds a card on the owner's authority. by is the interface through which the request came, see [Door].
+	// AddPeer adds a card on the owner's authority. The parameter by is the interface through which the request came,
+	// see [Door].
 	AddPeer(ctx context.Context, in NewPeer, by string) (AddedPeer, error)
 	// ChangePeer changes the peer with an id or alias. For a rule about a foreign peer, name is its address.
 	ChangePeer(ctx context.Context, name string, change PeerChange, by string) (Peer, error)

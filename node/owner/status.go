@@ -46,7 +46,7 @@ type HookStatus struct {
 // Control controls the node as a whole.
 type Control interface {
 	Status(ctx context.Context) (Status, error)
-	// SetPaused makes the node stop or resume accepting messages. by is the door of the request, see [Door].
+	// SetPaused makes the node stop or resume accepting messages. The parameter by is as in [Peers].AddPeer.
 	SetPaused(ctx context.Context, paused bool, by string) error
 	ListNotices(ctx context.Context, q Query) (List[notify.Notice], error)
 }

@@ -21,7 +21,7 @@ const defaultPath = "PATH=/usr/local/bin:/usr/bin:/bin"
 
 const (
 	tailSize  = 4 << 10         // bytes of standard error that are kept for the log
-	killGrace = 2 * time.Second // this long after the command ended or was killed, its pipes are closed
+	killGrace = 2 * time.Second // from the end of the command, or its kill, until its pipes are closed
 )
 
 // ErrOutputTooLarge means that the command wrote more than MaxOutput and was killed.

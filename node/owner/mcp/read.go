@@ -438,7 +438,7 @@ func (t *tools) wait(ctx context.Context, _ *sdk.CallToolRequest, in waitArgs) (
 	return nil, waitResult{changed, list.Items}, err
 }
 
-// awaitChange waits for an event of one of topics. If the inbox is one of them, a new message also ends the wait.
+// awaitChange waits for an event of one of the topics. If the inbox is one of them, a new message also ends the wait.
 func (t *tools) awaitChange(ctx context.Context, topics []string, seconds int) ([]change, error) {
 	waiting, cancel := context.WithTimeout(ctx, time.Duration(seconds)*time.Second)
 	defer cancel()

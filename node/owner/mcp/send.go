@@ -195,8 +195,8 @@ func (t *tools) takeSend(seconds int) (wait int, err error) {
 	return min(max(seconds, 1), maxWaitSeconds), nil
 }
 
-// runSend makes a call that sends, and returns its result. to is the recipient, or "" if only the conversation is
-// known.
+// runSend makes a call that sends, and returns its result. The parameter to is the recipient, or "" if only the
+// conversation is known.
 func (t *tools) runSend(ctx context.Context, c owner.Call[owner.Sent], to string) (*sdk.CallToolResult, any, error) {
 	sent, err := owner.Fetch(ctx, t.api, c)
 	if err != nil {
