@@ -46,8 +46,8 @@ type remote struct {
 // errPinned means that a card is not signed by the key that we know, or that an unsigned card names another interface.
 var errPinned = errors.New("the agent card has changed in a way that its key does not vouch for; if you trust the new card, run: agentmesh a2a unpin ADDRESS")
 
-// locate returns where the card of an agent is, the token for it, and how far a call may go. The URL of a link may
-// lead anywhere, because the owner configured it. The guard checks any other URL.
+// locate returns where the card of an agent is, the token for the agent, and which hosts a call may reach. The URL of a
+// link may lead anywhere, because the owner configured it. The guard of the HTTP client checks any other URL.
 func (o *outbound) locate(a bridge.Address) (base *url.URL, token client.Credential, reach client.Reach, err error) {
 	text := a.Peer
 	if l, ok := o.links[a.Link]; ok {

@@ -85,7 +85,8 @@ func (b *Bridge) readPush(v wire.Value, from caller) (*pushRow, error) {
 	return r, nil
 }
 
-// reach returns how far a call to a URL that a stranger named may go: public, or this machine in the local profile.
+// reach returns which hosts a call to a URL that a stranger named may reach: public ones or, in the local profile, also
+// this machine.
 func (c Config) reach() client.Reach {
 	if c.Local {
 		return client.Loopback

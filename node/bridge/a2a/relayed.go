@@ -20,7 +20,7 @@ func (b *Bridge) RelayCard() []byte {
 	if b.cfg.Relay == "" || !b.cfg.Serve {
 		return nil
 	}
-	card, err := b.card(false)
+	card, err := b.card(publicCard)
 	if err != nil {
 		b.log.Warn("a2a: cannot make the card for the relay", "err", err)
 		return nil

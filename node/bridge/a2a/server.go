@@ -43,6 +43,12 @@ func (b *Bridge) Mount(e *echo.Echo) {
 	}
 }
 
+// Values of the parameter extended of [Bridge.card].
+const (
+	publicCard   = false
+	extendedCard = true
+)
+
 // card returns the signed agent card. The extended card, for callers with a token, also names the intents as skills.
 func (b *Bridge) card(extended bool) (wire.Value, error) {
 	own, key := b.cfg.Mesh.Identity()
@@ -66,7 +72,7 @@ func (b *Bridge) card(extended bool) (wire.Value, error) {
 func (b *Bridge) hasExtendedCard() bool { return b.cfg.Relay == "" && !b.cfg.Anonymous }
 
 func (b *Bridge) serveCard(c echo.Context) error {
-	card, err := b.card(false)
+	card, err := b.card(publicCard)
 	if err != nil {
 		return err
 	}
@@ -178,7 +184,7 @@ func (b *Bridge) handle(ctx context.Context, call message.Call, from caller) (wi
 		if !b.hasExtendedCard() {
 			return wire.Value{}, message.ErrUnsupported.At("there is no extended card")
 		}
-		return b.card(true)
+		return b.card(extendedCard)
 	case message.ListTasks:
 		return b.handleList(ctx, call, from)
 	case message.CreatePush, message.GetPush, message.ListPush, message.DeletePush:

@@ -183,7 +183,7 @@ func (b *Bridge) advance(ctx context.Context, id string, next func(*taskRow) (lo
 			continue
 		}
 		if err == nil {
-			b.hub.publish(id, nil)
+			b.hub.publish(id, nil) // the task has changed
 			b.pushes.WakeUp()
 		}
 		return err

@@ -56,8 +56,9 @@ type Agent struct {
 	Name string       `json:"name,omitempty"`
 }
 
-// Bridge connects the exchange to the mesh. It offers threads to agents and to the owner, accepts requests from agents,
-// and runs the links to foreign exchanges. [New] starts nothing; [Bridge.Run] does.
+// Bridge connects a MESS exchange, which passes requests for work to executors, to the mesh. It offers threads (the
+// requests) to agents and to the owner, accepts requests from agents, and runs the links to foreign exchanges. [New]
+// starts nothing; [Bridge.Run] does.
 type Bridge struct {
 	cfg     Config
 	x       *exchange.Exchange

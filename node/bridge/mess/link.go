@@ -235,7 +235,7 @@ func (l *link) accept(ctx context.Context, from, ref, localID string, b thread.B
 	}
 	in.ConvID = wire.ConversationID(k.Conv)
 	in.Records = l.change(ref, k)
-	if k.Next != "" {
+	if k.Next != "" { // the exchange continues the thread as another one
 		in.Records = append(in.Records, l.change(k.Next, knownThread{Conv: k.Conv, Mine: true})...)
 	}
 	in.Name = from

@@ -111,7 +111,7 @@ func (l *link) postToOurs(ctx context.Context, key, ref string, k knownThread, b
 		}
 		next = t.Status
 	}
-	// held until next is recorded: a check could record a later state first, which next would then replace
+	// keep the lock until next is recorded: otherwise a check could record a later state, and next would replace it
 	l.createMu.Lock()
 	defer l.createMu.Unlock()
 	v, err := l.remote.view(ctx, ref)
@@ -315,12 +315,12 @@ func (l *link) acceptPayload(ctx context.Context, from, ref, localID string, pay
 // closePlain closes a conversation in plain text after its request has ended at the exchange. If the request was
 // completed but its response has not come yet, closePlain does nothing, and a later poll calls it again.
 func (l *link) closePlain(ctx context.Context, ref string, v remoteView, k knownThread) error {
-	done := v.status == thread.Completed || v.status == thread.Partial
-	if k.Intent == "" || !done && !v.status.Terminal() || done && !slices.ContainsFunc(v.messages, thread.Message.HasResponse) {
+	hasSucceeded := v.status == thread.Completed || v.status == thread.Partial
+	if k.Intent == "" || !hasSucceeded && !v.status.Terminal() || hasSucceeded && !slices.ContainsFunc(v.messages, thread.Message.HasResponse) {
 		return nil
 	}
 	payload := wire.Obj(wire.TextField("action", wire.ActionClose), wire.TextField("status", "completed"))
-	if !done {
+	if !hasSucceeded {
 		payload = payload.With("status", wire.Text("failed")).With("reason", wire.Text(string(v.status)))
 	}
 	err := l.acceptPayload(ctx, thread.ExchangeID, ref, "close", payload, k)

@@ -48,7 +48,7 @@ func listForeignFiles(b thread.Block, mayName func(ref string) (bool, error)) (f
 	return files, err
 }
 
-// prefetchFiles fetches the files that a message in a thread of our request names. The link calls it before the node
+// prefetchFiles fetches the files that a message names, in a thread that we opened. The link calls it before the node
 // receives the message, because later messages could overtake the message during a long fetch. If a file may still
 // appear, prefetchFiles returns an error, so that the message waits; see lastFilePause.
 func (l *link) prefetchFiles(ctx context.Context, ref string, b thread.Block) error {

@@ -122,7 +122,7 @@ func (l *link) followOurs(ctx context.Context, r remoteThread, k knownThread, v 
 // relevantEntries returns the entries of message number i that change our thread. If a status would end the thread but
 // the exchange shows another state, relevantEntries omits that status: perhaps one executor of several declined
 // (MESS-24), or a server without a state machine continued the thread. It also omits a bare status if a later message
-// repeats it with details, because the PHP server writes two such messages for a PATCH.
+// repeats it with details, because a public PHP server writes two such messages for a PATCH.
 func (v remoteView) relevantEntries(i int) thread.Block {
 	return slices.DeleteFunc(v.messages[i].Block(), func(e thread.Entry) bool {
 		switch e.Type {

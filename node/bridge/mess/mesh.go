@@ -186,13 +186,13 @@ func isHiddenFromWorker(t *thread.Thread, e thread.Entry) bool {
 	return false
 }
 
-// translateEnd changes a final state in a block of from for a foreign exchange, where we are the executor. The states
+// translateEnd changes a final state in a block of sender for a foreign exchange, where we are the executor. The states
 // cancelled, expired and superseded become declined before a claim and failed after it, because an executor may not end
 // the thread of somebody else in this way. Before a claim, failed becomes declined too. A state that the holder set
 // stays, except that a cancel by the holder stays only if the requester refused a confirmation.
-func translateEnd(t *thread.Thread, b thread.Block, from string) thread.Block {
+func translateEnd(t *thread.Thread, b thread.Block, sender string) thread.Block {
 	out := slices.Clone(b)
-	isFromHolder := t.Holder != "" && from == t.Holder
+	isFromHolder := t.Holder != "" && sender == t.Holder
 	for i, e := range out {
 		code, _ := thread.ParseCode(e.Body.GetStr("code"))
 		isChanged := slices.Contains([]thread.Code{thread.Cancelled, thread.Expired, thread.Superseded}, code) || code == thread.Failed && t.Holder == ""

@@ -206,8 +206,8 @@ func (b *Bridge) withdrawOffer(ctx context.Context, t *thread.Thread, to string,
 // waits for the owner's decision, send applies the changes alone.
 func (b *Bridge) send(ctx context.Context, out bridge.Outgoing) error {
 	sent, err := b.cfg.Mesh.Send(ctx, out)
-	refused, ok := errors.AsType[*wire.Error](err)
-	if ok && refused.Code == wire.ConversationClosed || err == nil && sent.State == owner.SendHeld {
+	refusal, ok := errors.AsType[*wire.Error](err)
+	if ok && refusal.Code == wire.ConversationClosed || err == nil && sent.State == owner.SendHeld {
 		return b.records.Apply(ctx, out.Records, time.Now())
 	}
 	return err

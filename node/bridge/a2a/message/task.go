@@ -127,7 +127,7 @@ func ReadReply(intent wire.Intent, payload wire.Value, id string, withPayload bo
 		return Reply{State: a2a.TaskStateSubmitted, Receipt: true}
 	case wire.ActionPending:
 		text := TextWaits
-		switch reason := payload.GetStr("reason"); { // the texts of the node
+		switch reason := payload.GetStr("reason"); { // the node gives one of a few texts as the reason
 		case strings.Contains(reason, "working"): // the text of an older node
 			text = TextWorking
 		case strings.Contains(reason, "comes later"):

@@ -123,7 +123,8 @@ func (m *Mirror) catchUp(ctx context.Context, root *os.Root) error {
 	if err := m.x.Load(); err != nil {
 		return err
 	}
-	if err := m.read(ctx, root, true); err != nil {
+	const all = true
+	if err := m.read(ctx, root, all); err != nil {
 		return err
 	}
 	hasFiles := make(map[string]bool, len(m.seen))
@@ -142,7 +143,8 @@ func (m *Mirror) sync(ctx context.Context, root *os.Root) error {
 	}
 	began := time.Now()
 	m.importTime = 0
-	err := m.read(ctx, root, false)
+	const all = false
+	err := m.read(ctx, root, all)
 	m.due = time.Now().Add(nextPoll(time.Since(began) - m.importTime))
 	return errors.Join(err, m.flush(ctx, root))
 }

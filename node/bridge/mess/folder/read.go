@@ -33,7 +33,7 @@ func (s fileStamp) add(info fs.FileInfo) fileStamp {
 	return s
 }
 
-// stampOf returns the stamp of the files of a thread. dir is below root; a root closer to the files makes this faster.
+// stampOf returns the stamp of the files of a thread. dir is the folder of the thread, as a path below root.
 func stampOf(root *os.Root, dir, ref string) (s fileStamp) {
 	for n := range maxThreadFiles {
 		info, err := root.Lstat(path.Join(dir, ThreadFileName(n, ref)))
@@ -133,14 +133,14 @@ const (
 	endedPerPoll = 250
 )
 
-// IsDue reports whether the poll with this number examines a thread, one of n in its folder.
-func IsDue(ref, folder string, n, number int) bool {
+// IsDue reports whether poll number poll examines a thread, one of n in its folder.
+func IsDue(ref, folder string, n, poll int) bool {
 	perPoll := openPerPoll
 	if folder == endedFolders[0] || folder == endedFolders[1] {
 		perPoll = endedPerPoll
 	}
 	polls := (n + perPoll - 1) / perPoll // number of polls that examine all threads once
-	return polls < 2 || int(crc32.ChecksumIEEE([]byte(ref))%uint32(polls)) == number%polls
+	return polls < 2 || int(crc32.ChecksumIEEE([]byte(ref))%uint32(polls)) == poll%polls
 }
 
 // endedFolders are the folders of ended threads.

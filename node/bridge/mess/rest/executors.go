@@ -31,7 +31,8 @@ func (r *call) registerExecutor() error {
 	if err != nil {
 		return err
 	}
-	reg, err := registry.ReadRegistration(v, false)
+	const patch = false
+	reg, err := registry.ReadRegistration(v, patch)
 	if err != nil {
 		return err
 	}
@@ -94,7 +95,8 @@ func (r *call) patchExecutor() error {
 	if err != nil {
 		return err
 	}
-	reg, err := registry.ReadRegistration(v, true)
+	const patch = true
+	reg, err := registry.ReadRegistration(v, patch)
 	if err != nil {
 		return err
 	}
