@@ -140,7 +140,8 @@ func (o *outbound) send(ctx context.Context, address bridge.Address, row *sentRo
 			return bridge.Delivered{}, &client.SendError{Retry: true, Cause: err}
 		}
 	}
-	row.Message, row.State, row.Intent, row.Started, row.Tries, row.Due = d.Message.ID, "", d.Message.Intent, now.UTC(), 0, time.Time{}
+	row.Message, row.Intent, row.Started = d.Message.ID, d.Message.Intent, now.UTC()
+	row.State, row.Tries, row.Due = "", 0, time.Time{}
 	row.Party = address.String()
 	if err = o.save(ctx, row, changes...); err == nil {
 		row, err = o.load(ctx, row.Address, row.Conv) // for its new revision
@@ -245,6 +246,7 @@ func (o *outbound) storeAnswer(ctx context.Context, row *sentRow, result wire.Va
 		if now.Sub(row.Started) >= pollFor {
 			return errNotFinished
 		}
+		// the pause grows with the attempts, up to a quarter of the task's age
 		pause := min(bridge.PauseBefore(row.Tries, pollPause), max(250*time.Millisecond, now.Sub(row.Started)/4))
 		if row.followAgain {
 			pause = min(pause, time.Second)

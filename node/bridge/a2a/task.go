@@ -209,14 +209,14 @@ func (b *Bridge) answer(ctx context.Context, d bridge.Delivery) error {
 	if err != nil {
 		return err
 	}
-	about := conversations.AnswersIn(d.Message.Payload)
+	answered := conversations.AnswersIn(d.Message.Payload) // id of the message that ours answers, or ""
 	const withPayload = false
 	reply := message.ReadReply(d.Message.Intent, d.Message.Payload, string(d.Message.ID), withPayload)
 	entry := logEntry{State: reply.State, Reply: d.Message.ID}
 	if d.Message.Action() == wire.ActionClose {
 		return b.advanceAll(ctx, tasks, entry)
 	}
-	i := slices.IndexFunc(tasks, func(t *taskRow) bool { return about != "" && slices.Contains(t.Messages, about) })
+	i := slices.IndexFunc(tasks, func(t *taskRow) bool { return answered != "" && slices.Contains(t.Messages, answered) })
 	if i < 0 {
 		i = slices.IndexFunc(tasks, func(t *taskRow) bool { return !t.last().State.Terminal() })
 	}

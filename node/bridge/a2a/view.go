@@ -56,6 +56,7 @@ func (c contents) add(ctx context.Context, steps store.Steps, history int, tasks
 				said[id] = e
 				if t := taskOf[id]; t != nil {
 					size[t] += len(e.Raw)
+					// drop the oldest messages, but keep their times
 					for i := 0; size[t] > maxPageBytes; i++ {
 						oldest := said[t.Messages[i]]
 						size[t] -= len(oldest.Raw)

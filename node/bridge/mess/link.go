@@ -110,7 +110,7 @@ type link struct {
 	postponed map[string]delayedCheck // threads that failed and are tried again later
 	unsettled map[string]delayedCheck // threads that may have changed since their last check although their update time has not
 	unlisted  map[string]delayedCheck // by conversation: threads that are open in our exchange but missing in the list
-	// conversations whose request waits for the owner to let it in; nil until they are loaded
+	// conversations whose request waits for the owner's approval; nil until they are loaded
 	awaiting map[string]bool
 
 	createMu sync.Mutex // held while one of our threads is created at the exchange and recorded, and while a thread is checked

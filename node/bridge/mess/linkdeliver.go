@@ -332,7 +332,7 @@ func (l *link) closePlain(ctx context.Context, ref string, v remoteView, k known
 
 // plainIntent returns the intent of a message without a MESS list, or "" for a message with one.
 func plainIntent(m wire.Message) wire.Intent {
-	if _, list := m.Payload.Get("mess"); list {
+	if _, hasList := m.Payload.Get("mess"); hasList {
 		return ""
 	}
 	return m.Intent

@@ -73,7 +73,7 @@ func (l *link) followOurs(ctx context.Context, r remoteThread, k knownThread, v 
 		m := v.messages[i]
 		k.Seen = i + 1
 		if m.From == self || m.From == cmp.Or(r.requester, v.requester) || m.From == "" {
-			continue
+			continue // our own message, or one without a sender
 		}
 		b := thread.QualifyFiles(v.relevantEntries(i), r.ref)
 		// if no message reports the state that the exchange shows, receive that state in one block with the result
@@ -169,9 +169,9 @@ func (l *link) stateUpdate(ctx context.Context, v remoteView, k knownThread) (th
 // the owner of the exchange may answer for the requester. It skips all other messages, because the state of the thread
 // shows their effect. If the exchange no longer lets us do the task, followTheirs cancels our copy.
 func (l *link) followTheirs(ctx context.Context, r remoteThread, k knownThread, v remoteView, self string) error {
-	if k.Seen == 0 {
+	if k.Seen == 0 { // the first check of the thread
 		requester := cmp.Or(r.requester, v.requester)
-		if v.gone || self != "" && requester == self {
+		if v.gone || self != "" && requester == self { // no longer there, or our own request
 			return nil
 		}
 		k.Peer = v.opener(requester)
@@ -221,7 +221,7 @@ func (v remoteView) opener(fallback string) string {
 }
 
 // closedReason returns the reason why a thread that somebody else opened at the exchange needs no work of ours, or ""
-// if it still needs some. local is our copy of the thread, or nil if the owner never let the thread in. The exchange
+// if it still needs some. local is our copy of the thread, or nil if the owner never approved the thread. The exchange
 // may show us as the holder under the configured name, or under the name that it showed after our claim. While our
 // claim is on its way, any holder may be us.
 func (v remoteView) closedReason(self string, k knownThread, local *thread.Thread) string {

@@ -103,7 +103,7 @@ func (l *link) sendWaiting(ctx context.Context) error {
 	return err
 }
 
-// withdrawRequest withdraws a foreign request that still waits for the owner to let it in.
+// withdrawRequest withdraws a foreign request that still waits for the owner's approval.
 func (l *link) withdrawRequest(ctx context.Context, k knownThread, why string) error {
 	delete(l.awaiting, k.Conv)
 	held := false
@@ -134,7 +134,7 @@ func (l *link) acceptEntry(ctx context.Context, peer, conv, event string, e thre
 	return err
 }
 
-// loadAwaiting loads, after a start, the conversations whose request waits for the owner to let it in.
+// loadAwaiting loads, after a start, the conversations whose request waits for the owner's approval.
 func (l *link) loadAwaiting(ctx context.Context) error {
 	if l.awaiting != nil {
 		return nil

@@ -150,8 +150,8 @@ func (l *link) followList(ctx context.Context, list []remoteThread, self string)
 		if l.known[r.ref] == r.updated || r.requester != "" && overLimit[r.requester] {
 			continue
 		}
-		p, waits := l.postponed[r.ref]
-		if waits && p.thread == r && time.Now().Before(p.at) {
+		p, isPostponed := l.postponed[r.ref]
+		if isPostponed && p.thread == r && time.Now().Before(p.at) {
 			continue
 		}
 		began := time.Now()
@@ -244,8 +244,8 @@ func (l *link) convOf(ref string) string { return "conv_" + exchange.IDKey(l.cfg
 // maxMissing bounds the missing threads that one poll checks.
 const maxMissing = 20
 
-// checkMissing checks the threads that are open in our exchange, or wait for the owner to let them in, but are missing
-// in the list of the foreign exchange. That exchange does not list a thread that another executor has claimed, so a
+// checkMissing checks the threads that are open in our exchange, or wait for the owner's approval, but are missing in
+// the list of the foreign exchange. That exchange does not list a thread that another executor has claimed, so a
 // missing thread may mean such a claim. A list may also be too short for all threads, so a thread that still exists is
 // checked again after growing pauses.
 func (l *link) checkMissing(ctx context.Context, list []remoteThread, self string) error {

@@ -141,8 +141,8 @@ func (b *Bridge) requestThrough(c echo.Context) error {
 func requestRefs(acks thread.Block) []string {
 	var refs []string
 	for _, e := range acks {
-		requests, several := e.Body.Get("requests")
-		if !several {
+		requests, hasSeveral := e.Body.Get("requests")
+		if !hasSeveral {
 			requests = wire.Arr(e.Body)
 		}
 		for r := range requests.Elems() {

@@ -59,7 +59,8 @@ func (b *Bridge) Receive(ctx context.Context, m bridge.Call) (wire.Value, error)
 	}
 	l := b.linkOf(m.Address)
 	if ref != "" { // we opened the conversation, so the message is about our thread
-		block, opts.Re, opts.Sent, opts.Follow = block.PointAt(ref).CancelAsStatus(), ref, thread.ParkedPeer, l != nil
+		block = block.PointAt(ref).CancelAsStatus()
+		opts.Re, opts.Sent, opts.Follow = ref, thread.ParkedPeer, l != nil
 		if m.Payload.GetStr("action") == wire.ActionPending {
 			opts.Sent = thread.ParkedPending
 		}

@@ -71,14 +71,14 @@ func (b *Bridge) runNotifier(ctx context.Context) error {
 	}
 }
 
-// notifierWait is the time at which the notifier must work again.
+// notifierWait says when the notifier must work again.
 type notifierWait struct {
 	failed bool      // a notice or control message failed and needs a retry
 	at     time.Time // the time until which a notice waits; zero if none waits
 }
 
-// deliverNotices applies the control messages and tries every notice once. A notice that fails stays, and does not stop
-// the others. After a failed look-up in the directory, deliverNotices makes no other look-up.
+// deliverNotices applies the control messages (see control.go) and tries every notice once. A notice that fails stays,
+// and does not stop the others. After a failed look-up in the directory, deliverNotices makes no other look-up.
 func (b *Bridge) deliverNotices(ctx context.Context) (next notifierWait, err error) {
 	if next.failed, err = b.applyControls(ctx); err != nil {
 		return next, err
@@ -263,9 +263,8 @@ func (b *Bridge) offerToDirectory(ctx context.Context, t *thread.Thread, removal
 	case b.cfg.Route:
 		return b.offerTo(ctx, t.Ref, string(list[0].ID), "", removal)
 	}
-	if len(list) > 10 {
-		list = list[:10]
-	}
+	const maxCandidates = 10 // that the question shows
+	list = list[:min(len(list), maxCandidates)]
 	question, err := b.newQuestion(ctx, askRoute, t, askBody{Candidates: list}, "an agent of the directory could do what a request asks for")
 	if err != nil {
 		return err
@@ -312,7 +311,7 @@ func (b *Bridge) registerResolvers() {
 		return act(ctx, thread.NewEntry("reply", body.Ref, wire.Field("confirm", wire.Bool(yes))), opts)
 	}))
 	b.cfg.Mesh.Asks().Handle(askHeld, resolverFunc(func(ctx context.Context, body askBody, yes bool, changes []store.Change) error {
-		code := thread.Received
+		code := thread.Received // the request is released
 		if !yes {
 			code = thread.Declined
 		}

@@ -82,8 +82,8 @@ func SignaturesOf(card wire.Value) []Signature {
 			continue
 		}
 		s.Alg, s.KeyID, s.KeySet = tree.GetStr("alg"), tree.GetStr("kid"), tree.GetStr("jku")
-		_, critical := tree.Get("crit")
-		if s.value, err = base64url.DecodeString(v.GetStr("signature")); err != nil || critical || s.KeyID == "" {
+		_, hasCritical := tree.Get("crit")
+		if s.value, err = base64url.DecodeString(v.GetStr("signature")); err != nil || hasCritical || s.KeyID == "" {
 			continue
 		}
 		if (s.Alg == "EdDSA" || s.Alg == "ES256") && len(out) < 4 {

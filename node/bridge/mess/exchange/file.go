@@ -45,7 +45,7 @@ func (s *files) readOwnerFiles(dir string, b thread.Block) error {
 				continue
 			}
 			uri := thread.ResourceURI(c.Members()[0].Key, c.At(0))
-			if _, have := s.named[uri]; have || len(uri) < 5 || !strings.EqualFold(uri[:5], "file:") {
+			if _, isRead := s.named[uri]; isRead || len(uri) < 5 || !strings.EqualFold(uri[:5], "file:") {
 				continue
 			}
 			name, ok := strings.CutPrefix(uri[5:], "//")
@@ -127,7 +127,7 @@ func (s *files) moveOut(th *thread.Thread, kind string, v wire.Value, n int) (wi
 		f, ok = s.foreign[v.GetStr("resource")] // the address of a file of a foreign thread
 	}
 	mime, raw := f.Mime, f.Data
-	if ok && uri == "" {
+	if isForeign := ok && uri == ""; isForeign {
 		if f.Failure == "" && th.ForeignBytes+len(raw) > thread.MaxThread {
 			f.Failure = "the files of the thread are too large together"
 		}

@@ -122,7 +122,7 @@ func (x *Exchange) Attachments(ctx context.Context, ref string) ([]string, error
 			return nil, err
 		}
 		name := strings.TrimPrefix(rec.Key, ref+"/")
-		if _, marked := marks[name]; !marked && thread.IsAttachmentName(name) {
+		if _, isMarked := marks[name]; !isMarked && thread.IsAttachmentName(name) {
 			names = append(names, name)
 		}
 	}

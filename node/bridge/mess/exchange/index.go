@@ -101,7 +101,7 @@ type index struct {
 	newest       map[string]*entry     // by requester
 	waiting      map[string][]string   // ref → threads that depend on it
 	predecessors map[string][]string   // ref → threads that it replaced
-	serials      map[string]int        // day → highest thread number
+	numbers      map[string]int        // day → highest thread number
 	alarms       alarms
 	unsorted     bool          // the lists are not in order, because load runs
 	alarmSet     chan struct{} // has a value after an alarm was set
@@ -110,7 +110,7 @@ type index struct {
 func newIndex() *index {
 	return &index{
 		byRef: map[string]*entry{}, lists: map[string][]*entry{}, clients: map[string][]string{}, own: map[requestKey]string{},
-		tags: map[requestKey]string{}, newest: map[string]*entry{}, waiting: map[string][]string{}, predecessors: map[string][]string{}, serials: map[string]int{}, alarmSet: make(chan struct{}, 1),
+		tags: map[requestKey]string{}, newest: map[string]*entry{}, waiting: map[string][]string{}, predecessors: map[string][]string{}, numbers: map[string]int{}, alarmSet: make(chan struct{}, 1),
 	}
 }
 
@@ -169,6 +169,7 @@ func (x *index) put(t *thread.Thread) {
 		}
 		x.lists[name] = slices.Insert(x.lists[name], i, e)
 	}
+	// if e is the newest thread of the requester
 	if n := x.newest[e.requester.Value()]; n == nil || n.ref == e.ref || n.created < e.created || n.created == e.created && n.ref < e.ref {
 		x.newest[e.requester.Value()] = e
 	}
@@ -195,13 +196,13 @@ func (x *index) addNew(e *entry) {
 	for _, dependency := range e.depends {
 		x.waiting[dependency] = append(x.waiting[dependency], e.ref)
 	}
-	x.countSerial(e.ref)
+	x.countNumber(e.ref)
 }
 
-// countSerial remembers the highest thread number of a day. It ignores a number above 1e8, which only a thread file can
+// countNumber remembers the highest thread number of a day. It ignores a number above 1e8, which only a thread file can
 // have, so that the numbers do not run out. If a new thread gets a number that is taken, its commit conflicts, and the
 // next attempt takes the next number.
-func (x *index) countSerial(ref string) {
+func (x *index) countNumber(ref string) {
 	if len(ref) < len("2006-01-02-001") {
 		return
 	}
@@ -211,7 +212,7 @@ func (x *index) countSerial(ref string) {
 	if err != nil || n > 1e8 {
 		return
 	}
-	x.serials[day] = max(x.serials[day], n)
+	x.numbers[day] = max(x.numbers[day], n)
 }
 
 // openTags returns the keys of the suggestions and questions that the requester can answer.
@@ -399,15 +400,15 @@ func (x *index) length(name string) int {
 func (x *index) nextNumber(day string) int {
 	x.mu.Lock()
 	defer x.mu.Unlock()
-	x.serials[day]++
-	if len(x.serials) > 1000 { // older days are not needed, because new refs have today's date
-		for d := range x.serials {
+	x.numbers[day]++
+	if len(x.numbers) > 1000 { // older days are not needed, because new refs have today's date
+		for d := range x.numbers {
 			if d < day {
-				delete(x.serials, d)
+				delete(x.numbers, d)
 			}
 		}
 	}
-	return x.serials[day]
+	return x.numbers[day]
 }
 
 // String returns the position as an opaque text, "" for the zero position.

@@ -21,6 +21,7 @@ func (x *Exchange) hasLost(who Actor, t *thread.Thread) bool {
 		return true
 	}
 	c := x.Executors.Find(who.ID)
+	// CanClaim ignores the holder
 	return c != nil && t.Offered && x.Executors.CanClaim(who.ID, t) && !c.Created.After(t.ClaimedAt())
 }
 

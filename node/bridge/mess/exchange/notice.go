@@ -61,7 +61,7 @@ func (n *notices) addMessage(th *thread.Thread, from string, e thread.Entry) {
 		if to != "" && to != from && !isWithheld(th, to, e) {
 			n.add(to, NoticeUpdate, th)
 		}
-		if th.Holder == th.Requester {
+		if th.Holder == th.Requester { // one notice is enough
 			return
 		}
 	}
@@ -71,12 +71,13 @@ func (n *notices) addMessage(th *thread.Thread, from string, e thread.Entry) {
 // Behind a link such a status would claim the thread, and one executor here that declines does not decline for all
 // (MESS-24).
 func isWithheld(t *thread.Thread, to string, e thread.Entry) bool {
-	p, peer := t.Peers[to]
-	if !peer || to != t.Requester || t.Holder != "" || e.Type != "status" || t.Status.Terminal() {
+	p, isPeer := t.Peers[to]
+	if !isPeer || to != t.Requester || t.Holder != "" || e.Type != "status" || t.Status.Terminal() {
 		return false
 	}
 	code, _ := thread.ParseCode(e.Body.GetStr("code"))
-	return p.Address != "" || code == thread.Declined
+	isBehindLink := p.Address != ""
+	return isBehindLink || code == thread.Declined
 }
 
 // withdrawOffers adds a notice for every peer that has an open offer of the thread, except one.

@@ -99,7 +99,7 @@ func (t *tx) openSuccessor(ctx context.Context, s successor, from ...*thread.Thr
 	if t.files.copied > maxCopied {
 		return nil, errCopiesTooLarge
 	}
-	if _, foreign := th.Peers[requester]; foreign && s.suggested && r.WantsOwner() && !t.who.Owner {
+	if _, isPeer := th.Peers[requester]; isPeer && s.suggested && r.WantsOwner() && !t.who.Owner {
 		th.Park(thread.ParkedApproval, t.now)
 		t.postState(th)
 		return th, nil

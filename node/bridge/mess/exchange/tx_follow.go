@@ -41,7 +41,7 @@ func (t *tx) follow(th *thread.Thread, s thread.Status, e thread.Entry) (done bo
 	case parks:
 		reason := t.opts.Sent
 		if th.WaitsForPeer() && reason == thread.ParkedPending {
-			// the peer let the request in and now asks its owner about the work: the ack of the request must not end
+			// the peer accepted the request and now asks its owner about the work: the ack of the request must not end
 			// that wait
 			reason = th.Parked
 		}
@@ -90,8 +90,8 @@ func (t *tx) withdrawPeer(th *thread.Thread, s thread.Status, e thread.Entry) {
 // describeSuccessors replaces the refs of the successors of the peer's thread with a message. In our exchange the refs
 // would mean nothing, or another thread.
 func describeSuccessors(body wire.Value) wire.Value {
-	list, superseded := body.Get("superseded_by")
-	if body = body.Without("ref").Without("superseded_by"); !superseded {
+	list, isSuperseded := body.Get("superseded_by")
+	if body = body.Without("ref").Without("superseded_by"); !isSuperseded {
 		return body
 	}
 	if list.Kind() != wire.Array {

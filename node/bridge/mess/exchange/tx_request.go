@@ -40,7 +40,7 @@ func (t *tx) reserve(ctx context.Context, b thread.Block) (map[int]reservation, 
 			continue
 		}
 		id := e.Body.GetStr("id")
-		if _, twice := t.ids[id]; twice && id != "" {
+		if _, isUsed := t.ids[id]; isUsed && id != "" {
 			return nil, thread.Bad(thread.EntryPath(i, e)+".id", "is used twice in the block")
 		}
 		k, rev, err := t.x.lookUpClientID(ctx, t.who.ID, id, t.now)

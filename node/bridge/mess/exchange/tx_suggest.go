@@ -89,16 +89,16 @@ func (t *tx) applyDecision(ctx context.Context, th *thread.Thread, e thread.Entr
 	}
 	t.post(th, e)
 	t.flush(th) // the messages below come after the decision
-	ack, created := len(t.answers)-1, len(t.result.Created)
+	ackIndex, createdBefore := len(t.answers)-1, len(t.result.Created)
 	if err := t.decide(ctx, th, id, accept); err != nil {
 		return err
 	}
-	if made := t.result.Created[created:]; len(made) > 0 && !t.opts.Lax && !t.who.forExchange {
+	if made := t.result.Created[createdBefore:]; len(made) > 0 && !t.opts.Lax && !t.who.forExchange {
 		list := make([]wire.Value, len(made))
 		for i, ref := range made {
 			list[i] = wire.Obj(wire.TextField("ref", ref))
 		}
-		t.answers[ack].Body = t.answers[ack].Body.With("requests", wire.Arr(list...))
+		t.answers[ackIndex].Body = t.answers[ackIndex].Body.With("requests", wire.Arr(list...))
 	}
 	return nil
 }

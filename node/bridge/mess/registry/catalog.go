@@ -35,8 +35,8 @@ func (r *Executors) Available(tags []string) []Capability {
 		}
 	}
 	for id, executors := range r.byCap {
-		_, described := r.catalog[id]
-		if len(tags) == 0 && !described && len(list) < maxCapabilities && slices.ContainsFunc(executors, func(c *Candidate) bool { return !c.Pending }) {
+		_, isDescribed := r.catalog[id]
+		if len(tags) == 0 && !isDescribed && len(list) < maxCapabilities && slices.ContainsFunc(executors, func(c *Candidate) bool { return !c.Pending }) {
 			list = append(list, Capability{ID: id})
 		}
 	}

@@ -33,6 +33,7 @@ var (
 	errPending  = &wire.Error{Code: wire.Unauthorized, Status: http.StatusForbidden, Message: "the registration waits for the owner's approval"}
 )
 
+// newKey returns a key of the form mess_EXCHANGE_ and 32 hexadecimal digits.
 func newKey(exchange string) string { return credential.New("mess_" + exchange + "_") }
 
 func hashKey(key string) string { return credential.HashOf(key).String() }

@@ -141,9 +141,9 @@ func ParseRules(data []byte) (Block, error) {
 		return nil, Bad("", "must be one document: a list of rules, or a config block with routing")
 	}
 	v := docs[0].Value
-	list, named := v.Get("rules")
+	list, hasList := v.Get("rules")
 	switch {
-	case named && v.Len() == 1:
+	case hasList && v.Len() == 1:
 	case v.Kind() == wire.Array && !holdsEntries(v):
 		list = v
 	default:

@@ -323,7 +323,7 @@ func (t *Thread) adoptQuestions(e Entry) {
 }
 
 // Adopt returns the thread and the messages of the files as ours, without acks. The thread has the state that the
-// envelope names. If it waits without a holder, only the owner can let it in, because the files do not say why it
+// envelope names. If it waits without a holder, only the owner can release it, because the files do not say why it
 // waits.
 func (f ParsedFile) Adopt() (*Thread, []Message) {
 	t := f.Thread

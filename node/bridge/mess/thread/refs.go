@@ -108,7 +108,7 @@ type Resolver interface {
 // the name of our exchange and a colon in front. It reports false if the reference still names nothing.
 func Resolve(r Resolver, re, exchange string) (Target, bool) {
 	t, ok := resolveWhole(r, re)
-	if rest, local := strings.CutPrefix(re, exchange+":"); !ok && local && rest != "" {
+	if rest, hasNamespace := strings.CutPrefix(re, exchange+":"); !ok && hasNamespace && rest != "" {
 		return resolveWhole(r, rest)
 	}
 	return t, ok

@@ -163,9 +163,9 @@ func (b Block) WantsOwner() bool {
 func (b Block) PointAt(ref string) Block {
 	out := slices.Clone(b)
 	for i, e := range out {
-		_, ok := e.Body.Get("re")
-		ok = ok || slices.Contains([]string{"status", "response", "reply", "answer", "cancel"}, e.Type)
-		if ok && e.Body.Kind() == wire.Object {
+		_, hasRef := e.Body.Get("re")
+		isAboutThread := hasRef || slices.Contains([]string{"status", "response", "reply", "answer", "cancel"}, e.Type)
+		if isAboutThread && e.Body.Kind() == wire.Object {
 			out[i].Body = e.Body.With("re", wire.Text(ref))
 		}
 	}

@@ -79,7 +79,7 @@ const (
 	ParkedSchedule   = "schedule"
 	ParkedApproval   = "approval"
 	ParkedPeer       = "peer"    // the peer to which the thread was sent reported that its exchange holds the thread back
-	ParkedPending    = "pending" // the owner of that peer has not yet decided whether to let the thread in
+	ParkedPending    = "pending" // the owner of that peer has not yet decided whether to accept the thread
 )
 
 // Event is one transition (MESS-28).

@@ -9,7 +9,7 @@ const (
 	TurnWork       = "work"       // the owner may claim the thread, or holds it
 	TurnAnswer     = "answer"     // an executor waits for an answer about the owner's request
 	TurnConfirm    = "confirm"    // an executor waits until the owner confirms or refuses an action
-	TurnRelease    = "release"    // the thread waits until the owner lets it in
+	TurnRelease    = "release"    // the thread waits until the owner approves it
 	TurnSuggestion = "suggestion" // the owner can decide about a suggestion to change the owner's request
 )
 
