@@ -46,10 +46,10 @@ type sentRow struct {
 	Conv      wire.ConversationID `json:"conv"`
 	Intent    wire.Intent         `json:"intent"`
 	Message   wire.MessageID      `json:"message"` // sent, or about to be sent
-	Context   string              `json:"context"`
+	Context   string              `json:"context"` // the agent's id of the conversation
 	Task      string              `json:"task,omitempty"`
 	State     a2a.TaskState       `json:"state,omitempty"` // "" while the outcome of the call is unknown; Task is then the task that asked for the message, if any
-	Started   time.Time           `json:"started"`
+	Started   time.Time           `json:"started"`         // of the newest attempt to send the message
 	Tries     int                 `json:"tries,omitempty"`
 	AskedHash []byte              `json:"asked,omitempty"` // hash of the status with the newest question of the agent
 
@@ -266,7 +266,7 @@ func (o *outbound) acceptAnswer(ctx context.Context, row *sentRow, r message.Rem
 		return err
 	}
 	now, name := time.Now(), address.Peer
-	if name == linkPeer {
+	if name == linkPeer { // the agent behind a link has the name of the link
 		name = address.Link
 	}
 	intent, payload := r.Payload(row.Intent)

@@ -23,15 +23,15 @@ import (
 type caller struct {
 	name     string
 	address  bridge.Address
-	verified string // [bridge.VerifiedBearer] or [bridge.VerifiedNone]
-	sources  []rate.Source
-	relayed  string // id of the task at the relay, for a call that came through one
+	verified string        // [bridge.VerifiedBearer] or [bridge.VerifiedNone]
+	sources  []rate.Source // network address and networks of the client, for limits
+	relayed  string        // id of the task at the relay, for a call that came through one
 
 	supportsMesh bool // the request names our extension
 }
 
-// party returns the key by which waiters are counted (AM-42): the name of the caller, or the network address of a
-// caller without a token.
+// party returns the key by which callers that wait are counted (AM-42): the name of the caller, or the network address
+// of a caller without a token.
 func (c caller) party() string {
 	if c.name == anonymous && len(c.sources) > 0 {
 		return anonymous + " " + c.sources[0].Key

@@ -102,7 +102,7 @@ func (b *Bridge) serveREST(c echo.Context) error {
 }
 
 // serve answers a request: it checks the limit of the caller's address and the token, reads the body, and makes the
-// call.
+// call. Before read has returned the call, call has only the binding, which a refusal needs.
 func (b *Bridge) serve(c echo.Context, call message.Call, read func([]byte) (message.Call, *message.Error)) error {
 	httpapi.Private(c)
 	from, err := b.authenticate(c)

@@ -26,7 +26,7 @@ import (
 func (l *link) Deliver(ctx context.Context, d bridge.Delivery) (err error) {
 	defer func() {
 		if failed, sent := errors.AsType[*client.SendError](err); sent && failed.Status == 0 { // the exchange did not answer
-			failed.Awaits = addressAt(l.cfg.Name, "").String()
+			failed.Awaits = addressAt(l.cfg.Name, "").String() // the outbox tries again when the link is up
 		} else if !sent && !thread.IsRefusal(err) {
 			err = toRetry(err) // the store or the disk failed
 		}
@@ -47,7 +47,7 @@ func (l *link) Deliver(ctx context.Context, d bridge.Delivery) (err error) {
 		return err
 	}
 	ref, key := string(rec.Body), idempotencyKey(d.ID, string(rec.Body))
-	k, _, err := l.load(ctx, ref)
+	k, _, err := l.load(ctx, ref) // what we remember of the foreign thread
 	if err != nil {
 		return err
 	}
@@ -104,7 +104,7 @@ func (l *link) postToOurs(ctx context.Context, key, ref string, k knownThread, b
 		return err
 	}
 	next := thread.InProgress
-	if k.Intent == "" {
+	if k.Intent == "" { // not a conversation in plain text, so our exchange has a copy of the thread
 		t, err := l.localThread(ctx, "", k)
 		if err != nil || t == nil || t.Status != thread.InProgress && t.Status != thread.Held {
 			return err // some questions are still open

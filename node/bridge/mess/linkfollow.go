@@ -30,8 +30,8 @@ type remoteView struct {
 	gone      bool // the exchange no longer has the thread, or does not show it to us
 }
 
-// follow receives the new messages and the state of a thread. If a thread cannot be read, follow skips it until it
-// changes.
+// follow receives the new messages and the state of the thread r. k is what we remember of it. If a thread cannot be
+// read, follow skips it until it changes.
 func (l *link) follow(ctx context.Context, r remoteThread, k knownThread, self string) error {
 	v, err := l.remote.view(ctx, r.ref)
 	if e, ok := errors.AsType[*client.SendError](err); ok {

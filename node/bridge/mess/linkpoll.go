@@ -159,6 +159,7 @@ func (l *link) followList(ctx context.Context, list []remoteThread, self string)
 		_, remoteFailed := errors.AsType[*client.SendError](err)
 		switch e, refused := errors.AsType[*wire.Error](err); {
 		case err == nil:
+			// an update time in whole seconds may hide a change for a second
 			if !looked || !dateForm.MatchString(r.updated) || l.isSettled(r, began) {
 				l.known[r.ref] = r.updated
 				delete(l.unsettled, r.ref)
@@ -186,7 +187,7 @@ func (l *link) followList(ctx context.Context, list []remoteThread, self string)
 	return nil
 }
 
-// addRetries returns a list with the postponed threads that are not in it.
+// addRetries appends to a list the postponed threads that it lacks.
 func (l *link) addRetries(list []remoteThread) []remoteThread {
 	listed := make(map[string]bool, len(list))
 	for _, r := range list {

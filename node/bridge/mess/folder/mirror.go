@@ -163,6 +163,7 @@ func (m *Mirror) flush(ctx context.Context, root *os.Root) (err error) {
 		m.pass = newProgress(m.log)
 	}
 	for i, ref := range refs {
+		// write at least one thread, even if the next poll is due
 		if ctx.Err() != nil || i > 0 && !time.Now().Before(m.due) {
 			m.markDirty(refs[i:]...)
 			break
@@ -211,7 +212,7 @@ func (m *Mirror) readPlaces(ctx context.Context, root *os.Root, ref string) (isP
 
 // write writes a thread to the folder of its state. Other tools never see a partly written file.
 func (m *Mirror) write(ctx context.Context, root *os.Root, ref string) error {
-	if !thread.IsThreadRef(ref) {
+	if !thread.IsThreadRef(ref) { // the ref cannot be the name of a folder
 		return nil
 	}
 	t, err := m.x.Read(ctx, ref, time.Now())

@@ -80,8 +80,8 @@ type Candidate struct {
 
 	patterns func() (list []*regexp.Regexp, size int) // its auto-claim patterns, compiled on the first call
 
-	mu   sync.Mutex
-	last time.Time // its last call
+	mu   sync.Mutex // guards last
+	last time.Time  // its last call
 }
 
 func newCandidate(e *Executor) *Candidate {
@@ -117,12 +117,12 @@ func (c *Candidate) HasAll(needs []thread.Need) bool {
 	return !slices.ContainsFunc(needs, func(n thread.Need) bool { return !c.Has(n.ID) })
 }
 
-// isAvailable reports whether the executor is available at now (MESS-43). named reports whether a routing rule names
+// isAvailable reports whether the executor is available at now (MESS-43). isNamed reports whether a routing rule names
 // the executor.
-func (c *Candidate) isAvailable(now time.Time, named bool) bool {
+func (c *Candidate) isAvailable(now time.Time, isNamed bool) bool {
 	switch c.Availability {
 	case "on_demand":
-		return named
+		return isNamed
 	case "schedule":
 		return c.shift != nil && c.shift.isActive(now)
 	}
