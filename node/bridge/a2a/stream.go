@@ -47,7 +47,8 @@ func (b *Bridge) serveStream(c echo.Context, call message.Call, from caller) err
 	return nil
 }
 
-// streamedTask returns the task that a message opens or a subscription names, and the wanted length of its history.
+// streamedTask returns the task that a message opens or a subscription names, and the wanted length of its history (-1:
+// all).
 func (b *Bridge) streamedTask(ctx context.Context, call message.Call, from caller) (t *taskRow, history int, err error) {
 	if call.Method != message.SubscribeToTask {
 		return b.acceptCall(ctx, call, from)
@@ -78,7 +79,7 @@ func (s *taskStream) send(event wire.Value) error {
 func (s *taskStream) follow(ctx context.Context, t *taskRow, w *waiter) {
 	end := time.After(maxStreamTime)
 	check := time.Tick(checkTime)
-	beat := time.Now()
+	lastBeat := time.Now()
 	for !s.isOver(t) {
 		var err error
 		select {
@@ -93,8 +94,8 @@ func (s *taskStream) follow(ctx context.Context, t *taskRow, w *waiter) {
 		case <-w.changed:
 			t, err = s.update(ctx, t)
 		case <-check:
-			if t, err = s.update(ctx, t); err == nil && time.Since(beat) >= httpapi.StreamBeat {
-				beat, err = time.Now(), s.out.Beat()
+			if t, err = s.update(ctx, t); err == nil && time.Since(lastBeat) >= httpapi.StreamBeat {
+				lastBeat, err = time.Now(), s.out.Beat()
 			}
 		}
 		if err != nil {

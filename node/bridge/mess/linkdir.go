@@ -29,7 +29,8 @@ type dirRemote struct {
 	git  bool
 	mu   sync.Mutex // held while the directory is read or changed
 
-	// findEnclosure returns our file that the address uri names, or false if uri names no file of ours. It may be nil.
+	// findEnclosure returns the enclosure, a file of ours in a message, that the address uri names. It returns false if
+	// uri names none of our files. It may be nil.
 	findEnclosure func(ctx context.Context, uri string) (exchange.Attachment, bool, error)
 
 	seen  map[string]string // by folder and thread: the stamp of the thread when it was last examined
@@ -79,7 +80,7 @@ func (r *dirRemote) create(ctx context.Context, _ string, body wire.Value) (stri
 		Created: now, Updated: now, Deadline: req.Deadline, ConfirmBefore: req.ConfirmBefore, Serial: 1,
 		History: []thread.Event{{Action: "created", At: now, By: r.self(ctx)}},
 	}
-	written, files, err := r.extractEnclosures(ctx, thread.Block{{Type: "request", Body: body}}, 1)
+	written, files, err := r.extractEnclosures(ctx, thread.Block{{Type: "request", Body: body}}, t.Serial)
 	if err != nil {
 		return "", toRetry(err)
 	}

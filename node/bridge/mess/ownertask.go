@@ -42,6 +42,7 @@ func (b *Bridge) updateOwner(ctx context.Context, t *thread.Thread, changes []st
 func (b *Bridge) updateQuestions(ctx context.Context, t *thread.Thread, changes []store.Change) ([]store.Change, error) {
 	kind, title := questionOf(t)
 	hasQuestion := false
+	// the function reports whether to withdraw a question
 	stale, err := b.cfg.Mesh.Asks().WithdrawAbout(ctx, aboutThread(t.Ref), func(a acl.Ask) bool {
 		isCurrent := false
 		switch a.Kind {
@@ -87,7 +88,8 @@ const maxTask = 64 << 10
 // newTask returns the inbox task for the owner's turn. The task has an empty Turn if this turn needs no task.
 func (b *Bridge) newTask(ctx context.Context, t *thread.Thread) (bridge.Task, error) {
 	kind, n, _ := strings.Cut(t.Turn(), "/")
-	task := bridge.Task{About: aboutThread(t.Ref), Done: t.History[len(t.History)-1].By == thread.OwnerID}
+	hasOwnerActed := t.History[len(t.History)-1].By == thread.OwnerID
+	task := bridge.Task{About: aboutThread(t.Ref), Done: hasOwnerActed}
 	switch kind {
 	case thread.TurnWork, thread.TurnAnswer:
 	case thread.TurnSuggestion:
@@ -101,7 +103,7 @@ func (b *Bridge) newTask(ctx context.Context, t *thread.Thread) (bridge.Task, er
 		}
 		return task, nil
 	}
-	serial, from := t.Serial, t.Requester // the message that the task shows
+	serial, from := t.Serial, t.Requester // the task shows the newest message of from, up to serial
 	askedNothing := n == "0"              // in a turn of kind TurnWork, n counts the questions of the holder
 	if askedNothing {
 		serial = 1 // the request

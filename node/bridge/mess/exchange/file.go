@@ -103,7 +103,7 @@ func (s *files) detach(th *thread.Thread, e thread.Entry) thread.Entry {
 	key := thread.ContentKey[e.Type]
 	list, ok := e.Body.Get(key)
 	if !ok || list.Kind() != wire.Array || len(list.JSON()) < thread.MaxInline && len(s.named)+len(s.foreign) == 0 {
-		return e
+		return e // nothing to store
 	}
 	elems := slices.Collect(list.Elems())
 	for i, c := range elems {

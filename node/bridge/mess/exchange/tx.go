@@ -86,7 +86,7 @@ func (t *tx) run(ctx context.Context, b thread.Block) error {
 			return thread.ErrMoved
 		}
 	}
-	if t.opts.Sent != "" {
+	if t.opts.Sent != "" { // the thread was sent to the actor
 		var err error
 		if b, err = t.dropNoise(ctx, b); err != nil {
 			return err
@@ -183,11 +183,11 @@ func (t *tx) applySet(ctx context.Context) error {
 	if err != nil {
 		return err
 	}
-	r, unchanged := t.x.roles(t.who, th), th.Status == t.opts.Set.Code
-	if unchanged && t.opts.Set.Message == "" && r.Has(thread.AsRequester|thread.AsHolder|thread.AsOwner) {
+	r, isUnchanged := t.x.roles(t.who, th), th.Status == t.opts.Set.Code
+	if isUnchanged && t.opts.Set.Message == "" && r.Has(thread.AsRequester|thread.AsHolder|thread.AsOwner) {
 		return nil
 	}
-	if unchanged && th.Status == thread.Cancelled && r.Has(thread.AsRequester) {
+	if isUnchanged && th.Status == thread.Cancelled && r.Has(thread.AsRequester) {
 		return nil
 	}
 	return t.applyStatus(ctx, thread.Entry{Type: "status", Body: t.opts.Set.Body}, "status")

@@ -210,7 +210,7 @@ func (r *call) patch() error {
 	}
 	if stored, found, err := r.Exchange.FindAnswer(ctx, replay); err != nil {
 		return err
-	} else if found { // the first call may have hidden the thread from the caller
+	} else if found { // since the first call, the caller may no longer see the thread
 		return r.respondState(http.StatusOK, stored)
 	}
 	t, err := r.Exchange.Thread(ctx, r.who, r.ref())
@@ -242,8 +242,8 @@ func (r *call) patch() error {
 func isClaim(v wire.Value) bool {
 	word := v.GetStr("status")
 	if list, _ := v.Get("mess"); list.Kind() == wire.Array && list.Len() > 0 {
-		claimed, _ := list.At(0).Get("status")
-		word = claimed.GetStr("code")
+		status, _ := list.At(0).Get("status")
+		word = status.GetStr("code")
 	}
 	code, _ := thread.ParseCode(word)
 	return code == thread.Claimed
