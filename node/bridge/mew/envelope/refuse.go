@@ -96,8 +96,8 @@ func RefuseDuringPause(until time.Time) *Refusal {
 	return Refuse(http.StatusForbidden, "participant_paused", wire.TextField("error", "participant_paused"), wire.Field("until", end))
 }
 
-// RefuseName returns a refusal whose payload has only the name of an error.
-func RefuseName(status int, name string) *Refusal {
+// RefuseWithName returns a refusal whose payload has only the name of an error.
+func RefuseWithName(status int, name string) *Refusal {
 	return Refuse(status, name, wire.TextField("error", name))
 }
 

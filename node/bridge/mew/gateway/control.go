@@ -97,7 +97,7 @@ func (ps *proposals) remember(p *submission) *envelope.Refusal {
 func (ps *proposals) checkWithdraw(p *submission) *envelope.Refusal {
 	for _, id := range p.Correlation {
 		if names := ps.proposers[id]; len(names) > 0 && !slices.Contains(names, p.by.name) {
-			return envelope.RefuseName(403, "not_proposer")
+			return envelope.RefuseWithName(403, "not_proposer")
 		}
 	}
 	return nil

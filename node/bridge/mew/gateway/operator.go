@@ -95,7 +95,7 @@ func (s *Space) Say(_ context.Context, data []byte) (status int, body []byte, er
 // say works like [Space.Say]. The caller holds s.mu.
 func (s *Space) say(data []byte) (status int, body []byte, err error) {
 	if s.members.operator == nil {
-		return 0, nil, view.NewRefusal(403, envelope.RefuseName(403, "unauthorized").Payload)
+		return 0, nil, view.NewRefusal(403, envelope.RefuseWithName(403, "unauthorized").Payload)
 	}
 	e, fault := envelope.Parse(data)
 	got, fault := s.handle(s.members.operator, e, fault, "owner")
@@ -112,14 +112,14 @@ func (s *Space) Decide(_ context.Context, proposal string, approve bool, reason 
 	defer s.unlock() // held throughout, so that nobody else decides about the same proposal
 	p, ok := s.board.Find(proposal)
 	if !ok {
-		return 0, nil, view.NewRefusal(404, envelope.RefuseName(404, "proposal_not_found").Payload)
+		return 0, nil, view.NewRefusal(404, envelope.RefuseWithName(404, "proposal_not_found").Payload)
 	}
 	d, err := p.Decision(OperatorName, approve, reason)
 	if err != nil {
 		return 0, nil, err
 	}
 	if status, body, err = s.say(d.JSON(OperatorName)); err == nil {
-		s.board.Settle(p.Key)
+		s.board.Remove(p.Key)
 	}
 	return status, body, err
 }

@@ -157,7 +157,7 @@ func (p *submission) fill() {
 func (s *Space) checkState(m *member, r envelope.Rule) *envelope.Refusal {
 	switch {
 	case m.down && !r.AfterShutdown:
-		return envelope.RefuseName(403, "participant_shutdown")
+		return envelope.RefuseWithName(403, "participant_shutdown")
 	case !r.WhilePaused && m.isPaused(time.Now()):
 		return envelope.RefuseDuringPause(m.pausedUntil)
 	}

@@ -269,18 +269,18 @@ func (l *Link) respond(e *envelope.Envelope, id, result wire.Value) {
 func (l *Link) handleToolCall(ctx context.Context, j job, id wire.Value) error {
 	params, _ := j.e.Payload.Get("params")
 	name := params.GetStr("name")
-	fault := func(code int64, text string) {
+	refuse := func(code int64, text string) {
 		l.respond(&j.e, id, rpcError(code, text))
 	}
 	if !slices.Contains(l.cfg.Policy.Tools, name) {
-		fault(rpcParams, "this node offers no such tool here")
+		refuse(rpcParams, "this node offers no such tool here")
 		return nil
 	}
 	arguments, _ := params.Get("arguments")
 	conv := wire.ConversationID("conv_" + envelope.Digest(l.cfg.Name, j.e.From, "request", string(j.raw)))
 	in, err := l.newInbound(&j, conv, IntentRequest, wire.Obj(wire.TextField("action", "call"), wire.TextField("tool", name), wire.Field("arguments", arguments)))
 	if err != nil {
-		fault(rpcParams, err.Error())
+		refuse(rpcParams, err.Error())
 		return err
 	}
 	in.Records = []store.Change{l.records.rememberInContext("asked", string(conv), storedRequest{From: j.e.From, Envelope: j.e.ID, ID: id}, keepSent)}

@@ -38,7 +38,7 @@ func (l *Link) Decide(ctx context.Context, key string, approve bool, reason stri
 		l.space.withBoard(func(b *view.Board) { b.SetDecided(key, false) })
 		return 0, nil, sayFault(err)
 	}
-	l.space.withBoard(func(b *view.Board) { b.Settle(p.Key) })
+	l.space.withBoard(func(b *view.Board) { b.Remove(p.Key) })
 	return http.StatusOK, sayBody(d.ID, wire.Value{}), nil
 }
 
@@ -69,9 +69,9 @@ func (l *Link) decideOwn(ctx context.Context, p view.Proposal, me string, approv
 	conv := store.ConvKey{Peer: string(l.address(p.From).Pseudonym()), ID: string(p.Conv)}
 	if err := mesh.Decide(ctx, conv, approve); err != nil {
 		if !approve { // remove the reason, which a later rejection must not send
-			undo := l.storeReason(context.WithoutCancel(ctx), p.Conv, "")
-			if undo != nil && !errors.Is(undo, store.ErrNotFound) { // the proposal may have been settled meanwhile
-				return "", fmt.Errorf("%w; the reason stays stored: %w", err, undo)
+			undoErr := l.storeReason(context.WithoutCancel(ctx), p.Conv, "")
+			if undoErr != nil && !errors.Is(undoErr, store.ErrNotFound) { // the proposal may have been settled meanwhile
+				return "", fmt.Errorf("%w; the reason stays stored: %w", err, undoErr)
 			}
 		}
 		return "", err

@@ -128,7 +128,7 @@ func payloadOf(e *envelope.Envelope) json.RawMessage {
 
 // add puts a proposal on the board. If its proposer, or all proposers together, then have too many, it drops the oldest.
 func (b *Board) add(p Proposal) {
-	b.Settle(p.Key)
+	b.Remove(p.Key) // the same proposal, if it was made before
 	b.proposals = append(b.proposals, p)
 	b.proposals = shorten(b.proposals, MaxOwnBoard, MaxOwnBytes, func(other Proposal) (int, bool) { return len(other.Payload), other.From == p.From })
 	b.proposals = shorten(b.proposals, maxBoard, MaxBoardBytes, func(other Proposal) (int, bool) { return len(other.Payload), true })
@@ -179,8 +179,8 @@ func (b *Board) ListProposals() []Proposal {
 // ListReasoning returns the reasoning sequences that have not ended.
 func (b *Board) ListReasoning() []Reasoning { return append([]Reasoning{}, b.reasoning...) }
 
-// Settle removes a proposal.
-func (b *Board) Settle(key string) {
+// Remove removes the proposal with a key.
+func (b *Board) Remove(key string) {
 	b.proposals = slices.DeleteFunc(b.proposals, func(p Proposal) bool { return p.Key == key })
 }
 
