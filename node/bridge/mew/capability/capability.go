@@ -15,7 +15,7 @@ type Capability struct {
 	rule    string     // kind, to and payload; capabilities with equal rules allow the same envelopes
 	kinds   []text
 	to      []string
-	hasTo   bool // to is present; if it is empty, the capability allows nothing
+	hasTo   bool // the member "to" is present; if its list is empty, the capability allows nothing
 	payload *shape
 }
 

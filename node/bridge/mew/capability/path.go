@@ -69,7 +69,7 @@ func readPathBracket(s string) (step pathStep, rest string, ok bool) {
 	return pathStep{kind: 'i', index: int(n)}, rest, closed && err == nil && strconv.FormatUint(n, 10) == inner
 }
 
-// find reports whether hit returns true for one of the values that p leads to from v.
+// find reports whether hit returns true for one of the values to which p leads from v.
 func (p path) find(v wire.Value, b *Budget, hit func(wire.Value) bool) bool {
 	if !b.takeNode() {
 		return false

@@ -120,7 +120,7 @@ const (
 	CloseTooManyTakeovers = 4429 // the participant has replaced its own connection too often
 )
 
-// Envelope returns the system/error of a refusal for the participant to. trigger is the id of the refused envelope.
+// Envelope returns the refusal as a system/error to one participant. trigger is the id of the refused envelope.
 func (r *Refusal) Envelope(to, trigger string) Outgoing {
 	o := Outgoing{From: r.From, Kind: KindError, To: []string{to}, Payload: r.Payload}
 	if trigger != "" {

@@ -65,10 +65,10 @@ func (d *delivery) send(r *receiver, f *websocket.Frame) {
 	}
 }
 
-// sendFrame sends a stream frame to the connections of some members, or to all connections if to is nil.
-func (d *delivery) sendFrame(f *websocket.Frame, to []*member) {
+// sendFrame sends a stream frame to the connections of the targets, or to all connections if targets is nil.
+func (d *delivery) sendFrame(f *websocket.Frame, targets []*member) {
 	for _, r := range d.receivers {
-		if r.conn != nil && (to == nil || slices.Contains(to, r.m)) {
+		if r.conn != nil && (targets == nil || slices.Contains(targets, r.m)) {
 			d.send(r, f)
 		}
 	}

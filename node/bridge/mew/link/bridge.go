@@ -44,7 +44,7 @@ type Config struct {
 	Tokens map[string]client.Credential // by the name of a link
 	Own    map[string]bool              // names of the links to spaces that this process hosts
 
-	Mesh    bridge.Mesh // required if there are links
+	Mesh    bridge.Mesh // the node; required if there are links
 	Records store.Records
 	Steps   store.Steps
 	// Dial makes connections.

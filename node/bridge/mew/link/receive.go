@@ -135,7 +135,7 @@ func (l *Link) accept(ctx context.Context, j job, intent wire.Intent, payload wi
 // likeliest is the one of the envelope that the chat answers, or else of the chat's context, or else the only open one.
 func (l *Link) conversations(ctx context.Context, j *job, peer wire.AgentID) []wire.ConversationID {
 	var out []wire.ConversationID
-	for _, id := range j.e.Correlation[:min(len(j.e.Correlation), 8)] {
+	for _, id := range j.e.Correlation[:min(len(j.e.Correlation), maxCorrelated)] {
 		if s, ok := load[sentEnvelope](ctx, l.records, "sent", id); ok && s.Peer == j.e.From {
 			out = append(out, s.Conv)
 			break

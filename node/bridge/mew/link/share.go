@@ -108,7 +108,7 @@ func (r *records) open(ctx context.Context, c Conversation) error {
 	}
 	var changes []store.Change
 	if full != nil {
-		oldest := slices.MinFunc(full, func(x, y store.Record) int { return x.Expires.Compare(y.Expires) })
+		oldest := slices.MinFunc(full, func(x, y store.Record) int { return x.Expires.Compare(y.Expires) }) // each entry renews it
 		changes = append(changes, store.Change{Record: store.Record{NS: nsLinks, Key: oldest.Key}, IfRev: oldest.Rev, Delete: true})
 	}
 	return r.store.Apply(ctx, append(changes, r.changeOf(c)), now)

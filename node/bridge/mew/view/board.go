@@ -204,8 +204,7 @@ func (b *Board) concludeReasoning(from, id string) {
 	b.reasoning = slices.DeleteFunc(b.reasoning, func(r Reasoning) bool { return r.isOf(from, id) })
 }
 
-// isOf reports whether the participant from started the sequence, and the sequence has this id. Another participant may
-// use the same id.
+// isOf reports whether the sequence is of this participant and has this id. Another participant may use the same id.
 func (r Reasoning) isOf(from, id string) bool { return r.From == from && r.ID == id }
 
 // Leave removes the reasoning of a participant that left.
