@@ -107,9 +107,9 @@ func linkSummaries(b *link.Bridge) []LinkSummary {
 	return out
 }
 
-func connect(c echo.Context, p *ownerSpace) error {
-	p.link.Connect()
-	return httpapi.JSON(c, http.StatusOK, p.link.Status())
+func connect(c echo.Context, s *ownerSpace) error {
+	s.link.Connect()
+	return httpapi.JSON(c, http.StatusOK, s.link.Status())
 }
 
 // ShareRequest names a conversation that a space may see from now on or, with Stop, may no longer see.
@@ -119,21 +119,21 @@ type ShareRequest struct {
 	Stop         bool   `json:"stop"`
 }
 
-func share(c echo.Context, p *ownerSpace) error {
+func share(c echo.Context, s *ownerSpace) error {
 	var in ShareRequest
 	if err := owner.ReadRequest(c, &in); err != nil {
 		return err
 	}
-	if err := p.link.SetSharing(c.Request().Context(), store.ConvKey{Peer: in.Peer, ID: in.Conversation}, !in.Stop); err != nil {
+	if err := s.link.SetSharing(c.Request().Context(), store.ConvKey{Peer: in.Peer, ID: in.Conversation}, !in.Stop); err != nil {
 		return err
 	}
 	return httpapi.JSON(c, http.StatusOK, in)
 }
 
-func listConversations(c echo.Context, p *ownerSpace) error {
-	all, err := p.link.Conversations(c.Request().Context())
+func listConversations(c echo.Context, s *ownerSpace) error {
+	all, err := s.link.Conversations(c.Request().Context())
 	if err != nil {
 		return err
 	}
-	return httpapi.JSON(c, http.StatusOK, owner.List[link.Conversation]{Items: append([]link.Conversation{}, all...)})
+	return httpapi.JSON(c, http.StatusOK, owner.List[link.Conversation]{Items: append([]link.Conversation{}, all...)}) // not null if there are none
 }

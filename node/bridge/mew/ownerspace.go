@@ -50,33 +50,32 @@ func newJoinedSpace(l *link.Link) *ownerSpace {
 }
 
 // withSpace returns a handler that calls serve with the space that the path names.
-func withSpace(find func(name string) (*ownerSpace, error), serve func(c echo.Context, p *ownerSpace) error) echo.HandlerFunc {
+func withSpace(find func(name string) (*ownerSpace, error), serve func(c echo.Context, s *ownerSpace) error) echo.HandlerFunc {
 	return func(c echo.Context) error {
-		p, err := find(c.Param("name"))
+		s, err := find(c.Param("name"))
 		if err != nil {
 			return err
 		}
-		return serve(c, p)
+		return serve(c, s)
 	}
 }
 
 // spaceOperations returns the owner's operations on the spaces below path. find returns a space by name.
 func spaceOperations(path string, find func(name string) (*ownerSpace, error)) []owner.Operation {
 	return []owner.Operation{
-		owner.Raw(http.MethodGet, path+"/:name", owner.Read, withSpace(find, func(c echo.Context, p *ownerSpace) error { return httpapi.JSON(c, http.StatusOK, p.View()) })),
+		owner.Raw(http.MethodGet, path+"/:name", owner.Read, withSpace(find, func(c echo.Context, s *ownerSpace) error { return httpapi.JSON(c, http.StatusOK, s.View()) })),
 		owner.Raw(http.MethodGet, path+"/:name/events", owner.Read, withSpace(find, ownerEvents)),
 		owner.Raw(http.MethodPost, path+"/:name/messages", owner.Decide, withSpace(find, ownerSay)),
 		owner.Raw(http.MethodPost, path+"/:name/proposals/:proposal", owner.Decide, withSpace(find, ownerDecide)),
 	}
 }
 
-func ownerSay(c echo.Context, p *ownerSpace) error {
+func ownerSay(c echo.Context, s *ownerSpace) error {
 	body, err := httpapi.Body(c, envelope.MaxEnvelope)
 	if err != nil {
 		return err
 	}
-	who := p.findAudience(body)
-	status, answer, err := who.addTo(p.Say(c.Request().Context(), body))
+	status, answer, err := s.findAudience(body).addTo(s.Say(c.Request().Context(), body))
 	return forwardAnswer(c, status, answer, err)
 }
 
@@ -88,15 +87,15 @@ type audience struct {
 }
 
 // findAudience returns who would get the envelope now, and which of its recipients are absent.
-func (p *ownerSpace) findAudience(data []byte) audience {
+func (s *ownerSpace) findAudience(data []byte) audience {
 	var a audience
 	e, fault := envelope.Parse(data)
 	if fault != nil {
 		return a // the space will refuse the envelope
 	}
 	connected := make(map[string]bool)
-	self := p.Name()
-	for _, m := range p.View().Participants {
+	self := s.Name()
+	for _, m := range s.View().Participants {
 		if m.Connected && m.ID != self && m.Name != self {
 			connected[m.ID], connected[m.Name] = true, true
 			if !m.Own {
@@ -131,7 +130,7 @@ type ownerDecision struct {
 	Reason  string `json:"reason"`
 }
 
-func ownerDecide(c echo.Context, p *ownerSpace) error {
+func ownerDecide(c echo.Context, s *ownerSpace) error {
 	var d ownerDecision
 	if err := owner.ReadRequest(c, &d); err != nil {
 		return err
@@ -139,7 +138,7 @@ func ownerDecide(c echo.Context, p *ownerSpace) error {
 	if d.Approve == nil {
 		return owner.Fault(http.StatusBadRequest, "approve is missing", "")
 	}
-	status, answer, err := p.Decide(c.Request().Context(), c.Param("proposal"), *d.Approve, d.Reason)
+	status, answer, err := s.Decide(c.Request().Context(), c.Param("proposal"), *d.Approve, d.Reason)
 	return forwardAnswer(c, status, answer, err)
 }
 
@@ -153,8 +152,8 @@ func forwardAnswer(c echo.Context, status int, body []byte, err error) error {
 
 // ownerEvents streams the envelopes of a space as server-sent events: "envelope" with an envelope as data, and "lost"
 // with the number of envelopes that the reader missed because it was too slow.
-func ownerEvents(c echo.Context, p *ownerSpace) error {
-	feed := p.Watch()
+func ownerEvents(c echo.Context, s *ownerSpace) error {
+	feed := s.Watch()
 	defer feed.Close()
 	events := httpapi.NewEventStream(c)
 	if events.Beat() != nil {

@@ -26,7 +26,7 @@ type delivery struct {
 // receiver is a connection or an output log that gets envelopes. It is immutable, because log lines use it later.
 type receiver struct {
 	m         *member
-	id        string          // runtime id
+	id        string          // the id of m when the receiver was added
 	conn      *websocket.Conn // nil for an output log
 	session   *session        // the session of conn
 	output    *lineFile       // nil for a connection

@@ -17,7 +17,7 @@ type member struct {
 	own     []capability.Capability // the configured or default capabilities; not used for an invited member
 	record  *memberRecord           // the part that survives a restart; replaced, never changed
 
-	held  []heldCapability
+	held  []heldCapability         // all its capabilities; recompute sets this field and the next three
 	caps  []*capability.Capability // the capabilities of held, in the same order
 	shown wire.Value               // the capabilities that others see, bounded by maxShownCaps and maxNested
 	cut   bool                     // shown lacks some of held

@@ -51,7 +51,7 @@ func (l *Link) deliveryError(peer string, err error, written time.Time) error {
 	case errors.Is(err, errAbsent):
 		sendErr.Awaits = l.address(peer).String()
 	case errors.Is(err, errNotJoined), errors.Is(err, errLinkEnded), errors.Is(err, errPaused), errors.Is(err, context.DeadlineExceeded):
-		sendErr.Awaits = l.address("").String()
+		sendErr.Awaits = l.address(wholeSpace).String()
 	}
 	return sendErr
 }

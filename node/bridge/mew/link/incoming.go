@@ -53,12 +53,12 @@ func (m *membership) handle(ctx context.Context, conn *websocket.Conn, data []by
 		m.space.handleStream(&j.e)
 		m.feeds.Tell(e.Tree.JSON())
 	}
-	if e.From == me { // our own envelope does not go to the node (MEW-L6)
+	if e.From == me { // our own envelope came back: it was accepted, and does not go to the node (MEW-L6)
 		m.endWait(e.ID, outcome{})
 		proceed = false
 	}
 	m.mu.Unlock()
-	if isNew {
+	if isNew { // a sender that the gateway has not listed
 		m.onReachable(e.From)
 	}
 	if !proceed {
@@ -96,7 +96,7 @@ func (m *membership) handleSystem(conn *websocket.Conn, e *envelope.Envelope) {
 		if m.handleWelcome(conn, e) {
 			m.mu.Unlock()
 			m.log.Info("joined the space", "as", envelope.ToPrintable(m.space.me, envelope.MaxName))
-			m.onReachable("")
+			m.onReachable(wholeSpace)
 			return
 		}
 	case e.Kind == envelope.KindPresence && e.From == envelope.FromSystem:
@@ -177,7 +177,7 @@ func (m *membership) obey(ctx context.Context, e *envelope.Envelope) bool {
 		m.pause.stop()
 		m.mu.Unlock()
 		if paused {
-			m.onReachable("")
+			m.onReachable(wholeSpace)
 		}
 	case envelope.KindRequestStatus, envelope.KindForget: // the link cannot forget a part of its context, so it only answers
 		m.answer(e, envelope.KindStatus, m.statusPayload(ctx))
@@ -256,7 +256,7 @@ func (m *membership) endPause(id string) {
 	}
 	m.mu.Unlock()
 	if ended {
-		m.onReachable("")
+		m.onReachable(wholeSpace)
 	}
 }
 

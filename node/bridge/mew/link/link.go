@@ -85,7 +85,7 @@ func (b *Bridge) newLink(cfg bridge.Link) (*Link, error) {
 		state:  bridge.LinkStatus{Name: cfg.Name, Kind: Kind, To: target.Redacted(), State: bridge.LinkConnecting, Since: time.Now().UTC()},
 		echoes: make(map[string]chan outcome),
 		onReachable: func(peer string) {
-			if peer == "" { // this node can send again
+			if peer == wholeSpace {
 				waiting.Wake(l.shareWake)
 			}
 			b.cfg.Mesh.Reachable(l.address(peer))

@@ -318,7 +318,7 @@ func (l *Link) answerExpired(ctx context.Context) {
 			err = cmp.Or(l.reject(ctx, conv, "timeout"), l.sendResponse(ctx, conv, fault)) // one of them has nothing to do
 		}
 		if err != nil {
-			if _, again := errors.AsType[*client.SendError](l.deliveryError("", err, time.Time{})); again {
+			if _, again := errors.AsType[*client.SendError](l.deliveryError(wholeSpace, err, time.Time{})); again {
 				continue
 			}
 			l.log.Info("the end of a proposal or request did not reach the space", "err", err)

@@ -36,7 +36,7 @@ type membership struct {
 	log         *slog.Logger
 	records     *records
 	receive     func(job)     // queues an envelope for the node
-	onReachable func(string)  // called when a participant can be reached again, or with "" when the node can speak again
+	onReachable func(string)  // called when a participant can be reached again, or wholeSpace, when this node can send again
 	wake        chan struct{} // makes the link connect now
 	feeds       view.Feeds
 
@@ -50,6 +50,9 @@ type membership struct {
 	pause  pauseState
 	echoes map[string]chan outcome // by envelope id: the calls of sayForAnswer that wait
 }
+
+// wholeSpace stands for everybody in the space, in place of the id of one participant.
+const wholeSpace = ""
 
 func (m *membership) status() bridge.LinkStatus {
 	m.mu.Lock()

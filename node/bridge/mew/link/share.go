@@ -29,7 +29,7 @@ type Conversation struct {
 	Silent  bool                `json:"silent,omitempty"`  // the link sends the space no new entries
 }
 
-// network returns the network of the conversation: the mesh, or a link.
+// network returns the network of the conversation: AgentMesh, or the name of a link.
 func (c Conversation) network() string {
 	if a, err := bridge.ParseAddress(c.Address); err == nil {
 		return a.Link
@@ -39,6 +39,9 @@ func (c Conversation) network() string {
 
 // transitMember is a member in the payload of a forwarded message. No node forwards such a message again (MEW-L6).
 const transitMember = "agentmesh"
+
+// kindConversation is the kind of the record of a [Conversation], whoever opened it.
+const kindConversation = "brought"
 
 const (
 	maxConversations = 200 // conversations that the owner shares
@@ -66,9 +69,6 @@ func (l *Link) Conversations(ctx context.Context) ([]Conversation, error) {
 	}
 	return out, nil
 }
-
-// kindConversation is the kind of the record of a [Conversation], whoever opened it.
-const kindConversation = "brought"
 
 // changeOf returns the change that stores a conversation. The conversations that the owner shares are counted together,
 // and those that a participant opened are counted for that participant.
