@@ -135,5 +135,5 @@ func listConversations(c echo.Context, s *ownerSpace) error {
 	if err != nil {
 		return err
 	}
-	return httpapi.JSON(c, http.StatusOK, owner.List[link.Conversation]{Items: append([]link.Conversation{}, all...)}) // not null if there are none
+	return httpapi.JSON(c, http.StatusOK, owner.List[link.Conversation]{Items: append([]link.Conversation{}, all...)}) // an empty list, not null
 }

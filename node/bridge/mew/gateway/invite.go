@@ -58,8 +58,7 @@ func (s *Space) invite(p *submission) *envelope.Refusal {
 		ack(wire.TextField("status", "already_exists"), wire.TextField("participant_id", name), wire.TextField("message", "There is a participant with this id"))
 		return nil
 	}
-	link := s.connectionURL()
-	ack(wire.TextField("status", "created"), wire.TextField("participant_id", name), wire.TextField("token", token), wire.TextField("connection_url", link))
+	ack(wire.TextField("status", "created"), wire.TextField("participant_id", name), wire.TextField("token", token), wire.TextField("connection_url", s.connectionURL()))
 	details := []wire.Member{wire.TextField("invited_by", p.by.runtime)}
 	if reason := p.Payload.GetStr("reason"); reason != "" {
 		details = append(details, wire.TextField("reason", reason))

@@ -37,9 +37,9 @@ type Space struct {
 type submission struct {
 	envelope.Envelope
 	by        *member // the sender
-	transport string
+	transport string  // websocket, http or owner
 	at        time.Time
-	to        []string // Envelope.To with names replaced by runtime ids
+	to        []string // Envelope.To with each name replaced by the participant's current id
 
 	// The function in actions for the envelope's kind sets the following fields.
 	silent    bool                // the envelope is not broadcast

@@ -26,7 +26,8 @@ const (
 	echoPatience    = 10 * time.Second // how long the link waits for an echo: the gateway sends our envelopes back to us
 	linkWorkers     = 4
 	linkQueue       = 256    // envelopes that wait for one worker
-	maxCorrelated   = 16     // ids in a correlation_id that the link looks up
+	maxAnswered     = 8      // ids in the correlation_id of a chat that the link looks up
+	maxCorrelated   = 16     // the same for other envelopes
 	maxParticipants = 10_000 // participants of a space that a link remembers
 	maxStreams      = 500    // streams of a space that a link remembers
 	// maxStreamBytes bounds the description of one stream, and maxCapsBytes the capabilities of all participants, in

@@ -74,16 +74,16 @@ func (l *Link) rememberProposal(p storedProposal) store.Change {
 
 func (l *Link) proposalTerm(id string) string { return l.records.key("prop", envelope.Digest(id)) }
 
-// closeProposals withdraws the questions about proposals that the envelope in j withdraws or fulfills. If proposerOnly
-// is true, the sender must be the proposer.
-func (l *Link) closeProposals(ctx context.Context, j job, reason string, proposerOnly bool) error {
+// closeProposals withdraws the questions about proposals that the envelope in j withdraws or fulfills. Only the proposer
+// can withdraw a proposal.
+func (l *Link) closeProposals(ctx context.Context, j job, reason string) error {
 	for _, id := range j.e.Correlation[:min(len(j.e.Correlation), maxCorrelated)] {
 		for rec, err := range store.AllRecords(ctx, l.records.store, nsLinks, l.proposalTerm(id), time.Now()) {
 			if err != nil {
 				return err
 			}
 			var p storedProposal
-			if json.Unmarshal(rec.Body, &p) != nil || p.Envelope != id || proposerOnly && p.From != j.e.From {
+			if json.Unmarshal(rec.Body, &p) != nil || p.Envelope != id || j.e.Kind == envelope.KindWithdraw && p.From != j.e.From {
 				continue
 			}
 			fromProposer := j
@@ -120,14 +120,14 @@ func (p storedProposal) rejection(reason string) envelope.Draft {
 // request returns the request that fulfills the proposal. The request goes to others, the other participants that the
 // proposal named, or to this node, me, if it named no others.
 func (p storedProposal) request(others []string, me string, payload wire.Value) envelope.Draft {
-	s := envelope.Draft{
+	d := envelope.Draft{
 		ID: "am-f-" + envelope.Digest(string(p.Conv)), Kind: envelope.KindRequest, To: others, Correlation: []string{p.Envelope},
 		Payload: envelope.RequestFor(payload),
 	}
 	if len(others) == 0 {
-		s.To = []string{me}
+		d.To = []string{me}
 	}
-	return s
+	return d
 }
 
 // fulfill sends the request that the owner approved, in the name of the node and with the proposal in correlation_id

@@ -29,16 +29,18 @@ import (
 // membership is the node's part in a space: the connection, what the link knows of the space, and what it sends there.
 // One goroutine reads the connection, keeps track of the space and obeys control messages at once.
 type membership struct {
-	cfg         *Config
-	link        *bridge.Link
-	token       client.Credential
-	target      *url.URL
-	log         *slog.Logger
-	records     *records
-	receive     func(job)     // queues an envelope for the node
-	onReachable func(string)  // called when a participant can be reached again, or wholeSpace, when this node can send again
-	wake        chan struct{} // makes the link connect now
-	feeds       view.Feeds
+	cfg     *Config
+	link    *bridge.Link
+	token   client.Credential
+	target  *url.URL
+	log     *slog.Logger
+	records *records
+	receive func(job)     // queues an envelope for the node
+	wake    chan struct{} // makes the link connect now
+	feeds   view.Feeds
+	// onReachable is called with a participant that can be reached again, or with wholeSpace when this node can send
+	// again.
+	onReachable func(peer string)
 
 	echoPatience time.Duration // how long say waits until the gateway sends our envelope back
 

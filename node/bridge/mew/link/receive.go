@@ -30,9 +30,9 @@ func (l *Link) handleJob(ctx context.Context, j job) {
 	case envelope.KindProposal:
 		err = l.handleProposal(ctx, j)
 	case envelope.KindWithdraw:
-		err = l.closeProposals(ctx, j, "withdrawn by its proposer", true)
+		err = l.closeProposals(ctx, j, "withdrawn by its proposer")
 	case envelope.KindRequest:
-		if err = l.closeProposals(ctx, j, "fulfilled by another participant", false); toUs {
+		if err = l.closeProposals(ctx, j, "fulfilled by another participant"); toUs {
 			err = errors.Join(err, l.handleRequest(ctx, j))
 		}
 	case envelope.KindResponse:
@@ -135,7 +135,7 @@ func (l *Link) accept(ctx context.Context, j job, intent wire.Intent, payload wi
 // likeliest is the one of the envelope that the chat answers, or else of the chat's context, or else the only open one.
 func (l *Link) conversations(ctx context.Context, j *job, peer wire.AgentID) []wire.ConversationID {
 	var out []wire.ConversationID
-	for _, id := range j.e.Correlation[:min(len(j.e.Correlation), maxCorrelated)] {
+	for _, id := range j.e.Correlation[:min(len(j.e.Correlation), maxAnswered)] {
 		if s, ok := load[sentEnvelope](ctx, l.records, "sent", id); ok && s.Peer == j.e.From {
 			out = append(out, s.Conv)
 			break
