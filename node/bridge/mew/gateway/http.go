@@ -29,7 +29,7 @@ func (g *Gateway) ServeHTTP(w http.ResponseWriter, r *http.Request) {
 		g.serveSocket(w, r)
 	case path == "/ws":
 		w.Header().Set("Upgrade", "websocket")
-		answer(w, http.StatusUpgradeRequired, errorBody("this is a WebSocket"))
+		answer(w, http.StatusUpgradeRequired, errorBody("this path accepts only WebSocket connections"))
 	case path == "/health" && r.Method == http.MethodGet:
 		g.health(w)
 	case path == "/participants" && r.Method == http.MethodGet:

@@ -148,7 +148,7 @@ func TestHTTPRefusals(t *testing.T) {
 		{"bad since", "GET", "/participants/bob/messages?since=yesterday", "bob-token", "", 400, `{"error":"since must be an RFC 3339 time, limit and wait whole numbers"}`},
 		{"another method", "DELETE", "/participants/bob/messages", "bob-token", "", 405, `{"error":"Method not allowed"}`},
 		{"another path", "GET", "/participants/a%2Fb/messages", "bob-token", "", 404, `{"error":"Not found"}`},
-		{"no upgrade", "GET", "/ws", "", "", 426, `{"error":"this is a WebSocket"}`},
+		{"no upgrade", "GET", "/ws", "", "", 426, `{"error":"this path accepts only WebSocket connections"}`},
 	} {
 		t.Run(tt.name, func(t *testing.T) {
 			if status, body := r.Call(tt.method, tt.path, tt.token, tt.body); status != tt.status || body != tt.want {

@@ -98,7 +98,7 @@ func (g *Gateway) serveSocket(w http.ResponseWriter, r *http.Request) {
 		conn.Drain()
 		return
 	}
-	if ses.m == nil {
+	if ses.m == nil { // without a bearer token, the first message must be a join
 		go func() { g.serveSession(ses, g.awaitJoin(ses, requested, from)) }()
 		return
 	}
@@ -160,9 +160,10 @@ func (g *Gateway) readMessages(ses *session) {
 	}
 }
 
-// enter adds a session to its space. If the space refuses, enter closes the connection and returns false.
-func (g *Gateway) enter(ses *session, runtime string) bool {
-	if fault := ses.space.join(ses, runtime); fault != nil {
+// enter adds a session to its space, under the requested id or, if that is empty, under the member's name. If the space
+// refuses, enter closes the connection and returns false.
+func (g *Gateway) enter(ses *session, requested string) bool {
+	if fault := ses.space.join(ses, requested); fault != nil {
 		g.log.Info("join refused", "space", ses.space.cfg.ID, "participant", ses.m.name, "reason", fault.Payload.GetStr("error"))
 		closeWith(ses.conn, fault)
 		return false
