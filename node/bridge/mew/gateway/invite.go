@@ -73,7 +73,7 @@ func (s *Space) invite(p *submission) *envelope.Refusal {
 func (s *Space) addInvitee(inviter *member, name string, caps []capability.Capability, invitation *Invitation) (token string, fault *envelope.Refusal) {
 	m := s.members.byName[name]
 	switch {
-	case m != nil && !m.record.Barred, m == nil && s.members.byID[name] != nil:
+	case m != nil && !m.record.Barred, m == nil && s.members.byID[name] != nil: // a name or an id of another participant
 		return "", nil
 	case m == nil && len(s.members.byName) >= maxMembers:
 		return "", envelope.RefuseWith(503, "unavailable", "The space is full")

@@ -84,7 +84,7 @@ func (g *Gateway) serveSocket(w http.ResponseWriter, r *http.Request) {
 	token, ok := bearer(r)
 	ses := &session{id: "ws-" + strings.ToLower(rand.Text()[:12])}
 	requested := r.URL.Query().Get("space")
-	if !ok || token != "" && !g.bindSession(ses, token, requested) {
+	if !ok || token != "" && !g.bindSession(ses, token, requested) { // a header, if there is one, must admit the client
 		answerRefusal(w, g.chargeFailedJoin(from, requested, envelope.RefuseToken("Authentication failed")))
 		return
 	}

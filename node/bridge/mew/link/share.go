@@ -37,6 +37,8 @@ func (c Conversation) network() string {
 	return networkMesh
 }
 
+func (c Conversation) isVisibleTo(participant string) bool { return c.To == "" || c.To == participant }
+
 // transitMember is a member in the payload of a forwarded message. No node forwards such a message again (MEW-L6).
 const transitMember = "agentmesh"
 
@@ -279,7 +281,7 @@ func (l *Link) handleForward(ctx context.Context, j job, text string) (done bool
 	if err != nil {
 		return true, err
 	}
-	all = slices.DeleteFunc(all, func(c Conversation) bool { return string(c.Conv) != j.e.Context || c.To != "" && c.To != j.e.From })
+	all = slices.DeleteFunc(all, func(c Conversation) bool { return string(c.Conv) != j.e.Context || !c.isVisibleTo(j.e.From) })
 	if len(all) != 1 || !l.allowsTransit(l.cfg.Name, all[0].network()) { // peers choose ids, so two may be equal
 		return false, nil
 	}
@@ -298,7 +300,7 @@ func (l *Link) handleForward(ctx context.Context, j job, text string) (done bool
 func (l *Link) sendForward(ctx context.Context, from string, payload wire.Value) error {
 	out := bridge.Outgoing{To: wire.AgentID(payload.GetStr("agent_id")), Conv: wire.ConversationID(payload.GetStr("conversation_id"))}
 	c, ok := load[Conversation](ctx, l.records, kindConversation, openKey(out.To, out.Conv))
-	if !ok || c.To != "" && c.To != from || !l.allowsTransit(l.cfg.Name, c.network()) {
+	if !ok || !c.isVisibleTo(from) || !l.allowsTransit(l.cfg.Name, c.network()) {
 		return errors.New("the space no longer sees this conversation")
 	}
 	out.Address = c.Address

@@ -51,6 +51,7 @@ const (
 	MaxBoardBytes = 32 << 20 // of the payloads of all proposals
 	MaxOwnBoard   = 100      // like maxBoard, for one participant, which cannot fill the board alone
 	MaxOwnBytes   = 2 << 20  // of the payloads of one participant
+	maxRejected   = 32       // participants that the board lists as having rejected a proposal
 	KeepProposals = 24 * time.Hour
 	keepReasoning = 24 * time.Hour // since the last thought
 )
@@ -69,12 +70,13 @@ func (b *Board) Observe(e *envelope.Envelope, at time.Time) {
 		b.add(p)
 	case envelope.KindRequest, envelope.KindWithdraw:
 		b.proposals = slices.DeleteFunc(b.proposals, func(p Proposal) bool {
+			// Anybody may fulfill a proposal, but only its proposer may withdraw it.
 			return slices.Contains(e.Correlation, p.ID) && (e.Kind == envelope.KindRequest || p.From == e.From)
 		})
 	case envelope.KindReject:
 		for i := range b.proposals {
 			p := &b.proposals[i]
-			if slices.Contains(e.Correlation, p.ID) && !slices.Contains(p.Rejected, e.From) && len(p.Rejected) < 32 {
+			if slices.Contains(e.Correlation, p.ID) && !slices.Contains(p.Rejected, e.From) && len(p.Rejected) < maxRejected {
 				p.Rejected = append(slices.Clone(p.Rejected), strings.Clone(e.From))
 			}
 		}
