@@ -40,8 +40,8 @@ func exceedsRate(events *[]time.Time, limit int) bool {
 	return false
 }
 
-// join adds a connection under the requested runtime id, or under its member's name if requested is empty (MEW-J4).
-func (s *Space) join(ses *session, requested string) *envelope.Refusal {
+// join adds a connection under the requested id or, if that is empty, under its member's name (MEW-J4).
+func (s *Space) join(ses *session, requestedID string) *envelope.Refusal {
 	s.mu.Lock()
 	defer s.unlock()
 	m := ses.m
@@ -51,7 +51,7 @@ func (s *Space) join(ses *session, requested string) *envelope.Refusal {
 	if m.record.Barred || slices.Contains(m.record.RevokedTokens, ses.tokenHash) {
 		return envelope.RefuseToken("Authentication failed")
 	}
-	runtime := strings.Clone(cmp.Or(requested, m.name))
+	runtime := strings.Clone(cmp.Or(requestedID, m.name))
 	if fault := s.members.checkID(m, runtime); fault != nil {
 		return fault
 	}

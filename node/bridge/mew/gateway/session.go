@@ -162,8 +162,8 @@ func (g *Gateway) readMessages(ses *session) {
 
 // enter adds a session to its space, under the requested id or, if that is empty, under the member's name. If the space
 // refuses, enter closes the connection and returns false.
-func (g *Gateway) enter(ses *session, requested string) bool {
-	if fault := ses.space.join(ses, requested); fault != nil {
+func (g *Gateway) enter(ses *session, requestedID string) bool {
+	if fault := ses.space.join(ses, requestedID); fault != nil {
 		g.log.Info("join refused", "space", ses.space.cfg.ID, "participant", ses.m.name, "reason", fault.Payload.GetStr("error"))
 		closeWith(ses.conn, fault)
 		return false
