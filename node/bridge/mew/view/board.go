@@ -51,7 +51,7 @@ const (
 	MaxBoardBytes = 32 << 20 // of the payloads of all proposals
 	MaxOwnBoard   = 100      // like maxBoard, for one participant, which cannot fill the board alone
 	MaxOwnBytes   = 2 << 20  // of the payloads of one participant
-	maxRejected   = 32       // participants that the board lists as having rejected a proposal
+	maxRejected   = 32       // participants that are listed as having rejected a proposal; further ones are not
 	KeepProposals = 24 * time.Hour
 	keepReasoning = 24 * time.Hour // since the last thought
 )
@@ -60,8 +60,8 @@ const (
 // same key, and replace the first with the second while the owner reads the first.
 var boardSalt = rand.Text()
 
-// Observe updates the board with an accepted envelope. The board keeps parts of it, so the caller must detach it first
-// if [envelope.Rule].Remembered demands that.
+// Observe updates the board with an accepted envelope. The board keeps parts of it, so the caller must first call
+// [envelope.Envelope.Detach] if [envelope.Rule].Remembered is true.
 func (b *Board) Observe(e *envelope.Envelope, at time.Time) {
 	switch e.Kind {
 	case envelope.KindProposal:
