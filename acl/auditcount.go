@@ -23,7 +23,6 @@ type counts struct {
 	filled time.Time // when budget last grew
 }
 
-// add counts an event.
 func (c *counts) add(e AuditEntry) {
 	key := AuditEntry{Kind: e.Kind, Subject: e.Subject, Rule: e.Rule, By: cmp.Or(e.By, ByRule), Note: e.Note}
 	c.mu.Lock()
@@ -87,13 +86,11 @@ func (c *counts) giveBack(list []AuditEntry) {
 	c.budget += len(list)
 }
 
-// sumKey returns the key of a sum in counts.sums.
 func (e AuditEntry) sumKey() AuditEntry {
 	e.At, e.Until, e.Count = time.Time{}, time.Time{}, 0
 	return e
 }
 
-// flush stores the sums that may be stored now.
 func (a *Audit) flush(ctx context.Context, now time.Time, last bool) error {
 	list := a.counts.take(now, last)
 	err := a.Add(ctx, list...)

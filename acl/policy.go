@@ -119,8 +119,7 @@ func (p Policy) HoldIntent(intent wire.Intent, action string, handled, wroteFirs
 	return p.mustHold(In, intent, action, handled, wroteFirst)
 }
 
-// HoldOutgoing is HoldIntent for a message of ours. An intent that commits the owner when it comes in also commits the
-// owner when it goes out.
+// HoldOutgoing is HoldIntent for a message of ours.
 func (p Policy) HoldOutgoing(intent wire.Intent, action string, handled bool) bool {
 	return p.mustHold(Out, intent, action, handled, true)
 }

@@ -166,7 +166,6 @@ type exportVerifier struct {
 	sealRead bool
 }
 
-// checkLine checks line n: the head, an entry or the seal.
 func (v *exportVerifier) checkLine(n int, text []byte) error {
 	tree, err := wire.ParseLimits(text, wire.MaxDepth+1, wire.MaxValues+100) // the limits of an opened payload, plus the line around it
 	if err != nil {

@@ -215,7 +215,6 @@ func (c Conversation) begin(e Event) (Conversation, error) {
 	return c.applyMessage(e)
 }
 
-// applyMessage applies an event with a message.
 func (c Conversation) applyMessage(e Event) (Conversation, error) {
 	if e.Withheld {
 		c = c.withhold(e.ID)
@@ -323,7 +322,6 @@ func (c Conversation) touch(at time.Time) Conversation {
 	return c
 }
 
-// end puts the conversation into a final state.
 func (c Conversation) end(s State) Conversation {
 	c.State, c.Held, c.PeerHeld = s, nil, time.Time{}
 	return c

@@ -56,7 +56,6 @@ func (b *Book) Insist(ctx context.Context, key store.ConvKey, change func(*Unit)
 	return b.repeat(ctx, key, maxInsistAttempts, change)
 }
 
-// repeat is [Book.Do] with the given number of attempts.
 func (b *Book) repeat(ctx context.Context, key store.ConvKey, attempts int, change func(*Unit) error) (err error) {
 	for range attempts {
 		if err = b.Try(ctx, key, time.Now(), change); !IsConflict(err) {

@@ -13,7 +13,7 @@ import (
 var ErrAge = errors.New("not an age file that this key opens")
 
 // maxAgeHeader bounds the header, in bytes, of an age file for [PrivateKey.Unseal]: each recipient in the header costs
-// a curve operation, and the sender chooses the number of recipients. About forty X25519 recipients fit.
+// a curve operation, and the sender chooses the number of recipients.
 const maxAgeHeader = 4 << 10
 
 // SealAge encrypts plain to one age recipient ("age1…"), as a binary file. The file does not prove who encrypted it.

@@ -22,8 +22,7 @@ func Canonical(v wire.Value, f Form) []byte {
 // Digest returns the SHA-256 of the JCS form of v.
 func Digest(v wire.Value) [32]byte { return sha256.Sum256(Canonical(v, JCS)) }
 
-// AppendCanonical appends the encoding of v in the form f to dst. It sorts only objects whose keys are out of order.
-// Numbers must be finite, as [wire.Parse] guarantees.
+// AppendCanonical appends the encoding of v in the form f to dst. Numbers must be finite, as [wire.Parse] guarantees.
 func AppendCanonical(dst []byte, v wire.Value, f Form) []byte {
 	switch v.Kind() {
 	case wire.Number:

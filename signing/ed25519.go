@@ -98,7 +98,6 @@ func parseSSH(text string) (*PublicKey, error) {
 	return newEd25519(point)
 }
 
-// decodeSignature decodes a signature of 64 bytes.
 func decodeSignature(text string) ([]byte, error) {
 	if len(text) > 88 { // 64 bytes in padded base64
 		return nil, badSignature("not base64 of 64 bytes")

@@ -22,7 +22,7 @@ var ErrKeyFileMode = errors.New("the key file is open to other users")
 // ErrNoPassphrase means that a file is encrypted and nobody can enter the passphrase.
 var ErrNoPassphrase = errors.New("no passphrase was given")
 
-// maxKeyFile bounds the bytes of a key file. An armored, encrypted key of [MaxKeyText] fits.
+// maxKeyFile bounds the bytes of a key file, which may be encrypted and armored.
 const maxKeyFile = 2 * MaxKeyText
 
 // ReadKeyFile reads a private key. The file must be a regular file and not a link. If other users can read or write it,
@@ -102,7 +102,6 @@ func ReadPrivateFile(path string) ([]byte, error) {
 	return data, err
 }
 
-// unlock decrypts a key file with the passphrase.
 func unlock(data []byte, passphrase func() ([]byte, error)) ([]byte, error) {
 	if passphrase == nil {
 		return nil, ErrNoPassphrase
@@ -157,7 +156,6 @@ func passphraseRecipient(passphrase []byte) (*age.ScryptRecipient, error) {
 	return r, nil
 }
 
-// lock encrypts a key file with a passphrase.
 func lock(data, passphrase []byte) ([]byte, error) {
 	recipient, err := passphraseRecipient(passphrase)
 	if err != nil {

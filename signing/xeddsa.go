@@ -91,8 +91,7 @@ func signXEdDSA(private, data, z []byte) ([]byte, error) {
 	return append(R, edwards25519.NewScalar().MultiplyAdd(h, k, r).Bytes()...), nil
 }
 
-// clamp turns 32 bytes into an X25519 scalar (RFC 7748 §5). The published test vectors hash this scalar without
-// reducing it modulo L.
+// clamp turns 32 bytes into an X25519 scalar (RFC 7748 §5), which is not reduced modulo L.
 func clamp(private []byte) []byte {
 	a := bytes.Clone(private)
 	a[0] &= 248

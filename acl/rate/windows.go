@@ -33,7 +33,6 @@ func (w *Window) Count(now time.Time) int {
 	return w.sum
 }
 
-// slot returns the counter of a unit of time.
 func (w *Window) slot(unit int64) *uint32 { return &w.slots[unit%int64(len(w.slots))] }
 
 // Add counts one event.

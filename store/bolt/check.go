@@ -114,7 +114,6 @@ func (f *findings) checkRows(tx *bbolt.Tx) {
 // rowExists reports whether b has a row under key, sound or damaged.
 func rowExists(tx *bbolt.Tx, b bucket, key []byte) bool { return b.in(tx).b.Get(key) != nil }
 
-// checkCards checks the cards and the rows that belong to them.
 func (f *findings) checkCards(tx *bbolt.Tx, each func(bucket, func(k, v []byte))) {
 	each(bucketCards, func(k, v []byte) {
 		card, err := engine.DecodeCard(number(k), v)
@@ -139,7 +138,6 @@ func (f *findings) checkCards(tx *bbolt.Tx, each func(bucket, func(k, v []byte))
 	})
 }
 
-// checkConvs checks the conversations and the rows that belong to them.
 func (f *findings) checkConvs(tx *bbolt.Tx, each func(bucket, func(k, v []byte))) {
 	hasConv := func(seq []byte) bool {
 		return len(seq) == 8 && rowExists(tx, bucketConvs, convRowKey(seq, convRow, nil))
@@ -181,7 +179,6 @@ func (f *findings) checkConvs(tx *bbolt.Tx, each func(bucket, func(k, v []byte))
 	})
 }
 
-// checkRecords checks the records and their terms.
 func (f *findings) checkRecords(tx *bbolt.Tx, each func(bucket, func(k, v []byte))) {
 	each(bucketRecords, func(k, v []byte) {
 		ns, key, ok := engine.SplitRecordKey(k)

@@ -50,7 +50,6 @@ func exportRows(ctx context.Context, tx *bbolt.Tx, put func(engine.Row) error) (
 	return n, err
 }
 
-// forEachRow calls fn for every row of b, and stops at the first error.
 func forEachRow(tx *bbolt.Tx, b bucket, fn func(k, v []byte) error) error {
 	for row, err := range b.in(tx).from(nil, nil) {
 		if err == nil {

@@ -229,7 +229,6 @@ func (c *copier) finish(schema uint64) error {
 	return c.db.Sync()
 }
 
-// rollback drops the rows that were not committed.
 func (c *copier) rollback() error {
 	if c.tx == nil {
 		return nil

@@ -220,8 +220,8 @@ func preflight(path string) error {
 	})
 }
 
-// checkPages reads every row in this goroutine, in which we can recover from a panic of bbolt. It refuses changed keys:
-// if keys are out of order, or below the first key of their page, bbolt's scan panics in another goroutine.
+// checkPages reads every row. It refuses rows that are out of order or whose key has changed, because bbolt's scan would
+// panic at them.
 func checkPages(tx *bbolt.Tx) error {
 	schema, err := schemaOf(tx)
 	hasChecksums := err == nil && schema == newestSchema(migrations) // older schemas have no checksums

@@ -11,9 +11,8 @@ import (
 // readAheadStep is how much of a file readAhead requests at once.
 const readAheadStep = 128 << 10
 
-// readAhead asks the operating system to read a file into its cache, in the order of the file. When bbolt opens a file,
-// it reads every page in the order of its trees. The kernel then reads nothing ahead, and each page that is not in the
-// cache is a disk access of its own.
+// readAhead asks the operating system to read a file into its cache, in the order of the file. bbolt reads every page
+// when it opens the file, but in the order of its trees, so the system would not read ahead by itself.
 func readAhead(path string, log *slog.Logger) error {
 	f, err := os.Open(path)
 	if errors.Is(err, fs.ErrNotExist) {

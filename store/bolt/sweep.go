@@ -136,7 +136,6 @@ func sweepExpiries(t *txn, now time.Time, limit int) (int, error) {
 	return n, nil
 }
 
-// sweepResult is the result of a look at one row.
 type sweepResult struct {
 	rows int   // other rows that were removed with the row
 	more bool  // limit was reached, and more rows can be removed now

@@ -9,8 +9,7 @@ import (
 // Slot identifies a card in the index. It is the card's Seq.
 type Slot = uint32
 
-// fewMax is the length above which a posting list becomes a bitmap instead of a sorted slice. For fewer slots, spread
-// over a million, a bitmap takes about 1.5 KB, and the slice at most 1 KB.
+// fewMax is the length above which a posting list becomes a bitmap. A shorter one takes less memory as a sorted slice.
 const fewMax = 256
 
 // posting is the ascending set of the slots that carry one term. Index.mu guards it.

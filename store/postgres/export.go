@@ -189,7 +189,6 @@ type keyedRow struct {
 // order is the column by which an export reads the rows of a table.
 var order = map[*table]string{cards: "num", changes: "num", replays: "key", records: "key"}
 
-// exportTable exports the rows of a table.
 func (x *exporter) exportTable(tb *table, convert func(keyedRow) (engine.Row, error)) error {
 	return x.query("select key, num, due, value from "+tb.name+" order by "+order[tb], nil, func(r keyedRow) error {
 		out, err := convert(r)

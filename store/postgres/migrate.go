@@ -56,8 +56,8 @@ func newMigration(sql string) migration {
 	return m
 }
 
-// createVersions makes the table of versions. Its column oldest came later, and is null if only programs that know the
-// version may use the tables.
+// createVersions makes the table of versions. Its column oldest is null if only programs that know the version may use
+// the tables.
 const createVersions = `create table if not exists schema_version (version int primary key, at timestamptz not null default now());
 alter table schema_version add column if not exists oldest int;
 `

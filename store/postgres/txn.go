@@ -125,7 +125,6 @@ func (t *txn) addCells(tb *table) func(pgx.Rows) error {
 	}
 }
 
-// lockRows locks and reads further rows.
 func (t *txn) lockRows(tb *table, sql string, args ...any) error {
 	rows, err := t.conn.Query(t.ctx, sql, args...)
 	if err == nil {

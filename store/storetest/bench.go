@@ -55,7 +55,7 @@ func ReportPercentiles(b *testing.B, took []time.Duration) {
 const peers = 192
 
 // Accept stores message number i as a node stores a message that it accepts: the conversation, two entries of the
-// transcript, the replay record and the record of the inbox. A conversation gets 32 messages.
+// transcript, the replay record and the record of the inbox.
 func Accept(ctx context.Context, s store.Store, i int, now time.Time) error {
 	return Acceptance{Message: 800, Answer: 700, Item: 1000}.Store(ctx, s, i, now)
 }
