@@ -124,7 +124,7 @@ type Event struct {
 	// Arrived is when the released message came, if its terms take effect only now; see Waits.
 	Arrived time.Time
 	// Withheld hides the peer's message from the owner's agent. It is set if our owner would have to be asked about the
-	// message, but is not, because the message ends holds or the conversation.
+	// message, but is not, because the message withdraws held messages or closes the conversation.
 	Withheld bool
 }
 

@@ -10,7 +10,7 @@ import (
 var (
 	// ErrLeaseTaken means that another handle holds the lease.
 	ErrLeaseTaken = errors.New("store: another process holds the lease")
-	// ErrLeaseLost means that the lease of a unit has ended or has another holder. The unit was not applied.
+	// ErrLeaseLost means that the lease of a change has ended or has another holder. Nothing was applied.
 	ErrLeaseLost = errors.New("store: the lease is lost")
 )
 
@@ -18,8 +18,8 @@ var (
 // the lease at a time.
 type Lease struct {
 	Name string
-	// Fence grows whenever the lease gets another holder. After a restart it is larger than every fence with which a
-	// unit was stored.
+	// Fence grows whenever the lease gets another holder. After a restart it is larger than every fence with which
+	// something was stored.
 	Fence uint64
 }
 
@@ -54,8 +54,7 @@ type Hint struct{ NS, Key string }
 // leaseKey is the key of the lease in a context; see [LeaseOf].
 type leaseKey struct{}
 
-// WithLease returns a context for the work of a duty. Every unit that [Observed] stores with this context fails if
-// the lease is lost.
+// WithLease returns a context for the work of a duty. If the lease is lost, [Observed] stores nothing with this context.
 func WithLease(ctx context.Context, lease Lease) context.Context {
 	return context.WithValue(ctx, leaseKey{}, &lease)
 }

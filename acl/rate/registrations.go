@@ -11,29 +11,29 @@ const maxRegistrants = 1 << 16 // addresses whose registrations are counted
 // costs nothing (AM-43). Registrations are safe for concurrent use. A nil *Registrations is a limit that is switched
 // off.
 type Registrations struct {
-	each      *Allowance
-	everybody *Pool
+	each   *Allowance
+	shared *Pool
 }
 
-// NewRegistrations returns limits of perHour registrations for each address; all addresses together draw from the pool
-// everybody. A nil pool sets no limit for all addresses. It returns nil if perHour is not positive.
-func NewRegistrations(perHour int, everybody *Pool) *Registrations {
+// NewRegistrations returns limits of perHour registrations for each address; all addresses together draw from shared,
+// which may be nil. NewRegistrations returns nil if perHour is not positive.
+func NewRegistrations(perHour int, shared *Pool) *Registrations {
 	if perHour <= 0 {
 		return nil
 	}
-	return &Registrations{NewAllowance(PerHour(perHour), perHour, maxRegistrants), everybody}
+	return &Registrations{NewAllowance(PerHour(perHour), perHour, maxRegistrants), shared}
 }
 
-// Take charges a registration to the address, or returns how long the address must wait. byEverybody reports whether
-// the limit for all addresses together caused the wait.
-func (r *Registrations) Take(addr netip.Addr, now time.Time) (wait time.Duration, byEverybody bool) {
+// Take charges a registration to the address, or returns how long the address must wait. byShared reports whether the
+// limit for all addresses together caused the wait.
+func (r *Registrations) Take(addr netip.Addr, now time.Time) (wait time.Duration, byShared bool) {
 	if r == nil {
 		return 0, false
 	}
 	if wait, ok := r.each.Take(addr, now); !ok {
 		return wait, false
 	}
-	wait, ok := r.everybody.Take(AddrSources(addr), "", now)
+	wait, ok := r.shared.Take(AddrSources(addr), "", now)
 	if !ok {
 		r.each.Return(addr, now)
 	}
@@ -46,7 +46,7 @@ func (r *Registrations) Return(addr netip.Addr, now time.Time) {
 		return
 	}
 	r.each.Return(addr, now)
-	r.everybody.Return(AddrSources(addr), "", now)
+	r.shared.Return(AddrSources(addr), "", now)
 }
 
 // Refusals returns how often an address had to wait because of its own registrations.

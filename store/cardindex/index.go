@@ -143,8 +143,8 @@ func hasPrefix(terms []string, prefix string) bool {
 }
 
 const (
-	// maxMergedSlots and maxMergedTerms are the sizes up to which the lists of a prefix are merged again for each query.
-	// A larger union is cached.
+	// maxMergedSlots and maxMergedTerms are the sizes up to which the lists of a prefix's terms are merged again for each
+	// query. A larger union is cached.
 	maxMergedSlots = 4096
 	maxMergedTerms = 1024
 

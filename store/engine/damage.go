@@ -23,8 +23,7 @@ func NewDamageLog(log *slog.Logger, advice string) *DamageLog {
 	return &DamageLog{log: log, advice: advice, seen: make(map[string]bool)}
 }
 
-// Note logs a damaged row, once for each row. done completes the sentence "a damaged row was …", and err is the error
-// of reading the row.
+// Note logs a damaged row. done completes the sentence "a damaged row was …", and err is the error of reading the row.
 func (d *DamageLog) Note(done string, err error) {
 	d.mu.Lock()
 	defer d.mu.Unlock()
