@@ -238,14 +238,14 @@ func (q *Asks) forEach(ctx context.Context, term string, now time.Time, do func(
 // Decide carries out the owner's choice about an ask. Of several concurrent decisions exactly one wins, and the others
 // get ErrAskGone. hash is the hash of what the owner saw, see [Chain]. An approval applies only to the asks in that
 // hash; any other choice also applies to asks that joined since. If the ask is queued behind another, Decide decides
-// that other ask. by is the interface that the owner used ("cli"). Decide returns the current ask, even with
+// that other ask. via is the interface that the owner used ("cli"). Decide returns the current ask, even with
 // ErrAskGone, ErrHashMismatch or ErrChoice. Any other error comes from the resolver or the store.
-func (q *Asks) Decide(ctx context.Context, id, hash string, choice Choice, by string, now time.Time) (Ask, error) {
-	return q.Answer(ctx, id, hash, choice, "", by, now)
+func (q *Asks) Decide(ctx context.Context, id, hash string, choice Choice, via string, now time.Time) (Ask, error) {
+	return q.Answer(ctx, id, hash, choice, "", via, now)
 }
 
 // Answer is [Asks.Decide] with a text that the owner wrote, which the ask keeps.
-func (q *Asks) Answer(ctx context.Context, id, hash string, choice Choice, text, by string, now time.Time) (Ask, error) {
+func (q *Asks) Answer(ctx context.Context, id, hash string, choice Choice, text, via string, now time.Time) (Ask, error) {
 	for range maxDecideAttempts {
 		s, tail, err := q.group(ctx, id, now)
 		if err != nil {
@@ -263,15 +263,15 @@ func (q *Asks) Answer(ctx context.Context, id, hash string, choice Choice, text,
 		if !choice.Approves() {
 			shown, remaining = len(tail), nil
 		}
-		d := Decision{Choice: choice, By: by, Changes: s.releaseSlot(remaining), Now: now}
-		decided := s.decide(choice, by, now)
+		d := Decision{Choice: choice, By: via, Changes: s.releaseSlot(remaining), Now: now}
+		decided := s.decide(choice, via, now)
 		decided.Hash, decided.Waiting, decided.Answer = hash, shown, text
 		if shown == 0 {
 			decided.OwnHash = ""
 		}
 		d.Changes = q.appendEntry(append(d.Changes, decided.change()), decided.auditEntry(AuditDecided, now))
 		for _, t := range tail[:shown] {
-			t = t.decide(choice, by, now)
+			t = t.decide(choice, via, now)
 			d.Changes = q.appendEntry(append(d.Changes, t.change()), t.auditEntry(AuditDecided, now))
 			d.Tail = append(d.Tail, t.Ask)
 		}
@@ -292,16 +292,16 @@ func (q *Asks) Answer(ctx context.Context, id, hash string, choice Choice, text,
 }
 
 // decide returns the ask as the decision leaves it.
-func (s storedAsk) decide(choice Choice, by string, now time.Time) storedAsk {
+func (s storedAsk) decide(choice Choice, via string, now time.Time) storedAsk {
 	s.State = AskRejected
 	if choice.Approves() {
 		s.State = AskApproved
 	}
-	s.Choice, s.By, s.Decided = choice, by, now.UTC()
+	s.Choice, s.By, s.Decided = choice, via, now.UTC()
 	return s
 }
 
-// checkDecision refuses an invalid decision. tail has the asks queued behind s; hash covers the first shown of them.
+// checkDecision refuses an invalid decision. tail has the asks queued behind s, and shown is how many of them hash covers.
 func (s storedAsk) checkDecision(tail []storedAsk, hash string, choice Choice) (shown int, err error) {
 	if s.State != AskPending {
 		return 0, fmt.Errorf("%w: it is %s", ErrAskGone, s.State)

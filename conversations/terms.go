@@ -59,7 +59,7 @@ func JudgeAccept(p Proposal, accept wire.Value) (Verdict, Terms) {
 	return Agreed, agreed
 }
 
-// admits reports whether named, the terms that an accept names, agree with t. It does not compare times.
+// admits reports whether the terms that an accept names agree with t. It does not compare times.
 func (t Terms) admits(named Terms) bool {
 	same := func(offered, named string) bool { return named == "" || named == offered }
 	return same(t.Title, named.Title) && same(t.Duration, named.Duration) &&

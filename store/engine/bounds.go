@@ -124,15 +124,15 @@ func checkChange(c store.Change) error {
 }
 
 // RevFits reports whether a row satisfies the precondition want of a change. live is true if the row exists and has not
-// expired; have is its revision.
-func RevFits(want store.Rev, live bool, have store.Rev) bool {
+// expired; current is its revision.
+func RevFits(want store.Rev, live bool, current store.Rev) bool {
 	switch want {
 	case store.Any:
 		return true
 	case store.Absent:
 		return !live
 	}
-	return live && want == have
+	return live && want == current
 }
 
 // CheckStep checks the bounds of a step.
