@@ -37,7 +37,7 @@ func Chain(hashes ...string) string {
 // ownHash returns the hash of the ask alone, without the asks behind it.
 func (a Ask) ownHash() string { return cmp.Or(a.OwnHash, a.Hash) }
 
-// size returns the bytes that count for the ask. An older version stored no Size.
+// size returns the bytes of the ask that count toward maxTogetherBytes. An older version stored no Size.
 func (a Ask) size() int { return cmp.Or(a.Size, len(a.Body)) }
 
 // countShown returns how many asks of tail the owner saw. ok is false if hash is neither the hash of the ask alone nor

@@ -100,7 +100,8 @@ func (c cards) Put(ctx context.Context, put store.PutCard) (store.Card, error) {
 	return stored, nil
 }
 
-// liveCardsByCount yields the seqs of the live cards with key in Counts, and of damaged cards, which may be live.
+// liveCardsByCount yields the seqs of the live cards that count toward the quotas of key, and of damaged cards, which may
+// be live.
 func liveCardsByCount(tx *bbolt.Tx, key string, now time.Time) iter.Seq2[uint64, error] {
 	return func(yield func(uint64, error) bool) {
 		prefix, cards := engine.CountKey(key), bucketCards.in(tx)
