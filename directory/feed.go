@@ -143,8 +143,8 @@ func (r *Registry) describeChange(ctx context.Context, line store.CardChange, no
 	return c, len(card.Body), nil
 }
 
-// completeTombstone completes the change of a card that is no longer listed. The kind of the change becomes
-// "removed", with the operator's reason, if the operator removed the card; otherwise it becomes kind.
+// completeTombstone completes the change of a card that is no longer listed. It becomes "removed", with the operator's
+// reason, if the operator removed the card; otherwise it becomes kind.
 func (r *Registry) completeTombstone(ctx context.Context, c wire.Change, kind string, now time.Time) (wire.Change, error) {
 	c.Change = kind
 	removed, err := moderation.LastRemoval(ctx, r.recs, c.AgentID, now)

@@ -29,7 +29,7 @@ const (
 )
 
 // filterTerms returns the terms of a card for the filters owner, framework and location, and for its kind of entry in
-// ARD. It leaves out owner.contact: no search finds a card by an address, even a published one.
+// ARD. It leaves out owner.contact: no search finds a card by an address.
 func filterTerms(c wire.Card) []string {
 	list := []string{entryTerm(c.Tree)}
 	add := func(family string, limit int, texts ...string) {

@@ -25,7 +25,7 @@ import (
 const pageAgents = 20 // agents, or changes, on a page
 
 // templates are the pages for people: the search, which also explains how to register, a page per agent, and the page
-// for an unknown agent. They work without JavaScript and show what the API returns.
+// for an unknown agent.
 type templates struct {
 	pages                  *httpapi.PublicPages
 	site                   site.Shown

@@ -92,14 +92,14 @@ func planRanked(s discovery.Search) (plan, []rank, error) {
 	}{{capFamily, s.Capabilities}, {intentFamily, s.Intents}, {verifiedFamily, s.Checks}, {entryFamily, s.Entry}} {
 		terms := newTerms(list.family, list.values)
 		hashed = append(hashed, list.family+strings.Join(terms, "\x00"))
-		terms = slices.DeleteFunc(terms, func(t string) bool { return len(t) > maxTerm })
+		terms = slices.DeleteFunc(terms, func(t string) bool { return len(t) > maxTerm }) // no card has them
 		switch {
 		case len(list.values) == 0:
 			continue
 		case len(terms)*len(tiers) > maxTiers:
 			return plan{}, nil, wire.ErrQuery.At("the text and the filter have too many words and values together")
 		}
-		var next [][]string
+		var next [][]string // each tier, once with each term
 		for _, all := range tiers {
 			for _, term := range terms {
 				next = append(next, append(slices.Clone(all), term))

@@ -39,8 +39,7 @@ type cardView struct {
 const (
 	maxKeptBody = 8 << 10 // bytes of a body in the cache
 	// maxKeptAge bounds how long a cached body or page is served without reading the store. A write by this process
-	// drops it at once, and Config.FeedPosition reveals writes by other processes. HTTP caches of clients may keep a
-	// card for cardAge.
+	// drops it at once, and Config.FeedPosition reveals writes by other processes.
 	maxKeptAge = 5 * time.Second
 )
 
@@ -119,7 +118,7 @@ func (r *Registry) loadView(ctx context.Context, id wire.AgentID, now time.Time)
 	if err != nil {
 		return nil, nil, err
 	}
-	cached, ok := r.views.byID.Peek(string(id)) // Peek does not move the view up in the LRU; add does, every maxKeptAge
+	cached, ok := r.views.byID.Peek(string(id)) // not Get, because add moves the view up in the LRU
 	if ok && cached.canServe(now, position) {
 		return cached, cached.body, nil
 	}

@@ -248,7 +248,7 @@ func (t *taskRow) refusal() *message.Error {
 func (s *Service) await(ctx context.Context, t *taskRow, from caller, done func(*taskRow) bool) (*taskRow, error) {
 	w := s.hub.enter(t.ID, from)
 	if w == nil {
-		return t, nil // too many wait: the caller gets the task as it is
+		return t, nil
 	}
 	defer s.hub.leave(w)
 	end := time.After(blockFor)

@@ -1,5 +1,5 @@
 // Package admission decides who may register cards: by the mode of the directory, by credentials and invite codes
-// (AM-56), and by quotas (AM-58). It slows down clients that guess credentials. It does not read the content of cards.
+// (AM-56), and by quotas (AM-58). It slows down clients that guess credentials.
 package admission
 
 import (

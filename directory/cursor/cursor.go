@@ -79,15 +79,15 @@ func parse(text string, key []byte) (Doc, error) {
 type Filters [12]byte
 
 // HashFilters identifies a query by the terms that must all match, the prefixes of capabilities, and the words of its
-// text: the whole words and the last one, prefix. The caller sorts them and folds their case, so that neither order nor
-// case counts. The limit does not count either: a client may change it from page to page.
+// text: the whole words and the last one, prefix. The caller sorts and folds them, so neither order nor letter case
+// counts. The limit does not count either: a client may change it from page to page.
 func HashFilters(all, prefixes, whole []string, prefix string) (sum Filters) {
 	h := sha256.New()
 	HashFields(h, all...)
 	HashFields(h, "q")
 	HashFields(h, whole...)
 	HashFields(h, prefix)
-	if len(prefixes) > 0 { // without prefixes the hash is what older versions computed, so that their cursors stay valid
+	if len(prefixes) > 0 { // without prefixes, cursors of older versions stay valid
 		HashFields(h, "prefixes")
 		HashFields(h, prefixes...)
 	}
@@ -96,7 +96,7 @@ func HashFilters(all, prefixes, whole []string, prefix string) (sum Filters) {
 }
 
 // Key is the HMAC key of cursors, of relay ids, and of the ids and tokens of the A2A relay. It is stored, so that
-// cursors and ids stay valid after a restart, and at every instance of the directory. It is read from the store once.
+// cursors and ids stay valid after a restart, and at every instance of the directory.
 type Key struct {
 	records store.Records
 	ns      string

@@ -2,10 +2,7 @@
 // manifest at its well-known paths, and searches below [Base]. docs/bridges/ard.md describes the mapping.
 //
 // The package only translates: every search is one call of [Config.Find], with the bounds and cursors of the
-// directory. Texts of cards are passed on as JSON strings and never interpreted.
-//
-// ARD changes monthly. The code that depends on its version is in this package and in node/client/ard.go:
-// [SpecVersion], and the paths and types beside it.
+// directory. The code that depends on the version of ARD is in this package and in node/client/ard.go.
 package discovery
 
 import (
@@ -95,8 +92,8 @@ type Service struct {
 	extra  func() []Entry
 }
 
-// New returns a service. extra returns the other entries of the manifest, besides the registry; it may be nil. The
-// Identifier of these entries is only a NAME; the manifest shows the whole identifier.
+// New returns a service. extra returns the other entries of the manifest, besides the registry, each with only the NAME
+// as its Identifier. extra may be nil.
 func New(cfg Config, extra func() []Entry) *Service {
 	s := &Service{cfg: cfg, origin: strings.TrimSuffix(cfg.BaseURL, "/v1"), host: "localhost", extra: extra}
 	if u, err := url.Parse(cfg.BaseURL); err == nil && u.Hostname() != "" && !strings.Contains(u.Hostname(), ":") { // a URN cannot contain an IPv6 address

@@ -9,7 +9,7 @@ import (
 	"github.com/agentmesh/agentmesh/node/wire"
 )
 
-// Bounds of a request. The directory also has bounds of its own for the text and the values of a search.
+// Bounds of a request.
 const (
 	maxBody    = 32 << 10
 	maxDepth   = 8
@@ -137,7 +137,7 @@ func parseListFilter(text string) (map[string][]string, error) {
 		if !ok || after == "" || after[0] != '\'' && after[0] != '"' {
 			return nil, wire.ErrQuery.At("filter must be conditions such as type = 'a,b', joined by AND")
 		}
-		values, after, ok := strings.Cut(after[1:], after[:1])
+		values, after, ok := strings.Cut(after[1:], after[:1]) // after[:1] is the quote
 		list := strings.Split(values, ",")
 		switch {
 		case !ok || filter[key] != nil || len(list) > maxPerKey:

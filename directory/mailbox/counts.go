@@ -187,10 +187,9 @@ func (c *Counts) admit(key string, m countedMail, now time.Time) error {
 // anyCaller is the sender for which all calls of a mailbox are counted together.
 var anyCaller = unique.Make(wire.AgentID("a2a:"))
 
-// hasRoomForCall reports whether a mailbox takes another call. Anybody can call, so all calls together may use at
-// most half of a mailbox. Once half of that is used, a source may use only a hundredth of the mailbox. By number,
-// that is at least one call; by bytes, a large call may be too much. A network around the source may use twice as
-// much as the next narrower one (AM-42). The caller holds mu.
+// hasRoomForCall reports whether a mailbox takes another call. Anybody can call, so all calls together may use at most
+// half of a mailbox. Once half of that is used, a source may use only a hundredth of the mailbox. A network around the
+// source may use twice as much as the next narrower one (AM-42). The caller holds mu.
 func (c *Counts) hasRoomForCall(m countedMail, limit Usage) bool {
 	all := c.shares[share{m.box, anyCaller}]
 	if all.with(m).exceeds(Usage{limit.N / 2, limit.Size / 2}) {

@@ -14,7 +14,7 @@ const (
 	MaxWait      = 30 * time.Second
 	MaxPage      = 100
 	defaultPage  = 50
-	maxPageBytes = 1 << 20 // of messages on a page, whatever its limit, because slow readers keep many pages in memory
+	maxPageBytes = 1 << 20 // of messages on a page, whatever its limit
 )
 
 // Query selects mail of a credential.

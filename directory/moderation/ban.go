@@ -160,7 +160,7 @@ func (b *Bans) Check(ctx context.Context, id wire.AgentID, key *signing.PublicKe
 		return wire.ErrBanned.Because(errors.New("id or key"))
 	}
 	addr := parseHost(host)
-	for host != "" {
+	for host != "" { // the host, then its parent domains
 		if b.keys[string(BanHost)+":"+host] {
 			return wire.ErrBanned.Because(errors.New("host"))
 		}

@@ -193,7 +193,7 @@ type TokenRequest struct {
 	Uses    int       `json:"uses,omitempty"`      // number of registrations, 1 to 1000; 0 is 1
 }
 
-// Token is an invite code as the operator sees it. The code itself is shown only when it is made.
+// Token is an invite code as the operator sees it, without the code itself.
 type Token = credential.Code
 
 // IssuedToken is the response to a [TokenRequest]. Only this response contains the code.

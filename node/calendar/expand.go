@@ -100,8 +100,7 @@ func (d calendarData) splitOverrides() (masters []event, overridesOf map[string]
 	return masters, overridesOf
 }
 
-// overrides are the events that replace recurrences of one event, at most one for each recurrence. A stranger may have
-// put very many into an invitation, so no method here scans all of them for one recurrence.
+// overrides are the events that replace recurrences of one event, at most one for each recurrence.
 type overrides struct {
 	all       []event
 	byInstant map[int64]int // index in all, by the instant of the recurrence

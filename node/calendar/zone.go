@@ -155,9 +155,8 @@ const finestFrequency = rrule.DAILY
 // maxCount bounds the recurrences in one calendar. It is enough for a hundred events every day for ten years.
 const maxCount = 500_000
 
-// maxTimesADay bounds the recurrences on one day to one every quarter of an hour. Before it returns the first
-// recurrence, the library lists all times of a day, or even of a whole year if the rule is yearly, and it keeps
-// repeated values.
+// maxTimesADay bounds the recurrences on one day to one every quarter of an hour. Before the first recurrence, the
+// library lists all times of a day, or even of a whole year if the rule is yearly.
 const maxTimesADay = 24 * 4
 
 // maxRule bounds the bytes of a rule. The library keeps repeated values, and compares each day of each year up to 9999

@@ -86,8 +86,7 @@ const (
 // Cards looks up and caches the cards of other agents. It is safe for concurrent use.
 //
 // Strangers decide which agents are looked up, so everything is bounded: the number and the size of cached cards, the
-// look-ups per minute, and the fetches of a single card. A sender of bad signatures causes at most one fetch a minute,
-// whatever cache headers the directories send.
+// look-ups per minute, and the fetches of a single card.
 type Cards struct {
 	cfg    CardsConfig
 	budget *rate.Pool // look-ups that strangers may cause
@@ -362,9 +361,8 @@ func (c *Cards) FindAgain(ctx context.Context, id wire.AgentID, gap time.Duratio
 }
 
 // refresh is Refresh for a message from origin. origin is nil for an answer to our message. Such a refresh is free,
-// because peers can send at most one answer to each message of ours. It has its own limit of one a minute: otherwise
-// strangers who forge messages could prevent it, and the answers of an agent that has just rotated its key would not
-// verify.
+// because peers can send at most one answer to each message of ours. It has its own limit of one a minute, so that
+// strangers who forge messages cannot prevent it.
 func (c *Cards) refresh(ctx context.Context, id wire.AgentID, origin *Origin, now time.Time) (peer Peer, changed bool, err error) {
 	forAnswer := origin == nil
 	for {

@@ -142,7 +142,7 @@ func (c *Cards) newEntry(d *Directory, f Fetched, old *entry, now time.Time) (*e
 	if f.NotModified {
 		e := *old
 		e.fetched, e.asked, e.suspect, e.peer.Until = now, now, false, nextLookup(now, f.MaxAge)
-		e.peer.Pinned, e.peer.ownerPin, e.peer.keyPinned = time.Time{}, false, false
+		e.peer.Pinned, e.peer.ownerPin, e.peer.keyPinned = time.Time{}, false, false // until applyTo sets them
 		e.peer.EndpointProven = f.EndpointProven
 		return &e, nil
 	}

@@ -35,8 +35,7 @@ var azureHost = netip.MustParsePrefix("168.63.129.16/32")
 var public = ssrf.New(ssrf.WithDeniedV4Prefixes(azureHost))
 
 // IsPublic reports whether peers on the internet may call an address. The registries of RFC 6890 list the addresses
-// that they may not call, such as private ones and the address space that customers of a provider share
-// (100.64.0.0/10).
+// that they may not call, such as private ones.
 func IsPublic(addr netip.Addr) bool { return public.SafeAddr(addr.Unmap()) == nil }
 
 func newGuard(private []netip.Prefix) guard {

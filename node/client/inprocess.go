@@ -9,10 +9,9 @@ import (
 	"sync"
 )
 
-// InProcess returns a transport that passes each request to h in this process, as if it came from loopback. The serve
-// command calls its own directory in this way. Other commands call their own handlers if no serve process runs.
-// Answers are streamed. As with net/http, a request does not reach the handler after its context has ended, and a
-// running handler is not interrupted. The request's context also ends when the caller closes the body of the answer.
+// InProcess returns a transport that passes each request to h in this process, as if it came from loopback. Answers are
+// streamed. As with net/http, a request does not reach the handler after its context has ended, and a running handler
+// is not interrupted. The request's context also ends when the caller closes the body of the answer.
 func InProcess(h http.Handler) http.RoundTripper { return inProcess{h} }
 
 type inProcess struct{ handler http.Handler }

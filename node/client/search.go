@@ -37,8 +37,7 @@ func (q Query) values() url.Values {
 	return v
 }
 
-// pageValues bounds the number of JSON values in a page: 100 cards of the largest size and the data around them. With
-// a smaller limit, a stranger's large cards could make a page unreadable.
+// pageValues bounds the number of JSON values in a page: 100 cards of the largest size and the data around them.
 const pageValues = 100 * (wire.MaxValues + 20)
 
 // Search returns one page. Even a page with a cursor may be the last, because some directories send a cursor with a

@@ -40,8 +40,7 @@ func (e *UnprovenError) Error() string {
 		e.Peer.Card.ID, wire.OneLine(e.Peer.Directory, 200), e.Peer.Key.Fingerprint(), e.Peer.Unproven)
 }
 
-// Unwrap returns [ErrUnusableCard] and the reason why the id does not prove the key. The card cannot be used until the
-// owner accepts its key.
+// Unwrap returns [ErrUnusableCard] and the reason why the id does not prove the key.
 func (e *UnprovenError) Unwrap() []error { return []error{ErrUnusableCard, e.Peer.Unproven} }
 
 // Hint returns what a person can do.

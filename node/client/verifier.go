@@ -63,10 +63,10 @@ func (v *Verifier) Read(body []byte) (wire.Message, error) {
 	return m, err
 }
 
-// Authenticate looks up the sender of a message from origin, and verifies the signature with the key on its card.
-// After a bad signature, it fetches the card again, at most once a minute per sender, because the sender may have a
-// new key (AM-11). The first message that verifies pins the key, except a doubtful key; see
-// [Peer.IsDoubtful]. The error is a *[wire.Error].
+// Authenticate looks up the sender of a message from origin, and verifies the signature with the key on its card. After
+// a bad signature, it fetches the card again, at most once a minute per sender, because the sender may have a new key
+// (AM-11). The first message that verifies pins the key, except a doubtful key; see [Peer.IsDoubtful]. The error is a
+// *[wire.Error].
 func (v *Verifier) Authenticate(ctx context.Context, m wire.Message, origin Origin, now time.Time) (Checked, error) {
 	peer, err := v.Cards.Lookup(ctx, m.From, origin, now)
 	if err != nil {
@@ -114,7 +114,7 @@ func (v *Verifier) check(ctx context.Context, m wire.Message, peer Peer, origin 
 	return Checked{peer, verified}, nil
 }
 
-// The bounds of an explanation. For comparison: a verification tries up to five byte strings with one key.
+// The bounds of an explanation.
 const (
 	maxExplained       = 8 << 10 // bytes of the message
 	explainTries       = 24      // byte strings

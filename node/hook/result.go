@@ -12,8 +12,8 @@ import (
 )
 
 // Result is what an agent reports about its work in addition to the message: the state of the task, and artifacts.
-// Between agents of the mesh, a result travels in the members "task" and "artifacts" of a reply's payload, so the store
-// and conversations need not know about results. The zero value is a completed task without artifacts.
+// Between agents of the mesh, a result travels in the members "task" and "artifacts" of a reply's payload. The zero
+// value is a completed task without artifacts.
 type Result struct {
 	Task      *Task // nil: completed
 	Artifacts []Artifact

@@ -11,8 +11,7 @@ import (
 // RetryFor is how long the node keeps trying to reach a hook for one message.
 const RetryFor = 24 * time.Hour
 
-// retryPauses are the pauses between attempts to reach a hook; the last one repeats. They are shorter than those of
-// the outbox, because a hook belongs to the owner and is usually on the same machine.
+// retryPauses are the pauses between attempts to reach a hook; the last one repeats.
 var retryPauses = [...]time.Duration{5 * time.Second, 30 * time.Second, 2 * time.Minute, 5 * time.Minute, 10 * time.Minute}
 
 // RetryPause returns how long to wait after the given number of failed attempts, ± 20 %.

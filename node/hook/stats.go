@@ -7,8 +7,7 @@ import (
 	"time"
 )
 
-// RouteStats counts the runs of one route, which is a configured rule that names a hook, or a kind of bridge, since
-// the process started.
+// RouteStats counts the runs of one route (a configured way to a hook, or a kind of bridge) since the process started.
 type RouteStats struct {
 	Route    string
 	Runs     int

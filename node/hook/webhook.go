@@ -19,7 +19,7 @@ import (
 // any host is allowed, including loopback.
 type Webhook struct {
 	URL     string
-	Secrets []client.WebhookSecret // all of them sign, so that the owner can add a new secret before removing the old one
+	Secrets []client.WebhookSecret // all of them sign
 	HTTP    *client.HTTP
 	Logger  *slog.Logger
 }

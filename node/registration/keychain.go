@@ -23,8 +23,7 @@ func withKeyChain(card wire.Value, chain string) wire.Value {
 }
 
 // chainTo returns the key chain for a rotation to key (AM-2), which leads from the key in the node's id to key. It is
-// "" if the id is not derived from a key, or if no available key can vouch for the new key. In the second case,
-// directories that do not list the node yet refuse the id, and agents that do not know the node ask their owners.
+// "" if the id is not derived from a key, or if no available key can vouch for the new key.
 func (r *Registrar) chainTo(key *signing.PrivateKey, now time.Time) string {
 	own := r.identity.Load()
 	id := own.Card.ID
@@ -42,9 +41,8 @@ func (r *Registrar) chainTo(key *signing.PrivateKey, now time.Time) string {
 }
 
 // chainFromFirst returns a chain of one link to key, signed with the agent's first key, from which its id is derived.
-// It is for an old chain that is full, or missing because an earlier version rotated the key without writing a chain.
-// fault is the error of the old chain. If the first key is missing or does not match the id, chainFromFirst logs both
-// errors and returns "".
+// It is for an old chain that is full or missing. fault is the error of the old chain. If the first key is missing or
+// does not match the id, chainFromFirst logs both errors and returns "".
 func (r *Registrar) chainFromFirst(id wire.AgentID, key *signing.PrivateKey, now time.Time, fault error) string {
 	var first *signing.PrivateKey
 	var err error = fs.ErrNotExist

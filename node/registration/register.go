@@ -12,9 +12,8 @@ import (
 
 // register registers the card in a directory. The directory may assign another agent id. A node has only one agent id,
 // because that id is in every message that the node signs (AM-57). So register adopts the assigned id only if nobody
-// knows the node by its current id yet, or if the owner asked for it. Otherwise it withdraws the registration: the node
-// would refuse messages to the assigned id, and recipients of our messages could not find our card under the id that
-// signed them. If the assigned id is derived from another key, the error is errForeignID.
+// knows the node by its current id yet, or if the owner asked for it. Otherwise it withdraws the registration. If the
+// assigned id is derived from another key, the error is errForeignID.
 func (r *Registrar) register(ctx context.Context, p *registration, s *registrationState, how visitMode) error {
 	own := r.identity.Load()
 	credential := r.Credential(p.dir)

@@ -297,7 +297,7 @@ func (r *Registrar) update(ctx context.Context, p *registration, how visitMode) 
 	err := r.change(ctx, p, func(s *registrationState) (next time.Time, err error) {
 		visits++
 		switch {
-		case !s.Withdrawn:
+		case !s.Withdrawn: // visit it
 		case how != visitIfDue:
 			s.Withdrawn = false
 		case visits > 1: // the owner withdrew the node during the visit, which may have registered it again

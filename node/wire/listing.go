@@ -102,8 +102,7 @@ type KeyChange struct {
 	Proof         string    `json:"proof,omitempty"`          // AgentMesh-Key-Proof, signed with this key
 	PreviousProof string    `json:"previous_proof,omitempty"` // AgentMesh-Previous-Key-Proof, signed with the previous key
 	ProofText     string    `json:"proof_text,omitempty"`     // the lines that both proofs sign
-	// Card is the card whose digest is in ProofText. Without it, a peer can check only the last rotation, and only
-	// while the directory still has the signed card.
+	// Card is the card whose digest is in ProofText.
 	Card Value `json:"card,omitzero"`
 }
 
