@@ -78,7 +78,7 @@ func planRanked(s discovery.Search) (plan, []rank, error) {
 		return plan{}, nil, wire.ErrQuery.At("the text must be at most 256 bytes")
 	}
 	ranks := newRanks(s.Text)
-	tiers := [][]string{nil}
+	tiers := [][]string{nil} // without a text, one tier without terms
 	if s.Text != "" {
 		tiers = nil
 		for _, r := range ranks {
@@ -138,7 +138,8 @@ func findRanked(ctx context.Context, r *Registry, s discovery.Search) (discovery
 		terms, score := searchTerms(card), 100
 		for _, way := range ranks {
 			score = way.score
-			if !slices.ContainsFunc(way.all, func(t string) bool { return !slices.Contains(terms, t) }) {
+			missing := func(t string) bool { return !slices.Contains(terms, t) }
+			if !slices.ContainsFunc(way.all, missing) {
 				break
 			}
 		}

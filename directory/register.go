@@ -90,7 +90,7 @@ func (g *registration) try(ctx context.Context) (wire.Registered, error) {
 	if taken && credential.Hash(held.Owner).Equal(g.owner) {
 		return r.replace(ctx, held, g.s, to, g.c, g.now)
 	}
-	invite, err := r.gate.Admit(ctx, admission.Applicant{Agent: g.c.Card.ID, Owner: g.owner, Bearer: g.s.Bearer, Invite: g.s.Invite, Client: g.s.Client}, g.now)
+	inviteChanges, err := r.gate.Admit(ctx, admission.Applicant{Agent: g.c.Card.ID, Owner: g.owner, Bearer: g.s.Bearer, Invite: g.s.Invite, Client: g.s.Client}, g.now)
 	if err != nil {
 		return wire.Registered{}, err
 	}
@@ -98,7 +98,7 @@ func (g *registration) try(ctx context.Context) (wire.Registered, error) {
 	if err != nil {
 		return wire.Registered{}, err
 	}
-	charge, err := g.charge.Take(ctx)
+	chargeChanges, err := g.charge.Take(ctx)
 	if err != nil {
 		return wire.Registered{}, err
 	}
@@ -108,7 +108,7 @@ func (g *registration) try(ctx context.Context) (wire.Registered, error) {
 	m := listing.Meta{Derived: g.c.HasDerivedID(g.now), Current: wire.KeyChange{Since: g.now}}
 	m.SetProof(proof.Header, proof.Text, g.now)
 	row := newRow(g.c, g.owner, m, r.cfg.Lifetime, g.now)
-	put := store.PutCard{Card: row, IfRev: store.Absent, Records: append(charge, invite...), Now: g.now}
+	put := store.PutCard{Card: row, IfRev: store.Absent, Records: append(chargeChanges, inviteChanges...), Now: g.now}
 	r.gate.AddQuotas(&put)
 	result, err := r.put(ctx, put, g.c, m, "registered")
 	if taken && (errors.Is(err, store.ErrConflict) || errors.Is(err, store.ErrReserved)) { // another owner has the id

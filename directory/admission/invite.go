@@ -20,8 +20,8 @@ const (
 	maxUses    = 1000
 )
 
-// IssueToken makes an invite code for up to uses registrations (0 is 1). by is the page or client that the
-// operator used, such as "cli".
+// IssueToken makes an invite code for up to uses registrations (0 is 1). by is the page or client that the operator
+// used, such as "cli".
 func (g *Gate) IssueToken(ctx context.Context, label string, uses int, expires time.Time, by string) (code string, t credential.Code, err error) {
 	now := wire.Now()
 	switch {

@@ -91,7 +91,7 @@ func (p *poll) collect(ctx context.Context) ([]Item, error) {
 		return nil, err
 	}
 	for _, t := range append(r.connections.Take(p.owner, p.Box, p.Conversation, p.Limit-len(offered)), offered...) {
-		items = append(items, Item{t.ID, t.Raw, wire.FormatTime(t.Created), wire.FormatTime(t.ReplyBy), false})
+		items = append(items, Item{RelayID: t.ID, Message: t.Raw, Created: wire.FormatTime(t.Created), ReplyBy: wire.FormatTime(t.ReplyBy)})
 		size += len(t.Raw)
 	}
 	term := ownerTerm(p.owner)

@@ -78,8 +78,8 @@ const maxTransitions = 2000
 // year 9999.
 const maxZoneRules = 500
 
-// parseTimezone parses a VTIMEZONE, with its clock changes up to end. It adds the number of the zone's rules
-// to *rules, which counts the rules of the whole file.
+// parseTimezone parses a VTIMEZONE, with its clock changes up to end. It adds the number of the zone's rules to *rules,
+// which counts the rules of the whole file.
 func parseTimezone(comp *ical.Component, end time.Time, rules *int) (zone, error) {
 	var z describedZone
 	for _, child := range comp.Children { // count the rules before expanding any of them

@@ -190,7 +190,7 @@ func (c *Cards) get(ctx context.Context, id wire.AgentID, origin *Origin, now ti
 		c.mu.Lock()
 		old, ok := c.cache.Get(id)
 		if ok && origin != nil && old.peer.ownerPin {
-			origin = &Origin{Known: true}
+			origin = &Origin{Known: true} // our owner knows the agent
 		}
 		if ok && old.isUsable(origin, now) {
 			defer c.mu.Unlock()
