@@ -117,8 +117,8 @@ func (o *Offers) PassThrough(ctx context.Context, owner [32]byte, t *Transit) (R
 	o.wakePolls(owner)
 	takeTimeout := time.After(takeWithin)
 	end := time.After(time.Until(t.ReplyBy))
-	for stop := false; ; {
-		stopUntaken := false
+	for {
+		stop, stopUntaken := false, false
 		select {
 		case <-woken:
 		case <-takeTimeout:
@@ -207,7 +207,7 @@ func (o *Offers) remove(ctx context.Context, key string, rev store.Rev, now time
 // list returns the records of the offers to owner, oldest first.
 func (o *Offers) list(ctx context.Context, owner [32]byte, now time.Time) ([]store.Record, error) {
 	prefix := hex.EncodeToString(owner[:])
-	page, err := o.records.List(ctx, OffersNS, "", prefix, maxTransit, now)
+	page, err := o.records.List(ctx, OffersNS, "", prefix, maxTransit, now) // keys after prefix: those with prefix come first
 	if err != nil {
 		return nil, fmt.Errorf("list messages that pass through: %w", err)
 	}

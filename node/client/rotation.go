@@ -96,7 +96,7 @@ func (c *Cards) checkStep(d *Directory, id wire.AgentID, previousKey *signing.Pu
 	return key, nil
 }
 
-// proofText returns the text that both keys must have signed. claim is what the directory says about that text, or
+// proofText returns the text that both keys must have signed. claim is that text according to the directory, or
 // "". The text must name our base URL of the directory or, for a directory on this machine, another loopback name
 // (AM-62). If claim is another text, proofText returns nil.
 func proofText(d *Directory, id wire.AgentID, stamp string, digest [32]byte, claim string) []byte {

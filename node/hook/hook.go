@@ -63,7 +63,7 @@ type Sender struct {
 	AgentID  wire.AgentID
 	Name     string // from its card: untrusted text
 	Verified string // "signature", "bearer", "none"
-	Trust    string // the standing, such as "allowed" or "approved"; "" for a stranger
+	Trust    string // the owner's rule, such as "allowed" or "approved"; "" for a stranger
 }
 
 // Answer is the answer of a handler (AM-72). With the zero value, the node answers "received" (AM-71).
