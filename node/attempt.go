@@ -25,7 +25,7 @@ const attemptTime = 45 * time.Second
 // attempt, the entry stays in flight, and the process that delivers the outbox next tries it again.
 func (n *Node) attempt(ctx context.Context, id string, first bool) (due time.Time, awaits string) {
 	e, err := n.loadEntry(ctx, id)
-	var earlier []outbox.Entry
+	var earlier *outbox.Entry
 	if err == nil {
 		earlier, err = n.findEarlierEntry(ctx, e)
 	}
@@ -39,7 +39,7 @@ func (n *Node) attempt(ctx context.Context, id string, first bool) (due time.Tim
 		n.outbox.waiters.Give(e.ID, e.sent())
 		return time.Time{}, ""
 	case earlier != nil:
-		n.outbox.AddRemote(earlier...)
+		n.outbox.AddRemote(*earlier)
 		return time.Now(), ""
 	}
 	if !first || time.Since(e.Signed) >= signAgainAfter {
@@ -77,9 +77,9 @@ func (n *Node) attempt(ctx context.Context, id string, first bool) (due time.Tim
 	return n.endWithSuccess(ctx, e, delivered), ""
 }
 
-// findEarlierEntry returns the first entry that waits in the conversation of e, unless that is e. Another process may
+// findEarlierEntry returns the first entry that waits in the conversation of e, or nil if that is e. Another process may
 // have stored an earlier entry that this process has not seen yet.
-func (n *Node) findEarlierEntry(ctx context.Context, e OutboxEntry) ([]outbox.Entry, error) {
+func (n *Node) findEarlierEntry(ctx context.Context, e OutboxEntry) (*outbox.Entry, error) {
 	if n.store.Leases().TTL() == 0 {
 		return nil, nil // no other process has this store
 	}
@@ -87,7 +87,7 @@ func (n *Node) findEarlierEntry(ctx context.Context, e OutboxEntry) ([]outbox.En
 	if err != nil || len(waiting) == 0 || waiting[0].ID >= e.ID {
 		return nil, err
 	}
-	return []outbox.Entry{waiting[0].queueEntry()}, nil
+	return new(waiting[0].queueEntry()), nil
 }
 
 func isConversationClosed(err error) bool {
@@ -218,7 +218,7 @@ func (n *Node) transport(e OutboxEntry) (bridge.Transport, error) {
 		return nil, err
 	}
 	if a, ok := n.bridges.find(to.Kind); ok {
-		if a.Screens || n.cfg.PersonalData == nil {
+		if a.Screens || n.cfg.PersonalData == nil { // the bridge looks for personal data itself, or nobody does
 			return a.service, nil
 		}
 		return screened{a.service, n}, nil
@@ -283,7 +283,7 @@ const movedGap = 3 * time.Second
 func (e endpoint) fetchMovedCard(ctx context.Context, peer *client.Peer, cause error) bool {
 	failure, ok := errors.AsType[*client.SendError](cause)
 	if !ok || failure.Processed || failure.Retry && failure.Status != 0 {
-		return false
+		return false // the peer may have processed the message, or its endpoint asked for a later attempt
 	}
 	gap := time.Duration(0)
 	if failure.Retry {

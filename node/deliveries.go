@@ -25,15 +25,14 @@ func newDeliveries(n *Node) *deliveries {
 		stored, next, err := n.listEntries(ctx, "state:"+string(SendQueued), after, limit)
 		entries := make([]outbox.Entry, len(stored))
 		for i, e := range stored {
-			if entries[i] = e.queueEntry(); e.Awaits != "" && n.outbox.linked {
+			entries[i] = e.queueEntry()
+			if e.Awaits != "" && n.outbox.linked {
 				entries[i].Due = time.Now() // what the entry awaits may be there already
 			}
 		}
 		return entries, next, err
 	}
-	return &deliveries{
-		Scheduler: outbox.New(outbox.Config{Load: load, Attempt: n.attempt, Logger: n.log}), log: n.log,
-	}
+	return &deliveries{Scheduler: outbox.New(outbox.Config{Load: load, Attempt: n.attempt, Logger: n.log}), log: n.log}
 }
 
 func (e OutboxEntry) queueEntry() outbox.Entry {

@@ -256,7 +256,8 @@ func (o *deliveryOutcome) reply(ctx context.Context, d bridge.Delivered) error {
 		if err != nil {
 			return err
 		}
-		if item.Sealed = seal.sealed; note != "" {
+		item.Sealed = seal.sealed
+		if note != "" {
 			item.ActionKnown, item.Note = false, note
 		}
 		if isOpen {

@@ -89,8 +89,8 @@ func (s *hookOutcome) decide(ctx context.Context) (bridge.Outcome, error) {
 	if err != nil {
 		return out, err
 	}
-	// countAccept comes after the reply, because it may close the conversation. An accept of ours that leaves through
-	// the outbox counts only when the peer has answered it.
+	// countAccept follows the reply, because an accept that counts may close the conversation. An accept of ours that
+	// leaves through the outbox counts only when the peer has answered it.
 	var replyID wire.MessageID
 	if out.Reply != nil {
 		replyID = out.Reply.ID
@@ -124,8 +124,7 @@ func (s *hookOutcome) checkOutgoing(ctx context.Context, payload wire.Value) (he
 		return false, nil
 	}
 	if s.run.to == nil {
-		to := n.lookUpRecipient(ctx, out)
-		s.run.to = &to
+		s.run.to = new(n.lookUpRecipient(ctx, out))
 	}
 	ask, changes, err := n.newOutgoingAsk(out, *s.run.to, p, s.unit.Now)
 	if err != nil {
@@ -140,7 +139,7 @@ func (s *hookOutcome) checkOutgoing(ctx context.Context, payload wire.Value) (he
 	return true, err
 }
 
-// reply adds the reply to the unit. It leaves through the outbox, or on the connection of the sender.
+// reply adds the reply to the unit. The reply leaves through the outbox, or on the connection of the sender.
 func (s *hookOutcome) reply(ctx context.Context, payload wire.Value) (bridge.Outcome, error) {
 	n := s.run.n
 	if s.viaOutbox {
@@ -151,7 +150,7 @@ func (s *hookOutcome) reply(ctx context.Context, payload wire.Value) (bridge.Out
 		return bridge.Outcome{}, err
 	}
 	if s.run.screen != nil && s.answer.Payload != nil {
-		changes, refusal := s.run.screen(ctx, payload)
+		changes, refusal := s.run.screen(ctx, payload) // the bridge may refuse to let the answer leave
 		if refusal != nil {
 			s.answer = hook.Answer{Err: refusal}
 			return bridge.Outcome{}, refusal

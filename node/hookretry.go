@@ -50,7 +50,7 @@ func (h hookRetries) start(ctx context.Context, item Item, now time.Time) error 
 	return h.startWith(ctx, item, now, func() (func(), error) { return h.n.runs.ReserveFor(item.Trust == "") })
 }
 
-// startWith is start, but takes the place for the run from reserve, which returns the function that frees the place.
+// startWith is start, but calls reserve for a place in the queue of runs. reserve returns the function that frees it.
 func (h hookRetries) startWith(ctx context.Context, item Item, now time.Time, reserve func() (func(), error)) error {
 	n := h.n
 	thread, err := n.book.Load(ctx, item.key(), now)

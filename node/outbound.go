@@ -132,7 +132,7 @@ type recipientInfo struct {
 // recordTime bounds the request for the recipient's record in a directory.
 const recordTime = 5 * time.Second
 
-// lookUpRecipient returns what the owner sees about the recipient. It makes network calls, so no step may be open.
+// lookUpRecipient returns what the owner sees about the recipient. It makes network calls: no step of the store may be open.
 func (n *Node) lookUpRecipient(ctx context.Context, out Outgoing) recipientInfo {
 	if out.Address != "" {
 		return recipientInfo{Foreign: true}

@@ -41,10 +41,10 @@ func viewEntry(conv conversations.Conversation, e store.Entry) owner.Entry {
 	if !json.Valid(e.Raw) { // a foreign message need not be JSON
 		v.Message = wire.Text(string(e.Raw)).JSON()
 	}
-	if content, ok := conversations.ReadContent(e); ok && content.Sealed {
-		if v.Sealed = true; !conversations.IsSealed(content.Payload) {
-			v.Opened = &content.Payload
-		}
+	content, ok := conversations.ReadContent(e)
+	v.Sealed = ok && content.Sealed
+	if v.Sealed && !conversations.IsSealed(content.Payload) {
+		v.Opened = &content.Payload
 	}
 	return v
 }

@@ -26,11 +26,11 @@ type run struct {
 	message   wire.Message
 	payload   wire.Value
 	route     Route
-	freePlace func() // frees the reserved place
+	freePlace func() // frees the place of this run in the queue of runs
 
 	to         *recipientInfo // what the owner sees about the recipient of the answer; nil unless the owner must approve the answer
 	sealTo     string         // the age recipient of the answer; empty if the answer is not sealed
-	sealChosen bool           // sealTo is set
+	sealChosen bool           // sealTo is final, even if it is empty
 
 	stranger bool // the run counts against the strangers' share of the hooks
 

@@ -40,7 +40,7 @@ var ErrMustSeal = &wire.Error{Code: wire.Unauthorized, Status: http.StatusForbid
 var ErrCannotSeal = &wire.Error{Code: wire.InvalidMessage, Status: http.StatusUnprocessableEntity, Message: "the message cannot be sealed"}
 
 // sealRecipient returns the age recipient to which a message of ours is sealed, or "" if it is sent unsealed. It may
-// ask a directory, so no step may be open. A close and the messages of the protocol itself are never sealed.
+// ask a directory, so no step of the store may be open. A close is never sealed.
 func (n *Node) sealRecipient(ctx context.Context, out Outgoing, conv conversations.Conversation) (string, error) {
 	rule := n.cfg.Outbound.Seal
 	must := out.Seal == Sealed || rule == SealRequire || conv.Sealed && out.Seal != Unsealed
@@ -118,7 +118,7 @@ func (n *Node) signFor(d wire.Draft, recipient string) (signedMessage, error) {
 	return s, err
 }
 
-// seal describes the seal of a received message. The zero value means an open message.
+// seal describes the seal of a received message. The zero value means that the message was not sealed.
 type seal struct {
 	sealed   bool
 	key      []byte // opens this message

@@ -117,7 +117,8 @@ func (n *Node) deliverAnswer(ctx context.Context, item Item, payload wire.Value,
 			About: item.About, Turn: item.Turn, Payload: payload,
 			TaskChanges: func(final bool) []store.Change {
 				changed := item
-				if changed.State = ItemRead; final {
+				changed.State = ItemRead
+				if final {
 					changed.State = ItemAnswered
 				}
 				return append(slices.Clone(changes), changed.change())
