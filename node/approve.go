@@ -23,8 +23,9 @@ import (
 // messageResolver carries out the owner's decisions about held messages (AM-34, AM-35).
 type messageResolver struct{ n *Node }
 
-// Resolve stores the decision together with its effect on the first message, in one [conversations.Unit]. The other
-// messages of the question follow, each in its own unit. After store.ErrConflict, the caller must call Resolve again.
+// Resolve stores the decision together with its effect on the message, in one [conversations.Unit]. If other messages of
+// the sender wait behind this one, they follow, each in its own unit. After store.ErrConflict, the caller must call
+// Resolve again.
 func (r messageResolver) Resolve(ctx context.Context, ask acl.Ask, d acl.Decision) error {
 	v, err := r.n.newHeldDecision(ask, d)
 	if err != nil {
@@ -61,8 +62,8 @@ func (n *Node) newHeldDecision(ask acl.Ask, d acl.Decision) (*heldDecision, erro
 	return v, nil
 }
 
-// isFirst reports whether the message is the first one of its question. Only the unit of the first message stores a
-// rule about the sender.
+// isFirst reports whether the message is the first of those that wait for the same decision. Only its unit stores a rule
+// about the sender.
 func (v *heldDecision) isFirst() bool { return v.ask.Behind == "" }
 
 // carryOut adds the decision about the message, and everything that follows from it, to u.
@@ -163,6 +164,7 @@ func (v *heldDecision) release(ctx context.Context) error {
 	}
 	conv := v.unit.Conversation()
 	expected := conv.WroteFirst || len(v.cancelled) > 0
+	// This approval overrides an earlier rejection.
 	if _, err := v.n.policyFor(v.item.Address).Admit(standing, expected); err != nil && !errors.Is(err, wire.ErrOwnerRejected) {
 		return err
 	}

@@ -36,7 +36,7 @@ func (n *Node) warnOfExpiry(ctx context.Context, now time.Time) error {
 			title = "a message from " + view.Shown().String() // not its text (AM-36)
 		}
 		notice := n.notice("expiring", "", "", ask.Conv, now)
-		notice.Peer, notice.Ask, notice.Text = "", ask.ID, fmt.Sprintf("%s, until %s", title, ask.Expires.UTC().Format("2 Jan 15:04 MST"))
+		notice.Ask, notice.Text = ask.ID, fmt.Sprintf("%s, until %s", title, ask.Expires.UTC().Format("2 Jan 15:04 MST"))
 		if err := n.storeOnce(ctx, ask.ID, ask.Expires, n.notices.Change(notice), now); err != nil {
 			return err
 		}
@@ -56,15 +56,15 @@ func (n *Node) warnOfExpiry(ctx context.Context, now time.Time) error {
 	return nil
 }
 
-// auditExpiry writes one audit line for each undecided question that expired, except those behind another one. Nothing
-// else records the expiry, because a question expires without a write to the store.
+// auditExpiry writes one audit line for each undecided question that expired, except those that wait behind another one
+// about the same sender. Nothing else records the expiry, because a question expires without a write to the store.
 func (n *Node) auditExpiry(ctx context.Context, now time.Time) error {
 	for ask, err := range n.asks.All(ctx, acl.AskFilter{State: acl.AskExpired}, now) {
 		if err != nil {
 			return err
 		}
 		if !ask.Displaced.IsZero() {
-			continue // the audit line was written when it was displaced
+			continue // the question had to make room for another one; the audit line was written then
 		}
 		mark := "expired/" + ask.ID
 		_, err := n.store.Records().Get(ctx, nsWarned, mark, now)

@@ -188,7 +188,7 @@ func (n *Node) checkRecipientKey(ctx context.Context, out Outgoing, shown recipi
 	return nil
 }
 
-// RuleUnproven is the rule of a question about an agent whose derived id does not lead to its key (AM-2).
+// RuleUnproven is the rule of a question about an agent whose id does not prove its key (AM-2).
 const RuleUnproven = owner.RuleUnproven
 
 // ErrOtherKey means that another key of the agent was accepted after the owner was asked about this one.
