@@ -45,7 +45,7 @@ func cancelledEventUID(intent wire.Intent, payload wire.Value, before conversati
 
 // unbook is a [conversations.Contributor]: it adds changes to the unit that records a message. If the message cancels
 // an agreed event, unbook removes that event from the calendar. If the event was agreed in another conversation, unbook
-// marks that agreement as cancelled. If the peer cancelled, it notifies the owner.
+// marks that agreement as cancelled. If the peer cancelled, unbook also notifies the owner.
 func (n *Node) unbook(ctx context.Context, u *conversations.Unit, before conversations.Conversation, e conversations.Event) error {
 	by, payload := conversations.Ours, e.Payload
 	switch e.Kind {

@@ -50,7 +50,7 @@ func (d duties) run(ctx context.Context) {
 	var all sync.WaitGroup
 	all.Go(func() { n.runs.Run(ctx) })
 	all.Go(func() { recovery{n}.run(ctx) })
-	n.outbox.linked = true
+	n.outbox.linked = true // the links to foreign networks run in the process with the duties
 	all.Go(func() { n.outbox.Run(ctx) })
 	all.Go(func() { n.registrar.Run(ctx) })
 	all.Go(func() { n.notices.Run(ctx) })

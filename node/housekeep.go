@@ -80,7 +80,7 @@ func (n *Node) SetPause(ctx context.Context, paused bool, by string) error {
 	if paused {
 		entry.Kind = acl.AuditPause
 	}
-	return n.saveState(ctx, keyPaused, strconv.AppendBool(nil, paused), entry.At, n.audit.Change(entry)) // readState applies it after the commit
+	return n.saveState(ctx, keyPaused, strconv.AppendBool(nil, paused), entry.At, n.audit.Change(entry)) // takeState applies it after the commit
 }
 
 // IsPaused reports whether the node refuses all messages.

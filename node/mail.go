@@ -79,7 +79,7 @@ func (m mailbox) AcceptMail(ctx context.Context, item client.RelayItem) error {
 		}
 		var out bridge.Outcome
 		if out, err = n.Accept(ctx, in); err == nil && out.Duplicate && out.Status == http.StatusOK {
-			err = m.enqueueAnswer(ctx, out.Raw, now) // the answer came too late for the pass-through
+			err = m.enqueueAnswer(ctx, out.Raw, now) // the answer of AnswerNow came too late for the sender
 		}
 	}
 	refusal, ok := errors.AsType[*wire.Error](err)
