@@ -80,9 +80,9 @@ func (b *Box) AddLinks(link func(ctx context.Context, ask string, now time.Time)
 	b.cfg.Link = link
 }
 
-// Change returns the change that stores a notice. The caller adds it to the step that causes the notice. Only a notice
-// of the kind [Agreed] or [Cancelled] may contain text of a message, in Title and Text; Change removes that text if
-// [Config].Content is [None] (AM-36). If there are more than perHour notices of a kind in an hour, a single record
+// Change returns the change that stores a notice. The caller stores it together with what the notice reports. Only a
+// notice of the kind [Agreed] or [Cancelled] may contain text of a message, in Title and Text; Change removes that text
+// if [Config].Content is [None] (AM-36). If there are more than perHour notices of a kind in an hour, a single record
 // counts the others.
 func (b *Box) Change(n Notice) store.Change {
 	if b.cfg.Content == None {
@@ -118,7 +118,7 @@ func (b *Box) countExcess(kind string, t time.Time) (since time.Time, excess int
 	b.mu.Lock()
 	defer b.mu.Unlock()
 	h := b.hours[kind]
-	if h == nil || t.Sub(h.since).Abs() >= time.Hour { // Abs: the clock may be set back, and steps may come slightly out of order
+	if h == nil || t.Sub(h.since).Abs() >= time.Hour { // Abs: the clock may be set back, and notices may come slightly out of order
 		h = &hourCount{since: t}
 		b.hours[kind] = h
 	}

@@ -9,8 +9,8 @@ import (
 	"syscall"
 )
 
-// waiter waits for a byte from the peer before the library's reader is called. Most connections wait most of the time,
-// and a goroutine inside that reader has a stack of twice the size.
+// waiter waits for a byte from the peer before the reader of the WebSocket library is called. Most connections wait most
+// of the time, and a goroutine inside that reader has a stack of twice the size.
 type waiter struct {
 	raw   syscall.RawConn // if nil, wait returns at once
 	ready func(fd uintptr) bool

@@ -7,7 +7,7 @@ import "bytes"
 // In flow style, the parser keeps a whole collection in memory before it returns its first node, at several times the
 // cost of block style. So a document with more entries in flow style than its limit of nodes is refused before it is
 // parsed (MESS-61). Commas in texts and comments do not count. The scan knows only as much YAML as it needs for that.
-// If it mistakes entries for text, the marks of the pre-scan still bound the cost.
+// If it mistakes entries for text, prescan still bounds the cost, because it counts all commas.
 func findFlowOverflow(data []byte, max int) int {
 	if bytes.Count(data, []byte{','}) <= max {
 		return -1
