@@ -62,7 +62,7 @@ func (n *Node) accept(ctx context.Context, in bridge.Inbound) (bridge.Outcome, e
 	}
 	defer unlock()
 	out, err := a.commit(ctx)
-	if a.isHoldQuota(err) && a.verdict == acl.HoldSender { // another message took the last place: try once more
+	if a.isHoldQuota(err) && a.verdict == acl.HoldSender { // another message took the last slot; now a question may give way
 		out, err = a.commit(ctx)
 	}
 	if a.isHoldQuota(err) {
@@ -345,8 +345,8 @@ func closePayload(status string) wire.Value {
 func actionOf(action string) wire.Value { return wire.Obj(wire.TextField("action", action)) }
 
 // recordMessage adds the message to its conversation and to the transcript. A message that closes the conversation or
-// cancels holds is never held; if the owner would otherwise be asked about such a message, the owner's agent does not
-// see it.
+// withdraws a held message never waits for the owner. If it would have to wait otherwise, the owner's agent does not see
+// it.
 func (a *acceptance) recordMessage(ctx context.Context, kind conversations.Kind) error {
 	err := a.unit.Record(ctx, conversations.Event{
 		Kind: kind, At: a.now, Intent: a.in.Intent, Payload: a.in.Payload, Principal: a.in.Principal, Address: a.in.Address,
@@ -393,7 +393,8 @@ func (a *acceptance) draft(payload wire.Value) wire.Draft {
 	return wire.Draft{Conversation: a.in.ConvID, To: a.in.Peer, Time: a.now, Intent: a.in.Intent, Payload: payload}
 }
 
-// complete adds the records of the message to the unit, and the replay record by which a repeat gets the same reply.
+// complete adds to the unit the changes that the bridge made for the message, and the replay record by which a repeat
+// gets the same reply.
 func (a *acceptance) complete(status int, reply signedMessage) bridge.Outcome {
 	a.unit.Add(a.openedRecord()...)
 	a.unit.Add(a.in.Records...)
@@ -415,7 +416,7 @@ func (n *Node) replayFor() time.Duration {
 
 func isConflict(err error) bool { return conversations.IsConflict(err) }
 
-// isRefusal distinguishes the refusal of a message from an error of the store.
+// isRefusal reports whether err refuses a message. Otherwise, err is an error of the store.
 func isRefusal(err error) bool {
 	_, refused := errors.AsType[*wire.Error](err)
 	return refused

@@ -23,8 +23,8 @@ func (n *Node) Receive(ctx context.Context, body []byte) (bridge.Outcome, error)
 }
 
 // ReceiveFrom takes the body of a POST to the endpoint through lines 3 to 16 of the receive table in docs/protocol.md.
-// The caller has checked the size of the body and charged the sender's address (lines 1 and 2). sources are those of
-// the request. Every error is a *[wire.Error].
+// The caller has checked the size of the body and charged the sender's address (lines 1 and 2). sources are the address
+// and the networks of the request, for the rate limits. Every error is a *[wire.Error].
 func (n *Node) ReceiveFrom(ctx context.Context, body []byte, sources []rate.Source) (bridge.Outcome, error) {
 	in, err := n.readMessage(ctx, body, sources) // lines 3 to 8
 	if err != nil {
@@ -83,9 +83,9 @@ func (n *Node) checkRecipient(ctx context.Context, m wire.Message) (standing acl
 	return standing, nil
 }
 
-// sourcesOf returns the sources of a message: those of its request, the credential that registered the peer's card, and
-// the peer's host. The host counts only if the peer's endpoint is proven and is not a mailbox, because many agents
-// share the host of a mailbox (AM-42). proven reports whether the host counts.
+// sourcesOf returns what the rate limits charge for a message: the sources of its request, the credential that
+// registered the peer's card, and the peer's host. The host counts only if the peer's endpoint is proven and is not a
+// mailbox, because many agents share the host of a mailbox (AM-42). proven reports whether the host counts.
 func (n *Node) sourcesOf(ctx context.Context, peer client.Peer, request []rate.Source) (sources []rate.Source, proven bool, err error) {
 	sources = slices.Clone(request)
 	isInside := slices.ContainsFunc(n.cfg.Directories, func(d *client.Directory) bool { return d.IsInside() && d.Base == peer.Directory })

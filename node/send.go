@@ -26,7 +26,7 @@ type Outgoing struct {
 	InReplyTo wire.MessageID      `json:"in_reply_to,omitempty"` // the peer's message that this one answers
 	Answers   string              `json:"answers,omitempty"`     // the inbox item that this message answers
 	Once      bool                `json:"once,omitempty"`        // send only if that item still waits for an answer
-	Via       string              `json:"via"`                   // "owner", "agent", "hook", "bridge", "node"
+	Via       string              `json:"via"`                   // who wrote it: "owner", "agent", "hook", "bridge", "node"
 	Seal      SealChoice          `json:"seal,omitempty"`
 	Deadline  time.Time           `json:"deadline,omitzero"` // of a new conversation; zero: none
 	// Records are changes for the step that stores the message. They are lost if the owner must approve it first.
@@ -88,7 +88,7 @@ var ErrConversationFull = &wire.Error{
 var ErrAnswered = &wire.Error{Code: wire.InvalidMessage, Status: http.StatusConflict, Message: "this inbox item does not wait for an answer any more"}
 
 // Send sends a message, or asks the owner first if the outbound policy requires it. It stores the message before the
-// first attempt (AM-46), and then waits at most the time wait for the outcome of that attempt. The error is a
+// first attempt (AM-46), and then waits for the outcome of that attempt, but no longer than wait. The error is a
 // *[wire.Error] that explains what is wrong with the message, or an error of the store. After store.ErrUnavailable the
 // message may be stored nevertheless. After any other error, nothing is stored.
 func (n *Node) Send(ctx context.Context, out Outgoing, wait time.Duration) (Sent, error) {
@@ -299,8 +299,8 @@ func (p *posting) release(ctx context.Context) error {
 	return u.Record(ctx, ended)
 }
 
-// answer marks the inbox item as answered. If the peer got a provisional answer, a repeat of the peer's message now
-// gets raw (AM-22).
+// answer marks the inbox item as answered. If the peer got a provisional answer, the bytes in raw now answer a repeat of
+// the peer's message (AM-22).
 func (p *posting) answer(ctx context.Context, raw []byte) error {
 	if p.out.Answers == "" {
 		return nil
