@@ -30,7 +30,7 @@ type OwnerConfig struct {
 	Listen string
 	// ListenTCP opens the TCP listener; nil means net.Listen.
 	ListenTCP func(address string) (net.Listener, error)
-	// Agent configures the agent's door.
+	// Agent configures the agent's door, the routes that the owner's agent may use.
 	Agent AgentDoor
 	// Hosts are the names that a request over TCP may have in Host, besides those of loopback.
 	Hosts []string
@@ -127,7 +127,7 @@ func (o *Owner) Links() (*echo.Group, *PublicPages) {
 }
 
 // admitTCP authenticates a request over TCP: by the token or, for pages, by the session of a browser that has signed
-// in. A page below [LinkPath] authenticates its own requests.
+// in. A page below [LinkPath] authenticates its own requests. done reports whether admitTCP has answered the request.
 func (o *Owner) admitTCP(c echo.Context) (done bool, err error) {
 	r, path := c.Request(), echo.GetPath(c.Request())
 	if err := o.checkHost(r, path); err != nil || isLink(path) {

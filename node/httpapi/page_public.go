@@ -13,7 +13,7 @@ import (
 
 // PublicPages are pages for everybody, on the public listener or below [LinkPath]. They have the style of the owner's
 // page, but no script, session or navigation. A page is a service's template named "page", which may call the functions
-// for strangers' text.
+// in pageFuncs.
 type PublicPages struct {
 	assets map[string]string // URLs by file name
 }

@@ -47,7 +47,7 @@ func (m *Mesh) Node(name string, configure func(*node.Config)) *Member {
 	if _, err := mem.Register(context.Background(), ""); err != nil {
 		m.t.Fatalf("register node %s: %v", name, err)
 	}
-	if m.rt == nil {
+	if m.inProcess == nil {
 		mem.Start()
 	}
 	return mem
@@ -59,7 +59,7 @@ func (m *Mesh) Restart(old *Member, configure func(*node.Config)) *Member {
 	m.t.Helper()
 	old.Stop()
 	mem := m.Copy(old, configure)
-	if m.rt == nil {
+	if m.inProcess == nil {
 		mem.Start()
 	}
 	return mem
@@ -93,7 +93,7 @@ func (m *Mesh) newMember(name string, s store.Store, configure func(*node.Config
 	m.t.Helper()
 	mem := &Member{Name: name, Store: s, t: m.t, URL: deadHost + node.Path, stop: func() {}}
 	var l net.Listener
-	if m.rt == nil {
+	if m.inProcess == nil {
 		var err error
 		if l, err = net.Listen("tcp", "127.0.0.1:0"); err != nil {
 			m.t.Fatal(err)

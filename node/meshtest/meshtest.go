@@ -34,11 +34,11 @@ type Mesh struct {
 	URL    string       // base of the directory, with /v1
 	Public http.Handler // the directory's routes
 
-	t    testing.TB
-	reg  *directory.Registry
-	http *client.HTTP
-	rt   http.RoundTripper              // reaches the directory; nil means the network
-	ages map[string]*signing.PrivateKey // the encryption keys (age), by name
+	t         testing.TB
+	reg       *directory.Registry
+	http      *client.HTTP
+	inProcess http.RoundTripper              // reaches the directory; nil means the network
+	ages      map[string]*signing.PrivateKey // the encryption keys (age), by name
 }
 
 // New starts a directory in the local profile.
@@ -60,7 +60,7 @@ func InMemory(t testing.TB) *Mesh {
 	t.Helper()
 	edge := httpapi.New(httpapi.Config{Local: true})
 	m := newMesh(t, "http://localhost/v1", edge)
-	m.rt = client.InProcess(m.Public)
+	m.inProcess = client.InProcess(m.Public)
 	return m
 }
 
@@ -132,7 +132,7 @@ func Card(t testing.TB, name, endpoint string, capabilities ...string) wire.Card
 }
 
 // Directory returns a client of the mesh's directory.
-func (m *Mesh) Directory() *client.Directory { return client.NewDirectory(m.URL, m.http, m.rt) }
+func (m *Mesh) Directory() *client.Directory { return client.NewDirectory(m.URL, m.http, m.inProcess) }
 
 // Register registers a card at the directory.
 func (m *Mesh) Register(name string, card wire.Card) {

@@ -55,7 +55,7 @@ func (b *Box) loadStatus(ctx context.Context, now time.Time) (s Status, err erro
 }
 
 func (s Status) change() store.Change {
-	s.Target, s.Waiting, s.Quiet = "", 0, false
+	s.Target, s.Waiting, s.Quiet = "", 0, false // [Box.Status] sets these
 	return store.Change{Record: store.Record{NS: nsStatus, Key: keyStatus, Body: wire.MustMarshal(s)}, IfRev: store.Any}
 }
 
