@@ -27,7 +27,7 @@ type Status struct {
 	Directories []Listing      `json:"directories"`
 	Inbox       int            `json:"inbox_new"`
 	Approvals   int            `json:"approvals_pending"`
-	Outbox      map[string]int `json:"outbox"`                  // number of entries by [SendState]
+	Outbox      map[string]int `json:"outbox"`                  // "queued": all entries that wait; "delivering": those of them in an attempt now
 	Hooks       []HookStatus   `json:"hooks,omitempty"`         // the hooks that ran since the start
 	Waiting     int            `json:"inbox_waiting,omitempty"` // items whose hook could not be reached
 	Store       string         `json:"store"`

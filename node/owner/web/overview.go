@@ -93,12 +93,12 @@ func (p *pages) pause(c echo.Context, form url.Values) error {
 type limitView struct{ What, Value string }
 
 type limitsView struct {
-	Mode     acl.Mode
-	Messages []limitView
-	Holds    []limitView
-	Kept     []limitView
-	Hold     []acl.HoldRule
-	Refusals []refusalView
+	Mode      acl.Mode
+	Messages  []limitView
+	Waiting   []limitView
+	Kept      []limitView
+	HoldRules []acl.HoldRule
+	Refusals  []refusalView
 }
 
 func (p *pages) showLimits(c echo.Context) error {
@@ -117,7 +117,7 @@ func (p *pages) showLimits(c echo.Context) error {
 			{"Messages in all", perHour(limits.Rates.Total)},
 			{"Strangers together", "half of that, divided among their networks"},
 		},
-		Holds: []limitView{
+		Waiting: []limitView{
 			{"Waiting messages of one stranger", "16, at most 64 KiB"},
 			{"Strangers with waiting messages", httpapi.FormatNumber(int64(acl.SenderSlot("").Max))},
 			{"Of a known sender, in one conversation", "16"},
@@ -129,7 +129,7 @@ func (p *pages) showLimits(c echo.Context) error {
 			{"Maximum number of conversations", httpapi.FormatNumber(int64(limits.MaxKept))},
 			{"Maximum size of all messages", formatSize(limits.MaxBytes)},
 		},
-		Hold: limits.Hold, Refusals: p.viewRefusals(c.Request().Context(), maxRefusalsOnLimits),
+		HoldRules: limits.Hold, Refusals: p.viewRefusals(c.Request().Context(), maxRefusalsOnLimits),
 	}
 	return p.shell.Render(c, p.limits, httpapi.View{Title: "Limits", Topics: []string{topicRefusals}, Data: view})
 }
