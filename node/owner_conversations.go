@@ -104,7 +104,7 @@ func (o OwnerAPI) resolveConversation(ctx context.Context, id, peer string) (sto
 	switch {
 	case len(found) == 0:
 		return store.ConvKey{}, owner.Fault(http.StatusNotFound, "there is no such conversation", "list them with: agentmesh conversations list")
-	case len(found) > 1 && (found[0].ID != id || found[1].ID == id):
+	case len(found) > 1 && (found[0].ID != id || found[1].ID == id): // no exact match, or two
 		return store.ConvKey{}, owner.Fault(http.StatusConflict, "more than one conversation matches", "give more of the id, or name the peer too")
 	}
 	return found[0], nil

@@ -18,10 +18,10 @@ const (
 // reads on and asks for the item again later, so that a stranger who is over a limit delays nobody else's mail. Within
 // a conversation, no other message overtakes a postponed item. The zero value starts at the oldest item.
 type backlog struct {
-	restart time.Time // when to start at the oldest item again; zero if no item was postponed
-	after   string    // the last item read, once an item was postponed
-	items   map[string]bool
-	convs   map[store.ConvKey]bool
+	restart time.Time              // when to start at the oldest item again; zero if no item was postponed
+	after   string                 // the last item read, once an item was postponed
+	items   map[string]bool        // ids of the postponed items
+	convs   map[store.ConvKey]bool // their conversations
 }
 
 // position returns the id of the item after which to read on, or "" to start at the oldest item.
