@@ -153,9 +153,9 @@ func ReadReply(intent wire.Intent, payload wire.Value, id string, withPayload bo
 		if r.Text == "" {
 			r.Text = body
 		}
-	case body != "" && rest.Len() == 1:
+	case body != "" && rest.Len() == 1: // the payload has only a body
 		r.Artifacts = append(r.Artifacts, artifactOf(id, wire.Obj(wire.TextField("text", body))))
-	case rest.Len() > 0:
+	case rest.Len() > 0: // its other members become a data part
 		data := wire.Obj(wire.Field("data", withoutNodeMetadata(payload).Without("task", "artifacts")), wire.TextField("mediaType", "application/json"))
 		parts := []wire.Value{data}
 		if body != "" {

@@ -18,19 +18,20 @@ import (
 // follow applies a status from the peer to which the thread was sent. done is false if the usual rules apply instead.
 func (t *tx) follow(th *thread.Thread, s thread.Status, e thread.Entry) (done bool, err error) {
 	by := t.who.ID
-	unclaimed := th.Holder == "" // the peer has not told us of an executor
-	parks := unclaimed && (s.Code == thread.Held || s.Code == thread.Waiting)
+	isUnclaimed := th.Holder == "" // the peer has not told us of an executor
+	isParking := isUnclaimed && (s.Code == thread.Held || s.Code == thread.Waiting)
 	successor := e.Successor()
 	switch {
 	case t.opts.Sent == "":
 		return false, nil
-	case !t.opts.Follow && !parks && successor == "" && !slices.Contains([]thread.Code{thread.Expired, thread.Cancelled, thread.Superseded}, s.Code):
+	// a mesh agent reports a state that an executor may set
+	case !t.opts.Follow && !isParking && successor == "" && !slices.Contains([]thread.Code{thread.Expired, thread.Cancelled, thread.Superseded}, s.Code):
 		return false, nil
 	case th.Status.Terminal() && s.Code != th.Status:
 		return true, thread.Conflict("the thread is %s", th.Status)
-	case !unclaimed && th.Holder != by:
+	case th.Holder != "" && th.Holder != by:
 		return true, thread.ErrTaken
-	case unclaimed && (!th.IsOfferedTo(by) || !th.IsClaimable() && !th.WaitsForPeer() && !th.Status.Terminal()):
+	case isUnclaimed && (!th.IsOfferedTo(by) || !th.IsClaimable() && !th.WaitsForPeer() && !th.Status.Terminal()):
 		return true, thread.Conflict("the thread is %s", th.Status)
 	}
 	switch body := s.Body; {
@@ -38,8 +39,8 @@ func (t *tx) follow(th *thread.Thread, s thread.Status, e thread.Entry) (done bo
 		t.post(th, e)
 	case successor != "":
 		t.post(th, th.ContinueAs(by, s, successor, t.now))
-	case parks:
-		reason := t.opts.Sent
+	case isParking:
+		reason := t.opts.Sent // ParkedPeer or ParkedPending
 		if th.WaitsForPeer() && reason == thread.ParkedPending {
 			// the peer accepted the request and now asks its owner about the work: the ack of the request must not end
 			// that wait
@@ -50,10 +51,10 @@ func (t *tx) follow(th *thread.Thread, s thread.Status, e thread.Entry) (done bo
 		}
 		th.Parked = reason
 		t.post(th, e)
-	case unclaimed && slices.Contains([]thread.Code{thread.Declined, thread.Failed, thread.Cancelled, thread.Expired}, s.Code):
+	case isUnclaimed && slices.Contains([]thread.Code{thread.Declined, thread.Failed, thread.Cancelled, thread.Expired}, s.Code):
 		t.withdrawPeer(th, s, e)
 	default:
-		if unclaimed && s.Code != thread.Superseded && s.Code != thread.Received {
+		if isUnclaimed && s.Code != thread.Superseded && s.Code != thread.Received {
 			th.Claim(by, t.now)
 		}
 		if s.Code == thread.Received { // the peer's executor gave it back
@@ -67,7 +68,7 @@ func (t *tx) follow(th *thread.Thread, s thread.Status, e thread.Entry) (done bo
 			body = body.With("executor", wire.Text(by))
 		}
 		t.post(th, thread.Entry{Type: "status", Body: describeSuccessors(body)})
-		if unclaimed && th.Holder != "" {
+		if isUnclaimed && th.Holder != "" {
 			t.recordClaim(th)
 		}
 	}

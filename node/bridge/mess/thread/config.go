@@ -101,18 +101,18 @@ func (f *Fields) readRule(v wire.Value, key string) Rule {
 		r.Default = g.has("default")
 		g.Check(r.Default, "match", "is required in a rule without default")
 	}
-	key = "prefer"
+	member := "prefer"
 	if r.Default && !g.has("prefer") { // the executors are the value of default
-		key = "default"
+		member = "default"
 	}
-	value, _ := g.Get(key)
+	value, _ := g.Get(member)
 	if s, ok := value.Str(); ok {
-		g.Check(slices.Contains([]string{"lower_latency", "higher_precision"}, s), key, "must be a list of executors, lower_latency or higher_precision")
+		g.Check(slices.Contains([]string{"lower_latency", "higher_precision"}, s), member, "must be a list of executors, lower_latency or higher_precision")
 		r.By = s
 	} else if value.Kind() == wire.Array {
-		r.Prefer = g.Texts(key, 1000)
+		r.Prefer = g.Texts(member, 1000)
 	} else {
-		g.Check(r.Default, key, "is required")
+		g.Check(r.Default, member, "is required")
 	}
 	return r
 }
