@@ -99,8 +99,8 @@ func (o *outbound) resolve(ctx context.Context, a bridge.Address, maxAge time.Du
 		if err != nil {
 			return remote{}, err
 		}
-		changed := known.Address != "" && known.Digest != found.Digest
-		if known.Key != "" && found.Key != known.Key || changed && known.Key == "" && found.Interface != known.Interface {
+		hasChanged := known.Address != "" && known.Digest != found.Digest
+		if known.Key != "" && found.Key != known.Key || hasChanged && known.Key == "" && found.Interface != known.Interface {
 			return remote{}, errPinned
 		}
 		found.Address, found.Fetched = a.String(), now.UTC()

@@ -61,7 +61,7 @@ func (r *pushRow) change(rev store.Rev, now time.Time) store.Change {
 // readPush reads and checks a configuration. The guard of the HTTP client must permit its URL (A2A-13). The guard also
 // checks the host at each call.
 func (b *Bridge) readPush(v wire.Value, from caller) (*pushRow, error) {
-	r := &pushRow{DueRow: bridge.DueRow{Party: from.name}, Sent: time.Now().UTC()}
+	r := &pushRow{DueRow: bridge.DueRow{Party: from.name}, Sent: time.Now().UTC()} // later states are sent
 	if err := json.Unmarshal(v.JSON(), &r.Config); err != nil {
 		return nil, message.ErrParams.Because(err)
 	}

@@ -93,6 +93,7 @@ func (t *tx) applyDecision(ctx context.Context, th *thread.Thread, e thread.Entr
 	if err := t.decide(ctx, th, id, accept); err != nil {
 		return err
 	}
+	// post has added an ack, unless the block is lax or comes from the exchange
 	if made := t.result.Created[createdBefore:]; len(made) > 0 && !t.opts.Lax && !t.who.forExchange {
 		list := make([]wire.Value, len(made))
 		for i, ref := range made {

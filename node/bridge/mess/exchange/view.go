@@ -157,7 +157,8 @@ type Page struct {
 	Next    string // position of the next page; "" on the last one
 }
 
-// List returns threads that the actor may see, the newest change first (MESS-52). An empty code means all states.
+// List returns threads that the actor may see, the newest change first (MESS-52). An empty code means all states. start
+// is Page.Next of the previous page, or "" for the first.
 func (x *Exchange) List(ctx context.Context, who Actor, code thread.Code, start string, limit int) (Page, error) {
 	return x.list(ctx, who, code, start, limit, func(*entry) bool { return true })
 }

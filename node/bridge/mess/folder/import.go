@@ -98,9 +98,9 @@ func ImportDirectory(ctx context.Context, x *exchange.Exchange, log *slog.Logger
 		}
 	}
 	if len(batch) > 0 {
-		return res, flush()
+		err = flush()
 	}
-	return res, nil
+	return res, err
 }
 
 // skipReason returns the reason that the owner reads; it may contain an error of the file system.
@@ -141,7 +141,7 @@ func findThreads(root *os.Root) ([]threadPlace, error) {
 			ref, isFile := strings.CutSuffix(e.Name(), thread.FileSuffix)
 			first, isFirst := strings.CutPrefix(ref, "000-")
 			switch {
-			case isFile && dir == "." && isFirst && thread.IsThreadRef(first) && e.Type().IsRegular():
+			case isFile && dir == "." && isFirst && thread.IsThreadRef(first) && e.Type().IsRegular(): // dir is the folder of a thread
 				list = append(list, threadPlace{dir, first, false})
 			case thread.IsThreadRef(ref) && (isFile && e.Type().IsRegular() || !isFile && e.IsDir()):
 				list = append(list, threadPlace{path.Join(dir, ref), ref, isFile})

@@ -45,7 +45,8 @@ func stampOf(root *os.Root, dir, ref string) (s fileStamp) {
 	return s
 }
 
-// stampAt returns the stamp of the thread at a place.
+// stampAt returns the stamp of the thread at a place: at is its path without the suffix of a file, and flat means that
+// it is a file of version 1.
 func stampAt(root *os.Root, at string, flat bool) fileStamp {
 	sub, err := root.OpenRoot(path.Dir(at))
 	if err != nil {
