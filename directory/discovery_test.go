@@ -75,7 +75,7 @@ func newARDWorld(t *testing.T) *world {
 }
 
 // TestARDManifest: both well-known paths serve the same bytes, with the headers that consumers look for.
-func TestARDManifest(t *testing.T) { // DISC-1, DISC-2, DISC-D1
+func TestARDManifest(t *testing.T) { // DISC-1, DISC-2
 	w := newARDWorld(t)
 	first := w.do("GET", "/.well-known/ard.json", "")
 	second := w.do("GET", "/.well-known/ai-catalog.json", "")
@@ -119,7 +119,7 @@ func TestARDManifest(t *testing.T) { // DISC-1, DISC-2, DISC-D1
 }
 
 // TestNoLocalManifest: a directory of the local profile has no name, so it serves no manifest.
-func TestNoLocalManifest(t *testing.T) { // DISC-D2
+func TestNoLocalManifest(t *testing.T) {
 	w := newWorld(t, func(c *Config) { c.Local = true })
 	for _, path := range []string{"/.well-known/ard.json", "/.well-known/ai-catalog.json", "/robots.txt"} {
 		w.ard("GET", path, "", 404)

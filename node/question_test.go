@@ -15,8 +15,8 @@ import (
 	"github.com/agentmesh/agentmesh/node/owner/web"
 )
 
-// TestQuestionToTheOwner: the agent asks, the owner answers on the page or by a command, and the agent reads the answer
-// (protocol note OC-2). The agent cannot answer its own question.
+// TestQuestionToTheOwner: the agent asks, the owner answers on the page or by a command, and the agent reads the answer.
+// The agent cannot answer its own question.
 func TestQuestionToTheOwner(t *testing.T) {
 	sarah := meshtest.New(t).Node("sarah", open)
 	var asked owner.Question

@@ -479,7 +479,7 @@ hooks:
 }
 
 // writeToContact lets the gateway write to the contact sarah, whose agent has the id. The message must reach Sarah's
-// inbox, and her answer must reach the gateway (OC-6, OC-7).
+// inbox, and her answer must reach the gateway.
 func (g *realGateway) writeToContact(chris, sarah *daemon.Client, id string) {
 	g.t.Helper()
 	for _, change := range []owner.PeerChange{{Action: "alias", Alias: "sarah"}, {Action: "write"}} {

@@ -345,7 +345,7 @@ func checkKit(t *testing.T, output string, names []string) {
 	t.Logf("%d scenarios of the kit passed", len(names))
 }
 
-// TestMCPConformance runs the scenarios of the kit that need no fixtures against a running serve (MCP-G6).
+// TestMCPConformance runs the scenarios of the kit that need no fixtures against a running serve.
 func TestMCPConformance(t *testing.T) {
 	if os.Getenv(kitVariable) == "" {
 		t.Skip("set " + kitVariable + " to run the conformance kit")
@@ -365,7 +365,7 @@ func TestMCPConformance(t *testing.T) {
 }
 
 // TestMCPConformanceFixtures runs all scenarios of 2026-07-28 against a program with the constructor and the handler
-// of the shipped server (MCP-G6). Its tools are the kit's fixtures, which the SDK in the module cache has.
+// of the shipped server. Its tools are the kit's fixtures, which the SDK in the module cache has.
 func TestMCPConformanceFixtures(t *testing.T) {
 	if os.Getenv(kitVariable) == "" {
 		t.Skip("set " + kitVariable + " to run the conformance kit")

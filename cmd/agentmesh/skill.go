@@ -166,7 +166,7 @@ func (c *skillInstallCmd) configureGateway(ctx context.Context, a *app) error {
 	if err != nil {
 		return fmt.Errorf("find this program: %w", err)
 	}
-	if resolved, err := filepath.EvalSymlinks(program); err == nil { // the gateway compares real paths (OC-11)
+	if resolved, err := filepath.EvalSymlinks(program); err == nil { // the gateway compares real paths
 		program = resolved
 	}
 	openclaw := []string{"openclaw"}

@@ -150,7 +150,7 @@ func TestSkillFrontMatter(t *testing.T) {
 	}
 	meta := got.Metadata.OpenClaw
 	if !slices.Equal(meta.Requires.Bins, []string{"agentmesh"}) || len(meta.Install) > 0 {
-		t.Errorf("requires %v, %d ways to install: none works until a release is published (OC-14)", meta.Requires.Bins, len(meta.Install))
+		t.Errorf("requires %v, %d ways to install: none works until a release is published", meta.Requires.Bins, len(meta.Install))
 	}
 	for _, o := range meta.OS {
 		if !slices.Contains([]string{"darwin", "linux", "win32"}, o) {

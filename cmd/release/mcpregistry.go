@@ -15,7 +15,7 @@ const (
 	repository    = "https://github.com/agentmesh/agentmesh"
 )
 
-// mcpServer is what the MCP registry publishes about `agentmesh mcp` (DISC-7). It names no package, because none of our
+// mcpServer is what the MCP registry publishes about `agentmesh mcp`. It names no package, because none of our
 // archives is a package in the registry's sense. People install the program as the README says.
 type mcpServer struct {
 	Schema      string `json:"$schema"`

@@ -9,7 +9,7 @@ import (
 )
 
 // TestMCPServer: server.json has what the registry requires: a namespace, a short description, one exact version.
-func TestMCPServer(t *testing.T) { // DISC-7
+func TestMCPServer(t *testing.T) {
 	dir := t.TempDir()
 	if err := writeMCPServer(dir, "v0.1.0"); err != nil {
 		t.Fatal(err)

@@ -32,7 +32,7 @@ import (
 // docs/hooks.md describes for the answer of a hook.
 //
 // In one context, A2A never sends the same message id twice and has at most one request at a time, because a gateway
-// loses tasks otherwise (OC-4). Make it with [NewA2A].
+// loses tasks otherwise. Make it with [NewA2A].
 type A2A struct {
 	url   string
 	token client.Credential
@@ -211,7 +211,7 @@ func lostFault(method string, err error) Fault {
 	return Crashed
 }
 
-// codeBusy is the JSON-RPC code of OpenClaw's rate limit (OC-3).
+// codeBusy is the JSON-RPC code of OpenClaw's rate limit.
 const codeBusy = "-32000"
 
 // refusalFault returns the fault of a JSON-RPC error.
@@ -232,7 +232,7 @@ func (h *A2A) fail(fault Fault, cause error) error {
 	return newError(fault, name, cause)
 }
 
-// failureTexts are texts that OpenClaw returns as a completed task after a failed run (OC-5).
+// failureTexts are texts that OpenClaw returns as a completed task after a failed run.
 var failureTexts = []string{"⚠️ Agent couldn't generate a response"}
 
 // readRemote converts the agent's task or message to an answer. The text of a failure is for the owner only.
@@ -301,7 +301,7 @@ func readJSONAnswer(text string, intent wire.Intent) (Answer, bool) {
 	return Answer{Payload: &payload}, err == nil
 }
 
-// contextCharset matches an id of the characters that OpenClaw accepts in a context (OC-3).
+// contextCharset matches an id of the characters that OpenClaw accepts in a context.
 var contextCharset = regexp.MustCompile(`^[A-Za-z0-9._:-]+$`)
 
 // contextID returns the agent's context for a conversation. It has a hash of the peer and the conversation id, because
@@ -328,7 +328,7 @@ func rpcID(method string, params wire.Value) string {
 }
 
 // prompt returns the text for the agent. The peer's text stands between fences, because neither OpenClaw nor the agent
-// adds any (OC-5).
+// adds any.
 func (h *A2A) prompt(c Call) string {
 	fence := rand.Text()
 	var b strings.Builder

@@ -18,7 +18,7 @@ import (
 	"github.com/agentmesh/agentmesh/node/wire"
 )
 
-// a2aGateway behaves as OpenClaw does (OC-3, OC-4): it starts a task for each message, and answers GetTask.
+// a2aGateway behaves as OpenClaw does: it starts a task for each message, and answers GetTask.
 type a2aGateway struct {
 	mu       sync.Mutex
 	final    string // status and artifacts of the task when it is done, as JSON members

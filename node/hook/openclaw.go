@@ -95,7 +95,7 @@ func writeHeader(b *strings.Builder, c Call) {
 }
 
 // prompt returns the text for a run. It contains no instructions, because the gateway tells its model to follow none in
-// this text (OC-9): the skill explains how to answer. Strangers' text stands between fences that strangers cannot guess
+// this text: the skill explains how to answer. Strangers' text stands between fences that strangers cannot guess
 // (THREATS 30).
 func (h OpenClaw) prompt(c Call) string {
 	fence := newFence(string(h.Token), c)

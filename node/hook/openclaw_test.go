@@ -44,7 +44,7 @@ func TestOpenClaw(t *testing.T) {
 		t.Errorf("body: %s", got.JSON())
 	}
 	text := got.GetStr("message")
-	for _, instruction := range []string{"run ", "exactly", "never", "agentmesh reply", "agentmesh inbox"} { // OC-9
+	for _, instruction := range []string{"run ", "exactly", "never", "agentmesh reply", "agentmesh inbox"} { // the gateway tells its model to follow no instruction
 		if strings.Contains(text, instruction) {
 			t.Errorf("the text instructs the agent (%q), which the gateway tells it to ignore:\n%s", instruction, text)
 		}

@@ -30,7 +30,7 @@ func (e *ProbeError) Error() string { return e.Why + ": " + e.Fix }
 const probeTimeout = 5 * time.Second
 
 // Probe asks the gateway for a run without a message. The gateway checks the token first and then refuses the empty
-// message (OC-8), before it looks at the agent. So a probe cannot find a wrong AgentID.
+// message, before it looks at the agent. So a probe cannot find a wrong AgentID.
 func (h OpenClaw) Probe(ctx context.Context) error {
 	body := wire.Obj(wire.TextField("message", ""))
 	status, answer, err := probe(ctx, h.HTTP, h.URL, h.Token, body)

@@ -10,7 +10,7 @@ import (
 )
 
 // TestProbe: a probe finds a wrong token and a channel that is off, and starts no run. The answers of the gateway are
-// those of OC-3 and OC-8.
+// those of a real one.
 func TestProbe(t *testing.T) {
 	var status int
 	var body, sent string

@@ -54,7 +54,7 @@ func addA2AMetadata(p *Process, card wire.Card, base string) (wire.Card, error) 
 }
 
 // ownEntries returns what the ARD manifest of the directory lists besides the directory itself: the node of this
-// process, if the node serves A2A at its own address (DISC-D1).
+// process, if the node serves A2A at its own address.
 func ownEntries(p *Process) []discovery.Entry {
 	if p.node == nil || p.cfg.A2A.Serve != "on" || p.mailboxDirectory() != nil {
 		return nil

@@ -195,7 +195,7 @@ func (b *Bridge) Deliver(ctx context.Context, d bridge.Delivery) (bridge.Deliver
 
 // isAnswer reports whether a message belongs to the conversation of a task that the agent behind a link opened here.
 // Such an agent finds the answer in its task. With the option replies: push, the agent also gets the answer as a
-// message, because it never asks about its tasks (OC-7).
+// message, because it never asks about its tasks.
 func (b *Bridge) isAnswer(ctx context.Context, d bridge.Delivery) (bool, error) {
 	tasks, err := b.tasksWith(ctx, convTerm(store.ConvKey{Peer: string(d.To), ID: string(d.Message.Conversation)}))
 	return len(tasks) > 0, err

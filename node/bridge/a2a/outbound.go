@@ -29,7 +29,7 @@ const nsSent = "a2a/sent"
 const (
 	pollPause  = time.Minute        // the longest time between two questions about a task
 	pollFor    = 7 * 24 * time.Hour // how long an answer may take
-	answerWait = 2 * time.Minute    // how long a message waits for the answer to the previous one of its context (OC-4)
+	answerWait = 2 * time.Minute    // how long a message waits for the answer to the previous one of its context
 	callTime   = 30 * time.Second   // of one call about a task
 )
 

@@ -136,7 +136,7 @@ func TestBindings(t *testing.T) {
 	}
 }
 
-// TestLostAnswer checks that a message whose call had an unknown outcome is looked for before it is sent again (OC-4).
+// TestLostAnswer checks that a message whose call had an unknown outcome is looked for before it is sent again.
 func TestLostAnswer(t *testing.T) {
 	p := newPeerAgent(t)
 	lost, known := true, ""
@@ -285,7 +285,7 @@ func TestLinkToken(t *testing.T) {
 	}
 }
 
-// TestRepliesArePushed checks OC-7: an agent behind a link with replies: push, which never asks for its task, gets the
+// TestRepliesArePushed: an agent behind a link with replies: push, which never asks for its task, gets the
 // answer as a message of its own.
 func TestRepliesArePushed(t *testing.T) {
 	for _, push := range []bool{true, false} {
@@ -297,7 +297,7 @@ func TestRepliesArePushed(t *testing.T) {
 			}
 			c.Links = []bridge.Link{l}
 		})
-		// The body and the headers of OpenClaw's own client (OC-6): no A2A-Version.
+		// The body and the headers of OpenClaw's own client: no A2A-Version.
 		_, _, body := h.request("claw", "POST", h.base, `{"jsonrpc":"2.0","id":"u1","method":"SendMessage","params":{"message":{"messageId":"u2","role":"ROLE_USER","contextId":"ctx-oc-mesh","parts":[{"text":"hi"}]},"configuration":{"returnImmediately":true}}}`)
 		id := text(parse(t, body), "result.task.id")
 		h.await("claw", id, "TASK_STATE_COMPLETED")

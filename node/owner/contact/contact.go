@@ -1,6 +1,6 @@
 // Package contact lets the owner's agent write to others as a client of A2A: each contact has a URL of its own,
 // /a2a/CONTACT, at the agent's door (the API for the owner's agent). This is for agents that have one URL for each peer
-// and no field that names a recipient (OC-7).
+// and no field that names a recipient, such as OpenClaw.
 //
 // A message goes out like every other message of the owner's agent, so the owner's rules and approvals apply. The task
 // is WORKING until the conversation has an answer or ends, the owner refuses the message, or its delivery fails. The

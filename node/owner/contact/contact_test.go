@@ -40,7 +40,7 @@ func newDoor(t *testing.T, sarah, chris func(*node.Config)) *door {
 	return d
 }
 
-// post sends a body to the URL of a contact, as the A2A channel of OpenClaw does: without A2A-Version (OC-6).
+// post sends a body to the URL of a contact, as the A2A channel of OpenClaw does: without A2A-Version.
 func (d *door) post(contact, body string) wire.Value {
 	d.t.Helper()
 	req := httptest.NewRequest(http.MethodPost, "/a2a/x", strings.NewReader(body))
@@ -296,7 +296,7 @@ func TestContactSameConversation(t *testing.T) {
 }
 
 // TestContactPush checks that an agent that asks for no task gets the answers through its hook, also an answer that
-// comes at once (OC-7).
+// comes at once.
 func TestContactPush(t *testing.T) {
 	pushed := make(chan string, 10)
 	d := newDoor(t, func(c *node.Config) {
@@ -331,7 +331,7 @@ type handler func(hook.Call) hook.Answer
 
 func (f handler) Handle(_ context.Context, c hook.Call) (hook.Answer, error) { return f(c), nil }
 
-// TestRecordedOpenClaw posts what a real OpenClaw gateway sent to the URL of a contact (OC-6): the contact gets the
+// TestRecordedOpenClaw posts what a real OpenClaw gateway sent to the URL of a contact: the contact gets the
 // text. TestRealGateway in cmd/agentmesh records it.
 func TestRecordedOpenClaw(t *testing.T) {
 	request, err := os.ReadFile("testdata/openclaw.json")

@@ -8,10 +8,10 @@ import (
 // CardType is the media type of a server card.
 const CardType = "application/mcp-server-card+json"
 
-// CardPath is the path of the server card, below the URL of the server (DISC-6).
+// CardPath is the path of the server card, below the URL of the server.
 const CardPath = "/server-card"
 
-// protocolVersions are the versions of the protocol that the server speaks, newest first (MCP-4).
+// protocolVersions are the versions of the protocol that the server speaks, newest first.
 var protocolVersions = []string{"2026-07-28", "2025-11-25", "2025-06-18", "2025-03-26", "2024-11-05"}
 
 type serverCard struct {

@@ -8,7 +8,7 @@ import (
 
 // TestServerCard: the card has a reverse-DNS name, its remote is the server, and it
 // lists no tools.
-func TestServerCard(t *testing.T) { // DISC-6, DISC-D3
+func TestServerCard(t *testing.T) {
 	data, err := ServerCard("http://127.0.0.1:3149/mcp", "0.1.0")
 	if err != nil {
 		t.Fatal(err)

@@ -71,7 +71,7 @@ func startChannel(t *testing.T, door *owner.Client, peer string) (next func() st
 }
 
 // TestChannel: a message of a listed peer is pushed into the session, as untrusted text, and a held one after its
-// release. A message of another is not pushed (MCP-G4).
+// release. A message of another is not pushed.
 func TestChannel(t *testing.T) {
 	mesh := meshtest.New(t)
 	sarah := mesh.Node("sarah", open)

@@ -91,7 +91,7 @@ func NewServer(version string, options *sdk.ServerOptions, register func(*sdk.Se
 	return s
 }
 
-// Handler returns the stateless HTTP handler of a server (MCP-1, MCP-G2). The caller authenticates requests and checks
+// Handler returns the stateless HTTP handler of a server. The caller authenticates requests and checks
 // their origin.
 func Handler(s *sdk.Server, log *slog.Logger) http.Handler {
 	return sdk.NewStreamableHTTPHandler(func(*http.Request) *sdk.Server { return s }, &sdk.StreamableHTTPOptions{

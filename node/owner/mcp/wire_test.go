@@ -37,7 +37,7 @@ func startStdio(t *testing.T, cfg mcp.Config, channel *mcp.Channel) (io.Writer, 
 // initialize is the first request of a client of 2025-11-25, such as OpenClaw.
 const initialize = `{"jsonrpc":"2.0","id":1,"method":"initialize","params":{"protocolVersion":"2025-11-25","capabilities":{},"clientInfo":{"name":"old","version":"1"}}}`
 
-// TestInitialize2025: a client that begins with initialize gets its version, the tools, and no logging (MCP-4, MCP-G3).
+// TestInitialize2025: a client that begins with initialize gets its version, the tools, and no logging.
 func TestInitialize2025(t *testing.T) {
 	sarah := meshtest.New(t).Node("sarah", open)
 	in, out := startStdio(t, mcp.Config{Client: agentOf(sarah), Version: "test"}, nil)
@@ -63,7 +63,7 @@ func TestInitialize2025(t *testing.T) {
 	}
 }
 
-// TestDiscover2026: a client of 2026-07-28 begins with server/discover over HTTP, without a session (MCP-1, MCP-G2).
+// TestDiscover2026: a client of 2026-07-28 begins with server/discover over HTTP, without a session.
 func TestDiscover2026(t *testing.T) {
 	sarah := meshtest.New(t).Node("sarah", open)
 	server := httptest.NewServer(mcp.Handler(mcp.New(mcp.Config{Client: agentOf(sarah), Version: "test"}), nil))
@@ -118,7 +118,7 @@ func TestDiscover2026(t *testing.T) {
 	}
 }
 
-// TestOpenClawSession replays what a real OpenClaw gateway sent to the server in one session (OC-2): every request gets
+// TestOpenClawSession replays what a real OpenClaw gateway sent to the server in one session: every request gets
 // a result, and the owner's answer to the agent's question is in it. TestRealGateway in cmd/agentmesh records the
 // session.
 func TestOpenClawSession(t *testing.T) {
