@@ -113,7 +113,8 @@ type link struct {
 	// conversations whose request waits for the owner's approval; nil until they are loaded
 	awaiting map[string]bool
 
-	createMu sync.Mutex // held while one of our threads is created at the exchange and recorded, and while a thread is checked
+	createMu   sync.Mutex // held while one of our threads is created at the exchange and recorded, and while a thread is checked
+	lostCreate time.Time  // when a creation last failed that the exchange may have carried out; under createMu
 
 	mu         sync.Mutex
 	status     bridge.LinkStatus

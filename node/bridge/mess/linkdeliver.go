@@ -90,6 +90,9 @@ func (l *link) create(ctx context.Context, key string, k knownThread, request wi
 	defer l.createMu.Unlock()
 	ref, err := l.remote.create(ctx, key, request)
 	if err != nil {
+		if _, refused := refusalReason(err); !refused {
+			l.lostCreate = time.Now()
+		}
 		return err
 	}
 	changes := l.change(ref, k)

@@ -233,11 +233,18 @@ func (l *link) check(ctx context.Context, r remoteThread, self string) (looked b
 	if !found && self != "" && r.requester == self {
 		return false, errOwnRequest
 	}
+	if !found && self == "" && time.Since(l.lostCreate) < lostCreateLife {
+		return false, errOwnRequest // perhaps; the next attempt shows it
+	}
 	if !found {
 		k = knownThread{Conv: l.convOf(r.ref)}
 	}
 	return true, l.follow(ctx, r, k, self)
 }
+
+// lostCreateLife is how long after a lost answer to the creation of a thread the link takes no thread of an unknown
+// opener for a request of somebody else, while our name is unknown: the outbox creates the thread again before that.
+const lostCreateLife = 5 * time.Minute
 
 // convOf returns the conversation of a thread that somebody else opened at the exchange.
 func (l *link) convOf(ref string) string { return "conv_" + exchange.IDKey(l.cfg.Name, ref) }

@@ -19,6 +19,8 @@ type lossyProxy struct {
 	mu   sync.Mutex
 	lose map[string]int    // by method: how many of the next answers are lost
 	keys map[string]string // Idempotency-Key → method and path
+
+	lists atomic.Int64 // requests for the list of threads
 }
 
 // newLossyProxy is newForeignLink behind such a proxy.
@@ -37,6 +39,9 @@ func (d *lossyProxy) ServeHTTP(w http.ResponseWriter, r *http.Request) {
 	if to == nil {
 		http.Error(w, "not yet", http.StatusServiceUnavailable)
 		return
+	}
+	if r.Method == http.MethodGet && strings.HasSuffix(r.URL.Path, "/requests") {
+		d.lists.Add(1)
 	}
 	d.mu.Lock()
 	lost := d.lose[r.Method] > 0
@@ -114,6 +119,37 @@ func TestLostAnswerToARequestThroughALink(t *testing.T) {
 	list, _ := a.want(200, a.us, "GET", "requests", "").Get("threads")
 	if list.Len() != 2 {
 		t.Errorf("%d threads, want 2", list.Len())
+	}
+}
+
+// TestLostAnswerToOurFirstRequest: if the answer to our first request is lost while our name at the exchange is unknown,
+// a poll does not take the request for one of somebody else.
+func TestLostAnswerToOurFirstRequest(t *testing.T) {
+	a, d := newLossyProxy(t)
+	l := a.home.bridge.links[0]
+	payload := wire.Obj(wire.TextField("action", "ask"), wire.TextField("question", "is the door open?"))
+	deliver := func() error {
+		m := wire.Message{Payload: payload, Conversation: "conv_a"}
+		return l.Deliver(t.Context(), bridge.Delivery{ID: "a", Address: l.Address().String(), Message: m})
+	}
+	d.loseNext(http.MethodPost)
+	d.loseNext(http.MethodPost) // on a reused connection, net/http itself repeats a call with an Idempotency-Key
+	if deliver() == nil {
+		t.Fatal("no answer was lost")
+	}
+	list, _ := a.want(200, a.us, "GET", "requests", "").Get("threads")
+	there := list.At(0).GetStr("ref")
+	first := d.lists.Load() + 1
+	eventually(t, "a whole poll", func() bool {
+		l.wakePoll()
+		return d.lists.Load() > first
+	})
+	if k, found, err := l.load(t.Context(), there); found || err != nil {
+		t.Errorf("the link takes our request for one of somebody else: %+v, %v", k, err)
+	}
+	eventually(t, "the next attempt", func() bool { return deliver() == nil })
+	if k, _, err := l.load(t.Context(), there); !k.Mine || err != nil {
+		t.Errorf("after the next attempt, the thread is %+v, %v", k, err)
 	}
 }
 
