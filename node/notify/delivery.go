@@ -42,7 +42,7 @@ func (b *Box) Status(ctx context.Context, now time.Time) (Status, error) {
 	if err != nil {
 		return Status{}, err
 	}
-	pending, err := b.listPending(ctx, now, false)
+	pending, err := b.listPending(ctx, now, false) // also those that quiet hours delay
 	s.Target, s.Waiting, s.Quiet = b.cfg.Target.Name(), len(pending), b.cfg.Quiet.At(now)
 	return s, err
 }
