@@ -28,7 +28,7 @@ type conversationsListCmd struct {
 
 func (c *conversationsListCmd) Run(ctx context.Context, a *app) error {
 	query := params("state", c.State, "limit", fmt.Sprint(c.Limit))
-	return ask(ctx, a, owner.ListConversations.Call().Ask(query), func(page owner.ConversationList) {
+	return ask(ctx, a, owner.ListConversations.Call().WithQuery(query), func(page owner.ConversationList) {
 		emptyText := "no conversations yet"
 		if c.State != "" {
 			emptyText = "no conversations in this state"
@@ -63,7 +63,7 @@ func readConversation(ctx context.Context, o *daemon.Client, id, peer string) (a
 	entries := []owner.Entry{}
 	for after := uint64(0); ; {
 		query := params("peer", peer, "after", strconv.FormatUint(after, 10))
-		if all, err = daemon.Fetch(ctx, o, owner.ShowConversation.Call(id).Ask(query)); err != nil {
+		if all, err = daemon.Fetch(ctx, o, owner.ShowConversation.Call(id).WithQuery(query)); err != nil {
 			return all, err
 		}
 		entries = append(entries, all.Transcript...)
@@ -161,7 +161,7 @@ func (c *conversationsCloseCmd) Run(ctx context.Context, a *app) error {
 type conversationsDeleteCmd struct{ conversationArg }
 
 func (c *conversationsDeleteCmd) Run(ctx context.Context, a *app) error {
-	if _, err := callRaw(ctx, a, owner.DeleteConversation.Call(c.ID).Ask(params("peer", c.Peer))); err != nil {
+	if _, err := callRaw(ctx, a, owner.DeleteConversation.Call(c.ID).WithQuery(params("peer", c.Peer))); err != nil {
 		return err
 	}
 	result := struct {

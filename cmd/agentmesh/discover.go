@@ -34,12 +34,12 @@ func (c *discoverCmd) Run(ctx context.Context, a *app) error {
 	}
 	if c.ARD != "" {
 		query.Set("url", c.ARD)
-		page, err := askFor(ctx, a, owner.DiscoverARD.Call().Ask(query), a.showARD)
+		page, err := askFor(ctx, a, owner.DiscoverARD.Call().WithQuery(query), a.showARD)
 		return cmp.Or(err, foundError(len(page.Items)))
 	}
 	page, err := fetchDirectories(ctx, a, c.Directory, func(directory string) owner.Call[owner.List[owner.Found]] {
 		query.Set("directory", directory)
-		return owner.Discover.Call().Ask(maps.Clone(query))
+		return owner.Discover.Call().WithQuery(maps.Clone(query))
 	})
 	if err != nil {
 		return err

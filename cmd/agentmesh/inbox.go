@@ -43,7 +43,7 @@ func (c *inboxListCmd) Run(ctx context.Context, a *app) error {
 	if !a.globals.JSON {
 		return c.show(ctx, a)
 	}
-	return ask(ctx, a, owner.ListInbox.Call().Ask(c.query(c.After)), nil)
+	return ask(ctx, a, owner.ListInbox.Call().WithQuery(c.query(c.After)), nil)
 }
 
 func (c *inboxListCmd) query(after string) url.Values {

@@ -50,7 +50,7 @@ func (c *inboxListCmd) show(ctx context.Context, a *app) error {
 
 // page reads the items after an id, oldest first, and reports whether more follow.
 func (c *inboxListCmd) page(ctx context.Context, o *daemon.Client, after string) (list []owner.Item, more bool, err error) {
-	page, err := daemon.Fetch(ctx, o, owner.ListInbox.Call().Ask(c.query(after)))
+	page, err := daemon.Fetch(ctx, o, owner.ListInbox.Call().WithQuery(c.query(after)))
 	return page.Items, page.Next != "", err
 }
 

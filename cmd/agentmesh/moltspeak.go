@@ -185,7 +185,7 @@ func (c *moltspeakSearchCmd) Run(ctx context.Context, a *app) error {
 	}
 	query := url.Values{"link": {c.Link}, "q": {c.Text}, "capability": {c.Capability}, "org": {c.Org}}
 	heads := []string{"AGENT", "ENDPOINT", "CAPABILITIES", "DESCRIPTION"}
-	return askList(ctx, a, moltspeak.SearchAgents.Call().Ask(query), "the registry lists no matching agents", heads, func(e registry.Entry) []string {
+	return askList(ctx, a, moltspeak.SearchAgents.Call().WithQuery(query), "the registry lists no matching agents", heads, func(e registry.Entry) []string {
 		return []string{e.ID, orDash(e.Endpoint), orDash(strings.Join(e.Capabilities, ",")), orDash(e.Description)}
 	})
 }

@@ -39,8 +39,8 @@ type Call[Out any] struct {
 	Body   any // sent as JSON; nil for none
 }
 
-// Ask returns the call with query parameters.
-func (c Call[Out]) Ask(query url.Values) Call[Out] {
+// WithQuery returns the call with these query parameters.
+func (c Call[Out]) WithQuery(query url.Values) Call[Out] {
 	c.Query = query
 	return c
 }

@@ -162,7 +162,7 @@ func (d *demo) start(ctx context.Context) (err error) {
 
 func (d *demo) findSarah(ctx context.Context) (wire.AgentID, error) {
 	query := url.Values{"q": {"sarah"}, "capability": {"scheduling"}}
-	page, err := daemon.Fetch(ctx, d.chris.owner, owner.Discover.Call().Ask(query))
+	page, err := daemon.Fetch(ctx, d.chris.owner, owner.Discover.Call().WithQuery(query))
 	if err != nil {
 		return "", fmt.Errorf("discover Sarah: %w", err)
 	}

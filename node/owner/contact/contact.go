@@ -303,7 +303,7 @@ func (d *Door) answerTo(ctx context.Context, t *task, sentFrom time.Time) (reply
 	if wire.AgentID(t.Contact).Valid() { // another peer may use the same conversation id
 		query.Set("peer", t.Contact)
 	}
-	call := owner.ShowConversation.Call(string(t.Conv)).Ask(query)
+	call := owner.ShowConversation.Call(string(t.Conv)).WithQuery(query)
 	for range maxPages {
 		page, err := owner.Fetch(ctx, d.cfg.Client, call)
 		if refused, ok := errors.AsType[*wire.Error](err); ok && refused.Status == http.StatusNotFound {
@@ -329,7 +329,7 @@ func (d *Door) answerTo(ctx context.Context, t *task, sentFrom time.Time) (reply
 			return reply, at, state, nil
 		}
 		query.Set("after", strconv.FormatUint(page.Next, 10))
-		call = call.Ask(query)
+		call = call.WithQuery(query)
 	}
 	return reply, at, state, nil
 }

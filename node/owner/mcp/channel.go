@@ -98,7 +98,7 @@ func (c *Channel) pushNew(ctx context.Context) error {
 	found := make(map[string]bool)
 	query := url.Values{"state": {string(owner.ItemNew)}, "limit": {strconv.Itoa(batchSize)}}
 	for {
-		list, err := owner.Fetch(ctx, c.tools.api, owner.ListInbox.Call().Ask(query))
+		list, err := owner.Fetch(ctx, c.tools.api, owner.ListInbox.Call().WithQuery(query))
 		if err != nil {
 			return err
 		}

@@ -120,7 +120,7 @@ func (t *tools) find(ctx context.Context, req *sdk.CallToolRequest, in findArgs)
 				query.Set(key, value)
 			}
 		}
-		answers, err := owner.Fetch(ctx, t.api, owner.Discover.Call().Ask(query))
+		answers, err := owner.Fetch(ctx, t.api, owner.Discover.Call().WithQuery(query))
 		if err != nil {
 			return nil, nil, err
 		}
@@ -211,7 +211,7 @@ func (t *tools) agent(ctx context.Context, _ *sdk.CallToolRequest, in agentArgs)
 	if !out.Listed && out.Key == "" && out.Standing == "" {
 		return nil, nil, errors.New("no directory lists this agent, and it is not a peer of your owner; find agents with mesh_find_agents")
 	}
-	list, err := owner.Fetch(ctx, t.api, owner.ListConversations.Call().Ask(url.Values{"peer": {id}, "limit": {strconv.Itoa(pageSize)}}))
+	list, err := owner.Fetch(ctx, t.api, owner.ListConversations.Call().WithQuery(url.Values{"peer": {id}, "limit": {strconv.Itoa(pageSize)}}))
 	for _, c := range list.Items {
 		out.History = append(out.History, history{c.ID, string(c.State), name(string(c.Intent)), c.Last})
 	}
@@ -264,7 +264,7 @@ func (t *tools) listInbox(ctx context.Context, in inboxArgs, wait int) (inboxRes
 	if in.Cursor != "" {
 		query.Set("after", in.Cursor)
 	}
-	list, err := owner.Fetch(ctx, t.api, owner.ListInbox.Call().Ask(query))
+	list, err := owner.Fetch(ctx, t.api, owner.ListInbox.Call().WithQuery(query))
 	if err != nil {
 		return inboxResult{}, err
 	}
@@ -302,7 +302,7 @@ func (t *tools) keyOf(ctx context.Context, item owner.Item) string {
 
 // pinOf returns the pinned fingerprint of a peer, or "" if no key is pinned or the pin cannot be read.
 func (t *tools) pinOf(ctx context.Context, peer string) string {
-	list, err := owner.Fetch(ctx, t.api, owner.ListPeers.Call().Ask(url.Values{"id": {peer}}))
+	list, err := owner.Fetch(ctx, t.api, owner.ListPeers.Call().WithQuery(url.Values{"id": {peer}}))
 	i := slices.IndexFunc(list.Items, func(p owner.Peer) bool { return p.ID == peer })
 	if err != nil || i < 0 {
 		return ""
@@ -342,7 +342,7 @@ func (t *tools) read(ctx context.Context, _ *sdk.CallToolRequest, in readArgs) (
 	if in.Peer != "" {
 		query.Set("peer", in.Peer)
 	}
-	c, err := owner.Fetch(ctx, t.api, owner.ShowConversation.Call(in.Conversation).Ask(query))
+	c, err := owner.Fetch(ctx, t.api, owner.ShowConversation.Call(in.Conversation).WithQuery(query))
 	if err != nil {
 		return nil, nil, err
 	}

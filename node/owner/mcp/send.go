@@ -171,7 +171,7 @@ func (t *tools) askOwner(ctx context.Context, _ *sdk.CallToolRequest, in askArgs
 	wait := min(max(in.WaitSeconds, 0), maxWaitSeconds)
 	request := owner.AskOwner.With(owner.NewQuestion{Text: in.Text, Conversation: in.Conversation, WaitSeconds: wait})
 	if in.Question != "" {
-		request = owner.ShowQuestion.Call(in.Question).Ask(url.Values{"wait": {strconv.Itoa(wait)}})
+		request = owner.ShowQuestion.Call(in.Question).WithQuery(url.Values{"wait": {strconv.Itoa(wait)}})
 	} else if _, err := t.takeSend(0); err != nil {
 		return nil, nil, err
 	}
