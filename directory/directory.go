@@ -186,9 +186,7 @@ func New(cfg Config) *Registry {
 	r.rules = submission.Rules{BaseURL: cfg.BaseURL, Local: cfg.Local, AllowPrivate: cfg.AllowPrivate, Keys: r.keys, IsMailbox: r.relay.Owns}
 	r.calls = a2arelay.New(a2arelay.Config{
 		BaseURL: cfg.BaseURL, Records: r.recs, Addresses: cfg.Addresses, Agent: r.relay.Agent, ParseKey: r.keys.Parse, Queue: r.relay.Queue, Secret: r.cursors.Get,
-		CheckBan: func(ctx context.Context, client netip.Addr) error {
-			return r.bans.Check(ctx, "", nil, "", client, wire.Now())
-		},
+		CheckBan: func(ctx context.Context, client netip.Addr) error { return r.bans.CheckClient(ctx, client, wire.Now()) },
 	})
 	if !cfg.Local { // AM-82
 		r.reporters = rate.NewAllowance(rate.PerHour(reportsPerHour), reportsPerHour, maxClients)

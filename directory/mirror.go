@@ -102,7 +102,7 @@ func (r *Registry) followOnce(ctx context.Context, source *client.Directory, wai
 // dropOtherSources removes all cards if this mirror followed another source. It also removes the positions in all feeds
 // except the one with this key.
 func (r *Registry) dropOtherSources(ctx context.Context, key string, now time.Time) error {
-	page, err := r.recs.List(ctx, recordNS, "", mirrorRecord, maxSources, now)
+	page, err := r.recs.List(ctx, recordNS, "", mirrorRecord, maxSources, now) // keys after mirrorRecord: those with this prefix come first
 	if err != nil {
 		return err
 	}

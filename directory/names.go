@@ -85,7 +85,7 @@ func (r *Registry) listNames(ctx context.Context, family string, q Query, prefix
 		return nil, "", wire.ErrQuery.At("prefix is longer than any name")
 	}
 	now := wire.Now()
-	filters := cursor.HashFilters([]string{"tally", family, prefix}, nil, nil, "")
+	filters := cursor.HashFilters([]string{"tally", family, prefix}, nil, nil, "") // no other list accepts the cursors
 	key, limit := countKey{prefix: family + prefix}, cmp.Or(q.Limit, defaultLimit)
 	if q.Cursor != "" {
 		d, err := r.cursors.Open(ctx, q.Cursor, filters)

@@ -64,7 +64,7 @@ func (r *Registry) Report(ctx context.Context, id wire.AgentID, report ReportReq
 	if len(report.Text) > maxReportText || !utf8.ValidString(report.Text) {
 		return wire.ErrQuery.At("text must be at most 1000 bytes of UTF-8")
 	}
-	if err := r.bans.Check(ctx, "", nil, "", client, now); err != nil {
+	if err := r.bans.CheckClient(ctx, client, now); err != nil {
 		return err
 	}
 	if _, err := listing.Get(ctx, r.cards, id, now); err != nil {

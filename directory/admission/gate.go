@@ -78,13 +78,13 @@ func New(cfg Config) *Gate {
 	if cfg.Local {
 		*q = Quotas{}
 	}
-	g := &Gate{cfg: cfg, hourly: rate.NewRegistrations(q.PerHour, nil)}
+	g := &Gate{cfg: cfg, hourly: rate.NewRegistrations(q.PerHour, nil)} // nil: no limit for all addresses together
 	g.invites = credential.Invites{Records: cfg.Store.Records(), NS: inviteNS, Name: credential.Hash.Name, Max: maxInvites}
 	if cfg.Shared {
 		g.shared = credential.NewSharedLimit(cfg.Store.Records(), registeredNS, cfg.Quotas.PerHour)
 	}
 	if !cfg.Local { // AM-82
-		g.failures = rate.NewPenalties(MaxFailures, 0, maxClients)
+		g.failures = rate.NewPenalties(MaxFailures, 0, maxClients) // 0: until a failure is forgotten
 	}
 	cfg.Metrics.LimiterFunc("registrations-of-address", func() uint64 { return g.hourly.Refusals() + g.shared.Refusals() })
 	cfg.Metrics.LimiterFunc("credential-failures-of-address", g.failures.Refusals)

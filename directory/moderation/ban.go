@@ -174,6 +174,11 @@ func (b *Bans) Check(ctx context.Context, id wire.AgentID, key *signing.PublicKe
 	return nil
 }
 
+// CheckClient is [Bans.Check] for a client address alone.
+func (b *Bans) CheckClient(ctx context.Context, client netip.Addr, now time.Time) error {
+	return b.Check(ctx, "", nil, "", client, now)
+}
+
 // Add stores a ban. by is the page or client that the operator used, such as "cli", for the audit log.
 func (b *Bans) Add(ctx context.Context, ban Ban, by string) error {
 	if err := CheckReason(ban.Reason); err != nil {

@@ -177,7 +177,7 @@ func (r *reader) addCalendar(cal *ical.Calendar) error {
 			continue
 		}
 		id := value(child, ical.PropTimezoneID)
-		z, err := parseTimezone(child, r.window.End.AddDate(1, 0, 0), &r.zoneRules)
+		z, err := parseTimezone(child, r.window.End.AddDate(1, 0, 0), &r.zoneRules) // with a margin after the window
 		if err != nil {
 			r.addProblem("", "a time zone is not readable: "+err.Error())
 			continue

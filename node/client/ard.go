@@ -112,8 +112,8 @@ type ardClient struct {
 	reach Reach
 }
 
-// findBase returns the base URL of a registry: registry itself if it has a path, otherwise the URL in the manifest of
-// its domain.
+// findBase returns the base URL of a registry, without /search: registry itself if it has a path, otherwise the URL in
+// the manifest of its domain.
 func (c ardClient) findBase(ctx context.Context, registry *url.URL) (string, error) {
 	base := strings.TrimSuffix(strings.TrimRight(registry.String(), "/"), "/search")
 	if registry.Path != "" && registry.Path != "/" {

@@ -137,7 +137,7 @@ func NewCards(cfg CardsConfig) *Cards {
 		cfg.Size = defaultSize
 	}
 	c := &Cards{cfg: cfg, budget: newLookupBudget(cfg.LookupsPerMinute), pool: newVerifyPool(), inFlight: make(map[wire.AgentID]*pendingLookup)}
-	c.explanations = rate.NewBuckets(rate.PerMinute(explanationsPerMin), 5, 1)
+	c.explanations = rate.NewBuckets(rate.PerMinute(explanationsPerMin), 5, 1) // bursts of 5
 	c.cache, _ = simplelru.NewLRU(cfg.Size, func(_ wire.AgentID, e *entry) { c.weight -= e.weight })
 	c.misses, _ = simplelru.NewLRU[wire.AgentID, miss](cfg.Size, nil)
 	return c
@@ -200,20 +200,20 @@ func (c *Cards) get(ctx context.Context, id wire.AgentID, origin *Origin, now ti
 			c.mu.Unlock()
 			return Peer{}, &missError{m.err, m.until.Sub(now)}
 		}
-		f, running := c.inFlight[id]
+		lookup, running := c.inFlight[id]
 		if !running {
-			f = c.startLookup(id)
+			lookup = c.startLookup(id)
 		}
 		c.mu.Unlock()
 		if !running {
-			c.runLookup(ctx, id, f, old, false, c.payFor(origin), now)
-			return f.peer, f.err
+			c.runLookup(ctx, id, lookup, old, false, c.payFor(origin), now)
+			return lookup.peer, lookup.err
 		}
-		if err := f.wait(ctx); err != nil {
+		if err := lookup.wait(ctx); err != nil {
 			return Peer{}, err
 		}
-		if !f.gaveUp() {
-			return f.peer, f.err
+		if !lookup.gaveUp() {
+			return lookup.peer, lookup.err
 		}
 	}
 }
@@ -228,14 +228,14 @@ func (e *entry) isUsable(origin *Origin, now time.Time) bool {
 
 // startLookup registers a look-up. The caller holds mu, and must call runLookup afterward.
 func (c *Cards) startLookup(id wire.AgentID) *pendingLookup {
-	f := &pendingLookup{done: make(chan struct{})}
-	c.inFlight[id] = f
-	return f
+	lookup := &pendingLookup{done: make(chan struct{})}
+	c.inFlight[id] = lookup
+	return lookup
 }
 
-func (f *pendingLookup) wait(ctx context.Context) error {
+func (l *pendingLookup) wait(ctx context.Context) error {
 	select {
-	case <-f.done:
+	case <-l.done:
 		return nil
 	case <-ctx.Done():
 		return ctx.Err()
@@ -243,7 +243,7 @@ func (f *pendingLookup) wait(ctx context.Context) error {
 }
 
 // gaveUp reports whether the look-up tells nothing about the agent, because its caller gave up or could not pay.
-func (f *pendingLookup) gaveUp() bool { return errors.Is(f.err, errAbandoned) }
+func (l *pendingLookup) gaveUp() bool { return errors.Is(l.err, errAbandoned) }
 
 // abandon returns an error that matches errAbandoned and cause.
 func abandon(cause error) error { return fmt.Errorf("%w: %w", errAbandoned, cause) }
@@ -252,13 +252,13 @@ var errAbandoned = errors.New("the caller gave up")
 
 // runLookup looks the agent up and caches the result. old is the cached entry, or nil. If refresh is set, it asks the
 // directories even if the owner added a card. If pay is nil, the look-up is free.
-func (c *Cards) runLookup(ctx context.Context, id wire.AgentID, f *pendingLookup, old *entry, refresh bool, pay *payment, now time.Time) {
-	f.err = errAbandoned // what waiting callers get if the look-up panics
+func (c *Cards) runLookup(ctx context.Context, id wire.AgentID, lookup *pendingLookup, old *entry, refresh bool, pay *payment, now time.Time) {
+	lookup.err = errAbandoned // what waiting callers get if the look-up panics
 	defer func() {
 		c.mu.Lock()
 		delete(c.inFlight, id)
 		c.mu.Unlock()
-		close(f.done)
+		close(lookup.done)
 	}()
 	if old != nil { // a copy, because other goroutines use the entry
 		c.mu.Lock()
@@ -272,17 +272,17 @@ func (c *Cards) runLookup(ctx context.Context, id wire.AgentID, f *pendingLookup
 		err = abandon(ctx.Err())
 	}
 	if errors.Is(err, errAbandoned) {
-		f.err = err
+		lookup.err = err
 		return
 	}
 	c.mu.Lock()
 	defer c.mu.Unlock()
 	if err == nil {
 		c.remember(id, found)
-		f.peer, f.err = found.peer, nil
+		lookup.peer, lookup.err = found.peer, nil
 		return
 	}
-	f.err = err
+	lookup.err = err
 	unreachable := errors.Is(err, ErrUnreachable)
 	if old, ok := c.cache.Peek(id); ok && unreachable {
 		old.asked = now
@@ -342,18 +342,18 @@ func (c *Cards) Refresh(ctx context.Context, id wire.AgentID, now time.Time) (pe
 func (c *Cards) FindAgain(ctx context.Context, id wire.AgentID, gap time.Duration, now time.Time) (Peer, error) {
 	c.mu.Lock()
 	old, ok := c.cache.Peek(id)
-	f, running := c.inFlight[id]
+	lookup, running := c.inFlight[id]
 	ask := ok && !running && !now.Before(old.asked.Add(gap))
 	if ask {
-		f = c.startLookup(id)
+		lookup = c.startLookup(id)
 	}
 	c.mu.Unlock()
 	switch {
 	case ask:
-		c.runLookup(ctx, id, f, old, true, nil, now)
+		c.runLookup(ctx, id, lookup, old, true, nil, now)
 		c.keepAnswerTime(id, false, old, now)
 	case running:
-		if err := f.wait(ctx); err != nil {
+		if err := lookup.wait(ctx); err != nil {
 			return Peer{}, err
 		}
 	}
@@ -376,7 +376,7 @@ func (c *Cards) refresh(ctx context.Context, id wire.AgentID, origin *Origin, no
 			return peer, true, nil
 		}
 		previous := old.peer
-		f, running := c.inFlight[id]
+		lookup, running := c.inFlight[id]
 		if !running {
 			last := old.asked
 			if forAnswer {
@@ -386,21 +386,21 @@ func (c *Cards) refresh(ctx context.Context, id wire.AgentID, origin *Origin, no
 				c.mu.Unlock()
 				return previous, false, nil
 			}
-			f = c.startLookup(id)
+			lookup = c.startLookup(id)
 		}
 		c.mu.Unlock()
 		if !running {
-			c.runLookup(ctx, id, f, old, true, c.payFor(origin), now)
+			c.runLookup(ctx, id, lookup, old, true, c.payFor(origin), now)
 			c.keepAnswerTime(id, forAnswer, old, now)
-		} else if err := f.wait(ctx); err != nil {
+		} else if err := lookup.wait(ctx); err != nil {
 			return Peer{}, false, publicError(err)
-		} else if f.gaveUp() {
+		} else if lookup.gaveUp() {
 			continue
 		}
-		if f.err != nil {
-			return Peer{}, false, publicError(f.err)
+		if lookup.err != nil {
+			return Peer{}, false, publicError(lookup.err)
 		}
-		return f.peer, f.peer.Key.Fingerprint() != previous.Key.Fingerprint(), nil
+		return lookup.peer, lookup.peer.Key.Fingerprint() != previous.Key.Fingerprint(), nil
 	}
 }
 

@@ -29,7 +29,7 @@ type guard struct {
 	private []netip.Prefix
 }
 
-// azureHost is the virtual address of Azure's host agent. It is in a public range, so the library does not deny it.
+// azureHost is the virtual address of Azure's host agent. It is in a public range, so package ssrf does not deny it.
 var azureHost = netip.MustParsePrefix("168.63.129.16/32")
 
 var public = ssrf.New(ssrf.WithDeniedV4Prefixes(azureHost))
