@@ -13,8 +13,8 @@ import (
 )
 
 // HandOver lets an owner who lost the credential of a card take the card back before its id becomes free (AM-83). The
-// next registration of the id that has a proof of the card's key takes the card over, whatever its credential. For an
-// unknown id HandOver returns [wire.ErrNoAgent].
+// next registration of the id with a proof of the card's key takes the card over, whatever its credential. For an unknown
+// id HandOver returns [wire.ErrNoAgent].
 func (r *Registry) HandOver(ctx context.Context, id wire.AgentID, reason, by string) error {
 	if err := moderation.CheckReason(reason); err != nil {
 		return err

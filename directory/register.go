@@ -41,7 +41,7 @@ func (r *Registry) Register(ctx context.Context, s Submission) (wire.Registered,
 		return wire.Registered{}, err
 	}
 	owner := credential.HashOf(s.Bearer)
-	reg := registration{r: r, s: s, c: c, owner: owner, charge: r.gate.NewCharge(s.Client, owner, now), now: now}
+	reg := registration{r: r, sub: s, candidate: c, owner: owner, charge: r.gate.NewCharge(s.Client, owner, now), now: now}
 	result, err := reg.run(ctx)
 	if err != nil {
 		reg.charge.Refund()
@@ -51,12 +51,12 @@ func (r *Registry) Register(ctx context.Context, s Submission) (wire.Registered,
 
 // registration is one POST request whose card is valid.
 type registration struct {
-	r      *Registry
-	s      Submission
-	c      submission.Candidate // the valid card
-	owner  [32]byte
-	charge *admission.Charge
-	now    time.Time
+	r         *Registry
+	sub       Submission
+	candidate submission.Candidate
+	owner     [32]byte
+	charge    *admission.Charge
+	now       time.Time
 }
 
 // run calls try until no other writer interferes.
@@ -75,26 +75,26 @@ func (g *registration) run(ctx context.Context) (wire.Registered, error) {
 // again.
 func (g *registration) try(ctx context.Context) (wire.Registered, error) {
 	r := g.r
-	if err := r.bans.Check(ctx, g.c.Card.ID, g.c.Key, g.c.Host, g.s.Client, g.now); err != nil {
+	if err := r.bans.Check(ctx, g.candidate.Card.ID, g.candidate.Key, g.candidate.Host, g.sub.Client, g.now); err != nil {
 		return wire.Registered{}, err
 	}
-	held, err := r.cards.Held(ctx, string(g.c.Card.ID), g.now)
+	held, err := r.cards.Held(ctx, string(g.candidate.Card.ID), g.now)
 	taken := err == nil // the id belongs to a card, or is reserved
 	if err != nil && !errors.Is(err, store.ErrNotFound) {
 		return wire.Registered{}, err
 	}
 	to := submission.Target{Method: http.MethodPost, Path: "/agents"}
-	if taken && !credential.Hash(held.Owner).Equal(g.owner) && canTakeOver(held, g.s, g.c) {
+	if taken && !credential.Hash(held.Owner).Equal(g.owner) && canTakeOver(held, g.sub, g.candidate) {
 		held.Owner = g.owner
 	}
 	if taken && credential.Hash(held.Owner).Equal(g.owner) {
-		return r.replace(ctx, held, g.s, to, g.c, g.now)
+		return r.replace(ctx, held, g.sub, to, g.candidate, g.now)
 	}
-	inviteChanges, err := r.gate.Admit(ctx, admission.Applicant{Agent: g.c.Card.ID, Owner: g.owner, Bearer: g.s.Bearer, Invite: g.s.Invite, Client: g.s.Client}, g.now)
+	inviteChanges, err := r.gate.Admit(ctx, admission.Applicant{Agent: g.candidate.Card.ID, Owner: g.owner, Bearer: g.sub.Bearer, Invite: g.sub.Invite, Client: g.sub.Client}, g.now)
 	if err != nil {
 		return wire.Registered{}, err
 	}
-	proof, err := r.rules.CheckProof(g.s, to, g.c, g.now)
+	proof, err := r.rules.CheckProof(g.sub, to, g.candidate, g.now)
 	if err != nil {
 		return wire.Registered{}, err
 	}
@@ -102,15 +102,15 @@ func (g *registration) try(ctx context.Context) (wire.Registered, error) {
 	if err != nil {
 		return wire.Registered{}, err
 	}
-	if err := g.c.CheckReservedID(g.now); err != nil {
+	if err := g.candidate.CheckReservedID(g.now); err != nil {
 		return wire.Registered{}, err
 	}
-	m := listing.Meta{Derived: g.c.HasDerivedID(g.now), Current: wire.KeyChange{Since: g.now}}
+	m := listing.Meta{Derived: g.candidate.HasDerivedID(g.now), Current: wire.KeyChange{Since: g.now}}
 	m.SetProof(proof.Header, proof.Text, g.now)
-	row := newRow(g.c, g.owner, m, r.cfg.Lifetime, g.now)
+	row := newRow(g.candidate, g.owner, m, r.cfg.Lifetime, g.now)
 	put := store.PutCard{Card: row, IfRev: store.Absent, Records: append(chargeChanges, inviteChanges...), Now: g.now}
 	r.gate.AddQuotas(&put)
-	result, err := r.put(ctx, put, g.c, m, "registered")
+	result, err := r.put(ctx, put, g.candidate, m, "registered")
 	if taken && (errors.Is(err, store.ErrConflict) || errors.Is(err, store.ErrReserved)) { // another owner has the id
 		return wire.Registered{}, wire.ErrIDTaken
 	}

@@ -84,7 +84,7 @@ func New(cfg Config) *Gate {
 		g.shared = credential.NewSharedLimit(cfg.Store.Records(), registeredNS, cfg.Quotas.PerHour)
 	}
 	if !cfg.Local { // AM-82
-		g.failures = rate.NewPenalties(MaxFailures, 0, maxClients) // 0: until a failure is forgotten
+		g.failures = rate.NewPenalties(MaxFailures, 0, maxClients) // 0: barred until a failure is forgotten
 	}
 	cfg.Metrics.LimiterFunc("registrations-of-address", func() uint64 { return g.hourly.Refusals() + g.shared.Refusals() })
 	cfg.Metrics.LimiterFunc("credential-failures-of-address", g.failures.Refusals)
