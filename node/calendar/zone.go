@@ -74,7 +74,7 @@ func (z describedZone) wall(t time.Time) time.Time {
 // maxTransitions bounds the clock changes of one zone. Outlook's rules, which start in 1601, make fewer than 1000.
 const maxTransitions = 2000
 
-// maxZoneRules bounds the clock-change rules of a file. In a rule that never applies, the library searches up to the
+// maxZoneRules bounds the clock-change rules of a file. For a rule that never applies, the library searches up to the
 // year 9999.
 const maxZoneRules = 500
 

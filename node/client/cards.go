@@ -290,7 +290,7 @@ func (c *Cards) runLookup(ctx context.Context, id wire.AgentID, lookup *pendingL
 		c.cache.Remove(id)
 	}
 	isOurFault := errors.Is(publicError(err), wire.ErrUnavailable) // this call or our store failed
-	// After a refresh that reached no directory, the cached card stays in use.
+	// After a refresh that could not reach a directory, the cached card stays in use.
 	if isOurFault || refresh && unreachable {
 		return
 	}

@@ -74,8 +74,7 @@ func maxMembers(text string) int {
 	return strings.Count(text, ",") + strings.Count(text, "{") + strings.Count(text, "[")
 }
 
-// parser is a recursive descent parser. When an array or object closes, its members move from the
-// stack to the slab.
+// parser is a recursive descent parser. When an array or object closes, its members move from the stack to the slab.
 type parser struct {
 	text   string
 	pos    int
@@ -283,8 +282,8 @@ func (p *parser) checkKey(key string, open *stack, start int, seen map[string]st
 	return seen, nil
 }
 
-// stack holds the members of the open arrays and objects. The first ones are in an array, which needs no allocation, because
-// nothing keeps a slice of it.
+// stack holds the members of the open arrays and objects. The first ones are in an array, which needs no allocation,
+// because nothing keeps a slice of it.
 type stack struct {
 	n    int
 	few  [24]Member
