@@ -147,9 +147,9 @@ func (r *Registry) describeChange(ctx context.Context, line store.CardChange, no
 // reason, if the operator removed the card; otherwise it becomes kind.
 func (r *Registry) completeTombstone(ctx context.Context, c wire.Change, kind string, now time.Time) (wire.Change, error) {
 	c.Change = kind
-	removed, err := moderation.LastRemoval(ctx, r.recs, c.AgentID, now)
-	if removed.At.Equal(c.At) { // otherwise the card was registered again after the removal
-		c.Change, c.Reason = wire.ChangeRemoved, removed.Reason
+	removal, err := moderation.LastRemoval(ctx, r.recs, c.AgentID, now)
+	if removal.At.Equal(c.At) { // otherwise the card was registered again after the removal
+		c.Change, c.Reason = wire.ChangeRemoved, removal.Reason
 	}
 	return c, err
 }

@@ -77,7 +77,7 @@ func (r *Registry) followOnce(ctx context.Context, source *client.Directory, wai
 		}
 	}
 	page, err := source.Changes(ctx, since, wait)
-	if failed, ok := errors.AsType[*client.DirectoryError](err); ok && failed.Status == 400 && failed.Code == wire.InvalidMessage && since != "" {
+	if dirErr, ok := errors.AsType[*client.DirectoryError](err); ok && dirErr.Status == 400 && dirErr.Code == wire.InvalidMessage && since != "" {
 		// Another directory answers there now, or the source was restored from a backup. So the old feed now counts as
 		// another source, named former: the next call drops all cards, and reads the whole new feed.
 		r.cfg.Logger.WarnContext(ctx, "the source does not know our position in its feed: reading the whole feed again", "source", source.Base)

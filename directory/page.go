@@ -107,8 +107,8 @@ func (r *Registry) showSearch(c echo.Context, count int) error {
 		r.days.Add(history.Searched, now)
 		found, err = r.search(ctx, q, now)
 	}
-	if refused, ok := errors.AsType[*wire.Error](err); ok && refused.Status == http.StatusBadRequest {
-		p.Wrong, status = refused.Message, http.StatusBadRequest
+	if refusal, ok := errors.AsType[*wire.Error](err); ok && refusal.Status == http.StatusBadRequest {
+		p.Wrong, status = refusal.Message, http.StatusBadRequest
 	} else if err != nil {
 		return err
 	}

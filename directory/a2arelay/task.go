@@ -1,6 +1,7 @@
 package a2arelay
 
 import (
+	"cmp"
 	"context"
 	"encoding/json"
 	"errors"
@@ -177,8 +178,8 @@ func (s *Service) admit(ctx context.Context, t *taskRow, size int) error {
 	if err := s.loadCounts(ctx, now); err != nil {
 		return err
 	}
-	refused := s.counts.Admit(t.ID, t.mail(size), now)
-	if refused == nil {
+	refusal := s.counts.Admit(t.ID, t.mail(size), now)
+	if refusal == nil {
 		return nil
 	}
 	var ended []*taskRow
@@ -191,17 +192,17 @@ func (s *Service) admit(ctx context.Context, t *taskRow, size int) error {
 			ended = append(ended, old)
 		}
 	}
-	slices.SortFunc(ended, func(x, y *taskRow) int {
-		switch mine := x.Source == t.Source; {
-		case mine == (y.Source == t.Source):
-			return x.Created.Compare(y.Created)
-		case mine:
-			return -1
+	isOther := func(row *taskRow) int { // 0 for the same source, which comes first
+		if row.Source == t.Source {
+			return 0
 		}
 		return 1
+	}
+	slices.SortFunc(ended, func(x, y *taskRow) int {
+		return cmp.Or(isOther(x)-isOther(y), x.Created.Compare(y.Created))
 	})
 	for _, old := range ended {
-		if old.Source != t.Source && errors.Is(refused, wire.ErrRateLimited) {
+		if old.Source != t.Source && errors.Is(refusal, wire.ErrRateLimited) {
 			break // the source has used up its share, so room from others would not help
 		}
 		err := s.cfg.Records.Apply(ctx, []store.Change{
@@ -212,11 +213,11 @@ func (s *Service) admit(ctx context.Context, t *taskRow, size int) error {
 			continue // it changed meanwhile
 		}
 		s.counts.Remove(old.ID)
-		if refused = s.counts.Admit(t.ID, t.mail(size), now); refused == nil {
+		if refusal = s.counts.Admit(t.ID, t.mail(size), now); refusal == nil {
 			return nil
 		}
 	}
-	return refused
+	return refusal
 }
 
 // save stores a changed task and wakes its waiters. If the agent's answer does not fit, it stores the task as failed.

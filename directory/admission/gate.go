@@ -125,12 +125,12 @@ func (g *Gate) CheckThrottle(client netip.Addr, now time.Time) error {
 // CheckThrottleUnlessKnown calls CheckThrottle unless the bearer token is the credential of a card. So an owner can
 // change a card even from a throttled address.
 func (g *Gate) CheckThrottleUnlessKnown(ctx context.Context, bearer string, client netip.Addr, now time.Time) error {
-	refused := g.CheckThrottle(client, now)
-	if refused == nil {
+	refusal := g.CheckThrottle(client, now)
+	if refusal == nil {
 		return nil
 	}
 	if known, err := g.IsKnown(ctx, credential.HashOf(bearer), now); err != nil || !known {
-		return refused
+		return refusal
 	}
 	return nil
 }

@@ -159,20 +159,20 @@ func answerErrors(next echo.HandlerFunc) echo.HandlerFunc {
 		if err == nil || c.Response().Committed {
 			return err
 		}
-		refused := httpapi.PublicError(err)
-		f := failure{codes[refused.Status], refused.Message}
+		refusal := httpapi.PublicError(err)
+		f := failure{codes[refusal.Status], refusal.Message}
 		switch {
 		case f.Code != "":
-		case refused.Status < http.StatusInternalServerError:
+		case refusal.Status < http.StatusInternalServerError:
 			f.Code = "INVALID_ARGUMENT"
 		default:
 			f.Code = "INTERNAL_ERROR"
 		}
 		h := c.Response().Header()
 		h.Set("Cache-Control", "no-store")
-		if refused.RetryAfter > 0 {
-			h.Set("Retry-After", strconv.FormatInt(wire.CeilSeconds(refused.RetryAfter), 10))
+		if refusal.RetryAfter > 0 {
+			h.Set("Retry-After", strconv.FormatInt(wire.CeilSeconds(refusal.RetryAfter), 10))
 		}
-		return errors.Join(err, httpapi.JSON(c, refused.Status, f))
+		return errors.Join(err, httpapi.JSON(c, refusal.Status, f))
 	}
 }

@@ -85,8 +85,8 @@ func (r Rules) CheckCard(body []byte, id wire.AgentID, hasProof bool, now time.T
 	if err == nil {
 		err = key.Usable(now)
 	}
-	if refused, ok := errors.AsType[*signing.KeyError](err); ok {
-		return Candidate{}, wire.ErrCard.At("public_key: " + refused.Reason).Because(err)
+	if keyErr, ok := errors.AsType[*signing.KeyError](err); ok {
+		return Candidate{}, wire.ErrCard.At("public_key: " + keyErr.Reason).Because(err)
 	}
 	if err != nil {
 		return Candidate{}, wire.ErrCard.At("public_key").Because(err)
