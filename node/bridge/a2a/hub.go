@@ -12,7 +12,7 @@ import (
 const (
 	maxWaiters       = 256
 	maxAnonymous     = 128 // of all callers without a token
-	maxWaitersOfOne  = 16  // of one caller, or of one network address without a token
+	maxWaitersOfOne  = 16  // of one caller, or of the callers without a token at one network address
 	maxQueuedReports = 64  // that wait for one slow stream; the rest is lost
 )
 
@@ -22,7 +22,7 @@ type waiter struct {
 	address string          // the [bridge.Address] of the caller; callers without a token share one
 	party   string          // see [caller.party]
 	changed chan struct{}   // holds a value if the task has changed
-	reports chan wire.Value // artifacts and texts of a hook that has not answered yet; hints that may be lost
+	reports chan wire.Value // what a hook (program of the owner) sends before its answer; some may be lost
 }
 
 // hub passes changes of tasks to the waiters.

@@ -26,7 +26,7 @@ type listQuery struct {
 	context, state string
 	after          time.Time // the list has no task with an older state; zero: no bound
 	size           int
-	last           position // of the last task of the previous page; zero for the first page
+	previous       position // of the last task of the previous page; zero for the first page
 }
 
 // position is the place of a task in a list: newest state first, then by id. A page token is its JSON in base64.
@@ -74,7 +74,7 @@ func readListQuery(p wire.Value) (listQuery, *message.Error) {
 	}
 	if text := p.GetStr("pageToken"); text != "" {
 		token, err := base64.RawURLEncoding.DecodeString(text)
-		if err != nil || json.Unmarshal(token, &q.last) != nil {
+		if err != nil || json.Unmarshal(token, &q.previous) != nil {
 			return q, message.ErrParams.At("pageToken does not belong to this list")
 		}
 	}
@@ -109,8 +109,8 @@ func (b *Bridge) handleList(ctx context.Context, call message.Call, from caller)
 		return q.state != "" && string(t.last().State) != q.state || !q.after.IsZero() && t.last().At.Before(q.after)
 	})
 	total, next := len(tasks), ""
-	if q.last != (position{}) {
-		tasks = slices.DeleteFunc(tasks, func(t *taskRow) bool { return comparePositions(t.position(), q.last) <= 0 })
+	if q.previous != (position{}) {
+		tasks = slices.DeleteFunc(tasks, func(t *taskRow) bool { return comparePositions(t.position(), q.previous) <= 0 })
 	}
 	history = max(history, 0) // no history without historyLength
 	list, size := []wire.Value{}, 0

@@ -52,7 +52,7 @@ func listForeignFiles(b thread.Block, mayName func(ref string) (bool, error)) (f
 // receives the message, because later messages could overtake the message during a long fetch. If a file may still
 // appear, prefetchFiles returns an error, so that the message waits; see lastFilePause.
 func (l *link) prefetchFiles(ctx context.Context, ref string, b thread.Block) error {
-	files, err := listForeignFiles(b, func(at string) (bool, error) { return at == ref, nil })
+	files, err := listForeignFiles(b, func(named string) (bool, error) { return named == ref, nil })
 	if err != nil || len(files) == 0 {
 		return err
 	}
@@ -74,8 +74,8 @@ func (l *link) fetchFiles(ctx context.Context, files map[string][2]string, timeo
 	out := make(map[string]exchange.File, len(files))
 	room, temporary := thread.MaxThread, error(nil)
 	for _, uri := range slices.Sorted(maps.Keys(files)) {
-		at := files[uri]
-		f := exchange.File{Name: thread.AttachmentTail(at[1])}
+		ref, name := files[uri][0], files[uri][1]
+		f := exchange.File{Name: thread.AttachmentTail(name)}
 		data, err := []byte(nil), error(nil)
 		switch {
 		case len(out) >= maxFetched:
@@ -83,10 +83,10 @@ func (l *link) fetchFiles(ctx context.Context, files map[string][2]string, timeo
 		case room <= 0:
 			f.Failure = "the files of the message are too large together"
 		default:
-			data, err = l.remote.attachment(ctx, at[0], at[1])
+			data, err = l.remote.attachment(ctx, ref, name)
 		}
 		if err != nil {
-			l.log.Info("a file of a thread behind a link could not be fetched", "link", l.cfg.Name, "thread", at[0], "file", at[1], "error", err)
+			l.log.Info("a file of a thread behind a link could not be fetched", "link", l.cfg.Name, "thread", ref, "file", name, "error", err)
 			f.Failure = explainFetchError(err)
 			if isTemporary(err) {
 				temporary = err

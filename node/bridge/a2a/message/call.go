@@ -73,8 +73,8 @@ func (c Call) Streams() bool { return c.Method == SendStreaming || c.Method == S
 // Blocks reports whether the caller of SendMessage waits for the result (A2A-9).
 func (c Call) Blocks() bool {
 	v, _ := c.Params.Get("configuration")
-	now, _ := v.Get("returnImmediately")
-	if yes, isBool := now.Boolean(); isBool {
+	immediately, _ := v.Get("returnImmediately")
+	if yes, isBool := immediately.Boolean(); isBool {
 		return !yes
 	}
 	old, _ := v.Get("blocking") // the name in 0.3
@@ -167,20 +167,18 @@ func ReadRPC(body []byte, version string) (Call, *Error) {
 }
 
 // checkVersion implements A2A-7 and A2A-D2. It accepts version 1.0 with any patch number. An empty version counts as
-// 1.0 if the message has the form of 1.0. In a call without a message, the name of the method decides.
+// 1.0, unless the message has the form of 0.3 or, in a call without a message, the method has its name in 0.3.
 func (c Call) checkVersion(version string, isAlias bool) *Error {
 	version = strings.TrimSpace(version)
-	old := false
-	switch m, _ := c.Params.Get("message"); {
-	case c.Method == SendMessage || c.Method == SendStreaming:
+	isOld := isAlias
+	if c.Method == SendMessage || c.Method == SendStreaming {
+		m, _ := c.Params.Get("message")
 		role := m.GetStr("role")
-		old = role == "user" || role == "agent" || m.GetStr("kind") != ""
-	default:
-		old = isAlias
+		isOld = role == "user" || role == "agent" || m.GetStr("kind") != ""
 	}
 	major, rest, _ := strings.Cut(version, ".")
 	minor, _, _ := strings.Cut(rest, ".")
-	if version == "" && !old || major == "1" && minor == "0" {
+	if version == "" && !isOld || major == "1" && minor == "0" {
 		return nil
 	}
 	return ErrVersion
@@ -195,9 +193,9 @@ func ReadREST(method, path string, query url.Values, body []byte, version string
 	if len(segments) > 1 && segments[0] != "tasks" {
 		c.Tenant, segments = segments[0], segments[1:]
 	}
-	verb := ""
-	if last := segments[len(segments)-1]; len(segments) <= 2 {
-		segments[len(segments)-1], verb, _ = strings.Cut(last, ":")
+	count, verb := len(segments), ""
+	if count <= 2 { // longer paths end with an id, which may contain a colon
+		segments[count-1], verb, _ = strings.Cut(segments[count-1], ":")
 	}
 	segments = append(segments, "", "", "") // so that the next line can index all of them
 	task, sub, config := segments[1], segments[2], segments[3]
@@ -205,7 +203,7 @@ func ReadREST(method, path string, query url.Values, body []byte, version string
 	if verb != "" {
 		shape += ":" + verb
 	}
-	switch count := len(segments) - 3; {
+	switch {
 	case shape == "POST message:send" && count == 1:
 		c.Method = SendMessage
 	case shape == "POST message:stream" && count == 1:

@@ -20,8 +20,8 @@ type Error struct {
 	Message string
 	After   time.Duration // sent as Retry-After; 0 means no header
 
-	outer bool // an answer over JSON-RPC also has Status as its HTTP status; otherwise that is 200
-	cause error
+	isHTTP bool // an answer over JSON-RPC also has Status as its HTTP status; otherwise that is 200
+	cause  error
 }
 
 func (e *Error) Error() string {
@@ -91,7 +91,7 @@ func newError(code, status int, name, reason, message string) *Error {
 
 // newHTTPError returns an error that has the same HTTP status in both bindings.
 func newHTTPError(code, status int, name, message string) *Error {
-	return &Error{Code: code, Status: status, Name: name, Reason: name, Message: message, outer: true}
+	return &Error{Code: code, Status: status, Name: name, Reason: name, Message: message, isHTTP: true}
 }
 
 // Errors returns the rows of the table, which are shared and must not be changed.
@@ -150,7 +150,7 @@ func (e *Error) details() wire.Value {
 // RPC returns the JSON-RPC answer to the request with the given id, and its HTTP status.
 func (e *Error) RPC(id wire.Value) (status int, body []byte) {
 	status = http.StatusOK
-	if e.outer {
+	if e.isHTTP {
 		status = e.Status
 	}
 	return status, wire.Obj(

@@ -80,6 +80,7 @@ func isID(s string) bool {
 	return s != "" && len(s) <= maxID && !strings.ContainsFunc(s, func(r rune) bool { return r <= ' ' || r == 0x7f || r > 0xffff })
 }
 
+// contents are the members that hold the content of a part. A data content may be any value, even null.
 var contents = []string{"text", "raw", "url", "data"}
 
 // isPart reports whether v is a part with exactly one content. mediaType is the name of the member for the media type:
@@ -134,7 +135,8 @@ func renamePart(part wire.Value, oldName, newName string) wire.Value {
 	for _, key := range append(slices.Clone(contents), "filename", oldName) {
 		v, ok := part.Get(key)
 		text, isText := v.Str()
-		if !ok || v.IsNull() && key != "data" || isText && text == "" && key != "text" && key != "data" {
+		mayBeEmpty := key == "text" || key == "data"
+		if !ok || v.IsNull() && key != "data" || isText && text == "" && !mayBeEmpty {
 			continue
 		}
 		if key == oldName {

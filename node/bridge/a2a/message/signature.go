@@ -165,9 +165,9 @@ var (
 )
 
 // signedForm returns a card without the members whose values are the defaults of ProtoJSON. If bare is false, it keeps
-// required and optional members, as the specification demands, and leaves the members params and header as they are,
-// because they may contain anything. If bare is true, it removes everything that is empty, like the SDKs for Python and
-// JavaScript.
+// required and optional members and empty objects, as the specification demands, and leaves the members params and
+// header as they are, because they may contain anything. If bare is true, it removes everything that is empty, like the
+// SDKs for Python and JavaScript.
 func signedForm(v wire.Value, bare bool) wire.Value {
 	switch v.Kind() {
 	case wire.Array:

@@ -198,8 +198,8 @@ type Result struct {
 	Answers thread.Block // acks, and responses to queries (MESS-35, MESS-36)
 	Created []string     // refs of new threads
 
-	Ref    string // Options.Re, or the thread that the only request of the block created; otherwise ""
-	Status thread.Code
+	Ref    string      // Options.Re, or the thread that the only request of the block created; otherwise ""
+	Status thread.Code // of the thread Ref
 }
 
 // Do applies a block of one actor as one transaction (MESS-7): either every entry is applied or none. The error is a
@@ -217,7 +217,7 @@ func (x *Exchange) Do(ctx context.Context, who Actor, b thread.Block, opts Optio
 	for range store.MaxConflicts {
 		t := x.begin(who, opts)
 		err := t.run(ctx, b)
-		if err = cmp.Or(t.err, err); err != nil {
+		if err = cmp.Or(t.err, err); err != nil { // t.err comes from methods that return no error
 			return Result{}, err
 		}
 		err = t.commit(ctx)

@@ -19,7 +19,7 @@ type ReplayKey struct {
 	key    string // key of the replay record
 	digest string // of the content: the key is refused for any other content; "" if each content has a key of its own
 	keep   time.Duration
-	quota  string // store term of the records that count together, at most maxCallReplays; "" means no bound
+	quota  string // index term in the store: at most maxCallReplays records may have it; "" means no bound
 }
 
 const (
@@ -52,7 +52,7 @@ func NewCallReplay(who Actor, name string, content wire.Value) *ReplayKey {
 // replayRecord is the stored answer to a block.
 type replayRecord struct {
 	Digest  string      `json:"digest,omitempty"`
-	Mess    wire.Value  `json:"mess"`
+	Mess    wire.Value  `json:"mess"` // Result.Answers
 	Created []string    `json:"created,omitempty"`
 	Ref     string      `json:"ref,omitempty"`
 	Status  thread.Code `json:"status,omitempty"`
@@ -99,7 +99,7 @@ func (t *tx) saveReplay(k *ReplayKey) error {
 	return nil
 }
 
-// setResultThread sets the ref and the status in the result.
+// setResultThread sets the ref in the result, see [Result], and the status of that thread.
 func (t *tx) setResultThread(ctx context.Context) error {
 	ref := t.opts.Re
 	if made, ok := t.result.RequestRef(); ok && ref == "" && t.threads[made] != nil {

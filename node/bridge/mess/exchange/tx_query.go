@@ -73,7 +73,8 @@ func (t *tx) listRequests(ctx context.Context, q thread.Query) (wire.Value, erro
 			}
 		}
 	} else {
-		page, err := t.x.list(ctx, t.who, "", "", maxResults, func(e *entry) bool { s, _ := e.summary(); return matches(s) })
+		const anyCode, start = "", ""
+		page, err := t.x.list(ctx, t.who, anyCode, start, maxResults, func(e *entry) bool { s, _ := e.summary(); return matches(s) })
 		if err != nil {
 			return wire.Value{}, err
 		}

@@ -78,7 +78,8 @@ func (t *Thread) setAsHolder(s Status, by string, now time.Time) error {
 		t.ApplyStatus(s, now)
 		return nil
 	}
-	cancelsRefused := s.Code == Cancelled && t.Status == Held && t.Refused // MESS-25
+	// the holder may cancel after the requester refused to confirm the action (MESS-25)
+	cancelsRefused := s.Code == Cancelled && t.Status == Held && t.Refused
 	if !cancelsRefused && !slices.Contains(HolderMay[t.Status], s.Code) {
 		return Conflict("%s may not follow %s", s.Code, t.Status)
 	}

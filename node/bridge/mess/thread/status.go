@@ -82,14 +82,14 @@ type Question struct {
 
 // Status is the part of a status entry that the exchange understands.
 type Status struct {
-	Re        []string
+	Re        []string // the threads that the status is about
 	Code      Code
 	Message   string
 	Reason    string
 	Questions []Question
 	ResumeETA string
-	Delegated string // the executor to which the thread was delegated
-	Body      wire.Value
+	Delegated string     // the executor to which the thread was delegated
+	Body      wire.Value // the whole status, with the code in our spelling
 }
 
 // ReadStatus reads a status and checks it against MESS section 4. With lax, the status may omit its reference and the
@@ -104,8 +104,8 @@ func ReadStatus(v wire.Value, path string, lax bool) (Status, error) {
 	if check := statusFields[code]; check != nil {
 		check(f, &s, lax)
 	}
-	if written := v.GetStr("code"); written != string(code) {
-		s.Body = v.With("code", wire.Text(string(code))) // we write the spelling of the specification
+	if v.GetStr("code") != string(code) {
+		s.Body = v.With("code", wire.Text(string(code)))
 	}
 	return s, f.Err()
 }

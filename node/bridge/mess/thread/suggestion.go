@@ -33,7 +33,7 @@ func ReadSuggestion(v wire.Value, path string) (Suggestion, error) {
 	f.Check(s.Type != "", "type", "is required")
 	proposed, ok := f.Get("proposed")
 	f.Check(ok || s.Type == "alternative", "proposed", "is required")
-	// the thread keeps every proposal
+	// the thread keeps every proposal, so each must be small
 	f.Check(len(proposed.JSON()) <= maxProposed, "proposed", "must have at most 32 KiB")
 	s.Proposed = proposed
 	return s, f.Err()
