@@ -390,6 +390,7 @@ func asSendError(err error) error {
 		return err
 	}
 	code, again := wire.InvalidMessage, client.IsRetryStatus(refusal.Status)
+	// after a failure in its work, the agent may have the message; an agent that is too busy does not have it
 	processed := again && refusal.Status != http.StatusTooManyRequests && refusal.Status != http.StatusServiceUnavailable
 	switch refusal.Status {
 	case http.StatusUnauthorized, http.StatusForbidden:

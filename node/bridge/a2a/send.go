@@ -162,11 +162,11 @@ func (b *Bridge) conversationFor(ctx context.Context, address, contextID, messag
 		return "", err
 	}
 	for _, t := range tasks {
-		_, open, err := b.endOf(ctx, t.convKey())
+		_, isOpen, err := b.endOf(ctx, t.convKey())
 		if err != nil {
 			return "", err
 		}
-		if open {
+		if isOpen {
 			return t.Conv, nil
 		}
 	}

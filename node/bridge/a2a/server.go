@@ -253,17 +253,17 @@ func (b *Bridge) awaitTask(ctx context.Context, t *taskRow, from caller) (*taskR
 		return t, nil
 	}
 	defer b.hub.leave(w)
-	waiting, cancel := context.WithTimeout(ctx, b.blockFor)
+	waitCtx, cancel := context.WithTimeout(ctx, b.blockFor)
 	defer cancel()
 	for {
 		var err error
-		if t, err = b.findTask(context.WithoutCancel(ctx), t.Address, t.ID); err != nil || t.endedOrAsks() || waiting.Err() != nil {
+		if t, err = b.findTask(context.WithoutCancel(ctx), t.Address, t.ID); err != nil || t.endedOrAsks() || waitCtx.Err() != nil {
 			return t, err
 		}
 		select {
 		case <-w.changed:
 		case <-time.After(checkTime):
-		case <-waiting.Done():
+		case <-waitCtx.Done():
 		}
 	}
 }

@@ -286,7 +286,7 @@ var itemStates = map[owner.ItemState]logEntry{
 	owner.ItemWithdrawn: {State: a2a.TaskStateCanceled, Text: message.TextCanceled},
 }
 
-// sync compares the open tasks of a conversation with the inbox and with the state of the conversation.
+// sync gives the open tasks of a conversation the state that the inbox, or else the end of the conversation, demands.
 func (b *Bridge) sync(ctx context.Context, key store.ConvKey) error {
 	tasks, err := b.tasksWith(ctx, convTerm(key))
 	if err != nil || !slices.ContainsFunc(tasks, func(t *taskRow) bool { return !t.last().State.Terminal() }) {

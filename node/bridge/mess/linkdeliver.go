@@ -46,8 +46,9 @@ func (l *link) Deliver(ctx context.Context, d bridge.Delivery) (err error) {
 	if err != nil {
 		return err
 	}
-	ref, key := string(rec.Body), idempotencyKey(d.ID, string(rec.Body))
-	k, _, err := l.load(ctx, ref) // what we remember of the foreign thread
+	ref := string(rec.Body) // of the foreign thread
+	key := idempotencyKey(d.ID, ref)
+	k, _, err := l.load(ctx, ref)
 	if err != nil {
 		return err
 	}
@@ -315,11 +316,12 @@ func (l *link) acceptPayload(ctx context.Context, from, ref, localID string, pay
 	return err
 }
 
-// closePlain closes a conversation in plain text after its request has ended at the exchange. If the request was
-// completed but its response has not come yet, closePlain does nothing, and a later poll calls it again.
-func (l *link) closePlain(ctx context.Context, ref string, v remoteView, k knownThread) error {
+// closeTextConversation closes a conversation in plain text after its request has ended at the exchange. If the request
+// was completed but its response has not come yet, closeTextConversation does nothing, and a later poll calls it again.
+func (l *link) closeTextConversation(ctx context.Context, ref string, v remoteView, k knownThread) error {
 	hasSucceeded := v.status == thread.Completed || v.status == thread.Partial
-	if k.Intent == "" || !hasSucceeded && !v.status.Terminal() || hasSucceeded && !slices.ContainsFunc(v.messages, thread.Message.HasResponse) {
+	isText, hasEnded := k.Intent != "", hasSucceeded || v.status.Terminal()
+	if !isText || !hasEnded || hasSucceeded && !slices.ContainsFunc(v.messages, thread.Message.HasResponse) {
 		return nil
 	}
 	payload := wire.Obj(wire.TextField("action", wire.ActionClose), wire.TextField("status", "completed"))

@@ -221,15 +221,15 @@ func listRefs(root *os.Root) (map[string]bool, error) {
 func (r *dirRemote) scan(root *os.Root) (out []remoteThread, err error) {
 	r.scans++
 	seen := make(map[string]string, len(r.seen))
-	err = folder.Walk(root, func(f string, sub *os.Root, p folder.Place, _, n int) error {
-		at := f + " " + p.Ref
+	err = folder.Walk(root, func(state string, sub *os.Root, p folder.Place, _, count int) error {
+		at := state + " " + p.Ref
 		updated, known := r.seen[at]
-		if !known || folder.IsDue(p.Ref, f, n, r.scans) {
+		if !known || folder.IsDue(p.Ref, state, count, r.scans) {
 			stamp := p.Stamp(sub)
 			if stamp.Files == 0 {
 				return nil
 			}
-			updated = fmt.Sprintf("%s %d %d", f, stamp.Mod.UnixNano(), stamp.Size)
+			updated = fmt.Sprintf("%s %d %d", state, stamp.Mod.UnixNano(), stamp.Size)
 		}
 		seen[at] = updated
 		out = append(out, remoteThread{ref: p.Ref, updated: updated})

@@ -113,7 +113,7 @@ func (l *link) followOurs(ctx context.Context, r remoteThread, k knownThread, v 
 		}
 	}
 	k.Updated = r.updated
-	if err := l.closePlain(ctx, r.ref, v, k); err != nil {
+	if err := l.closeTextConversation(ctx, r.ref, v, k); err != nil {
 		return err
 	}
 	return l.save(ctx, r.ref, k)
@@ -297,7 +297,7 @@ func (l *link) receive(ctx context.Context, from, ref, localID string, b thread.
 	reason := thread.PublicText(err)
 	l.log.Info("a message of a link was refused", "link", l.cfg.Name, "thread", ref, "error", reason)
 	t, err := l.localThread(ctx, k.Peer, *k)
-	if err != nil || t == nil && k.Intent == "" {
+	if err != nil || t == nil && k.Intent == "" { // k.Intent is set for a conversation in plain text
 		return err
 	}
 	about := ref + " there"

@@ -48,7 +48,8 @@ func addressAt(link, peer string) bridge.Address {
 	return bridge.Address{Kind: Kind, Link: link, Peer: peer}
 }
 
-// Send sends a thread that may be claimed to the exchange. sent reports whether this call or an earlier one sent it.
+// Send sends a thread to the exchange, unless the thread cannot be claimed now. sent reports whether this call or an
+// earlier one sent it.
 func (l *link) Send(ctx context.Context, ref string) (t *thread.Thread, sent bool, err error) {
 	to := string(l.Address().Pseudonym())
 	if err := l.cfg.Offer(ctx, ref, to, l.Address().String(), nil); err != nil {
@@ -106,12 +107,12 @@ func (l *link) sendWaiting(ctx context.Context) error {
 // withdrawRequest withdraws a foreign request that still waits for the owner's approval.
 func (l *link) withdrawRequest(ctx context.Context, k knownThread, why string) error {
 	delete(l.awaiting, k.Conv)
-	held := false
+	isHeld := false
 	_, err := l.cfg.Mesh.Asks().Withdraw(ctx, store.ConvKey{Peer: l.pseudonym(k.Peer), ID: k.Conv}, func(a acl.Ask) bool {
-		held = held || a.Kind == owner.AskMessage
+		isHeld = isHeld || a.Kind == owner.AskMessage
 		return false // withdraw nothing: this only looks for a question about the request
 	}, time.Now())
-	if err != nil || !held {
+	if err != nil || !isHeld {
 		return err
 	}
 	cancel := thread.NewEntry("cancel", "last", wire.TextField("reason", why))

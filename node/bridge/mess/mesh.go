@@ -262,8 +262,8 @@ func refusalFor(err error) *wire.Error {
 	return e
 }
 
-// offerTo offers a thread to peer, which is an agent of the mesh or a peer of a link and may then claim the thread. The
-// extra changes are applied in the transaction that stores the offer.
+// offerTo offers a thread to peer, which may then claim it. The address is "" for an agent of the mesh, and names the
+// peer of a link. The extra changes are applied in the transaction that stores the offer.
 func (b *Bridge) offerTo(ctx context.Context, ref, peer, address string, extra []store.Change) error {
 	return b.x.OfferTo(ctx, ref, peer, address, extra, func(conv string, request wire.Value, changes []store.Change) error {
 		block, err := b.shareAttachments(ctx, ref, thread.Block{{Type: "request", Body: request}}, address)

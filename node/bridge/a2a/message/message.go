@@ -76,6 +76,7 @@ func isInput(mediaType string) bool {
 	})
 }
 
+// isID reports whether s may be an id: 1 to 128 bytes, without spaces, control characters or characters above U+FFFF.
 func isID(s string) bool {
 	return s != "" && len(s) <= maxID && !strings.ContainsFunc(s, func(r rune) bool { return r <= ' ' || r == 0x7f || r > 0xffff })
 }
@@ -232,7 +233,7 @@ func plainParts(intent wire.Intent, payload wire.Value) []wire.Value {
 		}
 		parts = append(parts, fromMesh(part))
 	}
-	if len(parts) == 0 || len(parts) > maxParts || textOf(parts) != m.GetStr("body") {
+	if len(parts) == 0 || len(parts) > maxParts || textOf(parts) != m.GetStr("body") { // else the body would get lost
 		return nil
 	}
 	return parts

@@ -164,7 +164,8 @@ func (t *tx) findStatusThreads(ctx context.Context, b thread.Block) {
 	}
 }
 
-// applySetFirst applies the status of a PATCH if it belongs before the entries, and reports whether it did.
+// applySetFirst applies the status of a PATCH before the entries if the actor holds the thread, may claim it or is the
+// owner. It reports whether it did.
 func (t *tx) applySetFirst(ctx context.Context) (bool, error) {
 	if t.opts.Set == nil {
 		return false, nil
@@ -280,7 +281,7 @@ func (t *tx) post(th *thread.Thread, e thread.Entry) {
 		return
 	}
 	ref := t.appendMessage(th, t.who.ID, thread.Block{e})
-	if t.who.forExchange || e.Type == "request" {
+	if t.who.forExchange || e.Type == "request" { // requests get their acks together, see run
 		return
 	}
 	t.ack(e, ref)
@@ -330,7 +331,7 @@ func (t *tx) appendMessage(th *thread.Thread, from string, b thread.Block) strin
 }
 
 // commit applies the changes to the store, and then to the index and the registry in memory. It returns
-// [store.ErrConflict] if another commit changed one of the rows first.
+// [store.ErrConflict] if another commit changed one of the records first.
 func (t *tx) commit(ctx context.Context) error {
 	unmarked, err := t.files.unmarkUploads(ctx, uploads{t.x.records}, t.now)
 	if err != nil {

@@ -47,8 +47,9 @@ func (t *tx) reserve(ctx context.Context, b thread.Block) (map[int]reservation, 
 		if err != nil {
 			return nil, err
 		}
-		r := reservation{k.Ref, k.Ref != "" && k.Digest == thread.Digest(e.Body) && t.now.Sub(k.At) < SameFor, rev}
-		if !r.isRepeated {
+		isRepeated := k.Ref != "" && k.Digest == thread.Digest(e.Body) && t.now.Sub(k.At) < SameFor
+		r := reservation{k.Ref, isRepeated, rev}
+		if !isRepeated {
 			r.ref = thread.NewThreadRef(t.now, t.x.index.nextNumber(day), id)
 		}
 		if id != "" {

@@ -163,7 +163,7 @@ func (t *tx) merge(ctx context.Context, s *thread.Suggestion, p thread.Proposal)
 	var needs []thread.Need
 	var requests []wire.Value
 	seen := map[string]bool{}
-	priority, confirm, size := "background", false, 0
+	priority, mustConfirm, size := "background", false, 0
 	threads := []*thread.Thread{}
 	for _, ref := range s.Re {
 		th, err := t.load(ctx, ref)
@@ -189,7 +189,7 @@ func (t *tx) merge(ctx context.Context, s *thread.Suggestion, p thread.Proposal)
 		threads = append(threads, th)
 		requests = append(requests, body)
 		intents = append(intents, th.Intent)
-		confirm = confirm || th.ConfirmBefore
+		mustConfirm = mustConfirm || th.ConfirmBefore
 		if thread.PriorityRank(th.Priority) > thread.PriorityRank(priority) {
 			priority = th.Priority
 		}
@@ -204,7 +204,7 @@ func (t *tx) merge(ctx context.Context, s *thread.Suggestion, p thread.Proposal)
 	intent := cmp.Or(s.Proposed.GetStr("combined_intent"), s.Proposed.GetStr("intent"), strings.Join(intents, "; "))
 	body := thread.FillMissing(wire.Obj(
 		wire.TextField("intent", intent), wire.TextField("priority", priority)), thread.UniteFields(requests))
-	if confirm {
+	if mustConfirm {
 		body = body.With("confirm_before", wire.Bool(true))
 	}
 	if len(needs) > 0 {

@@ -150,9 +150,9 @@ func (t *tx) applyResponse(ctx context.Context, e thread.Entry, path string) err
 		if t.followResponse(th, e) {
 			return nil
 		}
-		lone := !t.opts.Lax && !t.statusThreads[th.Ref]
+		isLone := !t.opts.Lax && !t.statusThreads[th.Ref]
 		oldHolder := th.Holder
-		if err := th.Respond(t.who.ID, t.x.roles(t.who, th), lone, t.now); err != nil {
+		if err := th.Respond(t.who.ID, t.x.roles(t.who, th), isLone, t.now); err != nil {
 			return err
 		}
 		t.post(th, e)

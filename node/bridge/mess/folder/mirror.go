@@ -25,9 +25,9 @@ type Mirror struct {
 	x     *exchange.Exchange
 	dir   string
 	log   *slog.Logger
-	mu    sync.Mutex
+	mu    sync.Mutex      // guards dirty
 	dirty map[string]bool // refs of the threads that must be written
-	wake  chan struct{}
+	wake  chan struct{}   // has a value after [Mirror.Schedule]
 
 	// Used only by the goroutine of Run.
 	seen map[string]fileStamp // place of a thread → stamp of its files when they were last read or written

@@ -223,7 +223,8 @@ const (
 func New(cfg Config) *Executors {
 	cfg.CallsPerMinute, cfg.RegistrationsPerHour = cmp.Or(cfg.CallsPerMinute, 600), cmp.Or(cfg.RegistrationsPerHour, 60)
 	r := &Executors{cfg: cfg, byID: map[string]*Candidate{}, byCap: map[string][]*Candidate{}, keys: map[string]string{}, shifts: map[string]*shift{}, catalog: map[string]Capability{}}
-	r.failures = rate.NewPenalties(MaxFailures, 0, maxAddresses)
+	const barFor = 0 // until the oldest failure is forgotten
+	r.failures = rate.NewPenalties(MaxFailures, barFor, maxAddresses)
 	if n := cfg.CallsPerMinute; n > 0 {
 		r.calls = rate.NewBuckets(rate.PerMinute(n), n, MaxExecutors)
 	}

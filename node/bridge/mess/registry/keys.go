@@ -298,13 +298,15 @@ func (r *Executors) CountFailure(from netip.Addr, err error) error {
 // GiveKey creates a new key for an executor and returns it; the key is not shown again. The old key stops working. This
 // also approves a pending registration. The extra changes are applied in the same transaction.
 func (r *Executors) GiveKey(ctx context.Context, id string, extra []store.Change) (string, error) {
+	const pending = false
 	key := newKey(r.cfg.ID)
-	return key, r.setKey(ctx, id, hashKey(key), false, extra)
+	return key, r.setKey(ctx, id, hashKey(key), pending, extra)
 }
 
 // TakeKey removes the key of an executor, which gets no offers until it has a key again or the owner approves it.
 func (r *Executors) TakeKey(ctx context.Context, id string, extra []store.Change) error {
-	return r.setKey(ctx, id, "", true, extra)
+	const noHash, pending = "", true
+	return r.setKey(ctx, id, noHash, pending, extra)
 }
 
 func (r *Executors) setKey(ctx context.Context, id, hash string, pending bool, extra []store.Change) error {

@@ -40,14 +40,15 @@ type Notification struct {
 // wantsNotice reports whether the executor wants a notice of the request t now.
 func (c *Candidate) wantsNotice(t *thread.Thread, now time.Time) bool {
 	p := c.Preferences
-	urgent := t.Priority == "urgent"
+	isUrgent := t.Priority == "urgent"
 	switch {
 	case thread.PriorityRank(t.Priority) < thread.PriorityRank(p.MinPriority): // "" ranks as normal
 		return false
+	// a request that requires nothing passes every filter
 	case len(p.Filter) > 0 && len(t.Requires) > 0 && !slices.ContainsFunc(t.Requires, func(n thread.Need) bool { return slices.Contains(p.Filter, n.ID) }):
 		return false
 	}
-	return urgent || !p.Quiet.contains(now, c.quietZone)
+	return isUrgent || !p.Quiet.contains(now, c.quietZone)
 }
 
 // contains reports whether now is within the quiet hours, in their time zone.

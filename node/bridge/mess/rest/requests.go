@@ -261,7 +261,8 @@ func readPatch(v wire.Value, t *thread.Thread) (thread.Block, *thread.Status, er
 	err := f.Err()
 	var block thread.Block
 	if err == nil && hasBlock {
-		block, err = thread.FromTreeAt(list, 0)
+		const first = 0
+		block, err = thread.FromTreeAt(list, first) // unlike FromTree, it accepts an empty list
 	}
 	if err != nil {
 		return nil, nil, err

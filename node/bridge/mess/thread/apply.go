@@ -24,8 +24,8 @@ func (t *Thread) Apply(e Entry, actor string, now time.Time) error {
 		}
 		return t.SetStatus(s, actor, r, now)
 	case "response":
-		const lone = false // a status completes the thread
-		return t.Respond(actor, r, lone, now)
+		const isLone = false // a status completes the thread
+		return t.Respond(actor, r, isLone, now)
 	case "reply":
 		reply, err := ReadReply(e.Body, "reply", Strict)
 		if err != nil || reply.Accept != nil {

@@ -218,7 +218,7 @@ func ParseFiles(files ...[]byte) (ParsedFile, error) {
 	for i, doc := range f.Documents {
 		m, err := readDocument(doc, t)
 		if err != nil {
-			return ParsedFile{}, Bad(fmt.Sprintf("document %d", i+2), PublicText(err))
+			return ParsedFile{}, Bad(fmt.Sprintf("document %d", i+2), PublicText(err)) // the envelope is document 1
 		}
 		f.Messages = append(f.Messages, m)
 	}

@@ -134,6 +134,7 @@ func (t *Thread) Claim(by string, now time.Time) {
 }
 
 // setAsOwner applies a status to a thread without a holder. It refuses actors other than the exchange and the owner.
+// The status received releases a parked thread.
 func (t *Thread) setAsOwner(s Status, by string, r Role, now time.Time) error {
 	if !r.Has(AsOwner|AsExchange) || !slices.Contains(exchangeMay[t.Status], s.Code) || s.Code == Received && t.Parked == "" {
 		return Conflict("%s may not follow %s", s.Code, t.Status)
@@ -179,11 +180,11 @@ func (t *Thread) Cancel(reason, by string, now time.Time) error {
 	return nil
 }
 
-// Respond applies a result of the holder. If lone is true, the result came in a block without a status, and completes
+// Respond applies a result of the holder. If isLone is true, the result came in a block without a status, and completes
 // the thread (MESS-26). The owner may send such a result for an unclaimed thread, which it also claims.
-func (t *Thread) Respond(by string, r Role, lone bool, now time.Time) error {
+func (t *Thread) Respond(by string, r Role, isLone bool, now time.Time) error {
 	switch {
-	case t.Holder == "" && t.Status == Received && r.Has(AsOwner) && lone:
+	case t.Holder == "" && t.Status == Received && r.Has(AsOwner) && isLone:
 		if err := t.checkConfirmation(Completed); err != nil {
 			return err
 		}
@@ -206,7 +207,7 @@ func (t *Thread) Respond(by string, r Role, lone bool, now time.Time) error {
 	if err := t.checkConfirmation(Completed); err != nil {
 		return err
 	}
-	if !lone {
+	if !isLone {
 		t.Updated = now
 		return nil
 	}

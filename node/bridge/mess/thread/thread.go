@@ -53,7 +53,7 @@ type Thread struct {
 	Version  uint64  `json:"version"`            // grows with each change
 	Stage    string  `json:"stage,omitempty"`    // the state in which it expired
 	Offered  bool    `json:"offered,omitempty"`  // offers of it were sent, or it was claimed automatically
-	External string  `json:"external,omitempty"` // the mesh conversation or link in which it arrived, if any
+	External string  `json:"external,omitempty"` // the conversation in which a peer requested it, if any
 
 	// ForeignBytes is the size of the attachments that were copied from a foreign thread.
 	ForeignBytes int `json:"taken,omitempty"`
@@ -62,7 +62,7 @@ type Thread struct {
 	// conversation.
 	Peers map[string]Peer `json:"peers,omitempty"`
 
-	Rev store.Rev `json:"-"` // of the stored row
+	Rev store.Rev `json:"-"` // of the stored record
 }
 
 // Peer is where a mesh agent or a peer of a link gets updates about a thread.

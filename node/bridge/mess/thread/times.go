@@ -32,7 +32,7 @@ func ParseSpan(s string) (time.Duration, bool) {
 		return parseISOSpan(s)
 	}
 	var total time.Duration
-	unit := 8 * 24 * time.Hour // units come in descending order, each at most once
+	unit := 8 * 24 * time.Hour // longer than every unit; units come in descending order, each at most once
 	for s != "" {
 		m := spanPart.FindStringSubmatch(s)
 		if m == nil || spanUnits[m[2]] >= unit {
