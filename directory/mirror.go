@@ -216,8 +216,8 @@ func (r *Registry) newMirrorMeta(source *client.Directory, rec wire.CardRecord, 
 			}
 		}
 	}
-	if proven, text, ok := r.rules.CheckSourceProof(rec.KeyProof, source.Base, source.Loopback, c, now); ok {
-		m.Proof, m.Proven = rec.KeyProof, proven
+	if provenAt, text, ok := r.rules.CheckSourceProof(rec.KeyProof, source.Base, source.Loopback, c, now); ok {
+		m.Proof, m.Proven = rec.KeyProof, provenAt
 		if m.Current.Proof == "" {
 			m.Current.Proof, m.Current.ProofText = rec.KeyProof, text
 		}

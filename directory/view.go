@@ -159,7 +159,7 @@ func newView(c store.Card, now time.Time) (*cardView, error) {
 	if err != nil {
 		return nil, err
 	}
-	shown := m.Verification(now)
+	verification := m.Verification(now)
 	v := &cardView{
 		rev:          c.Rev,
 		expires:      c.Expires,
@@ -167,8 +167,8 @@ func newView(c store.Card, now time.Time) (*cardView, error) {
 		modified:     []string{c.Updated.UTC().Format(http.TimeFormat)},
 		length:       []string{strconv.Itoa(len(c.Body))},
 		updated:      c.Updated.UTC().Truncate(time.Second),
-		header:       []string{"key=" + stamp(shown.Key) + "; endpoint=" + stamp(shown.Endpoint) + "; alive=" + stamp(shown.Alive)},
-		verification: wire.MustMarshal(shown),
+		header:       []string{"key=" + stamp(verification.Key) + "; endpoint=" + stamp(verification.Endpoint) + "; alive=" + stamp(verification.Alive)},
+		verification: wire.MustMarshal(verification),
 	}
 	if c.Owner != [32]byte{} {
 		v.credential = hex.EncodeToString(c.Owner[:])

@@ -75,7 +75,7 @@ func A2ACard(card wire.Value) string {
 
 // agentEntry returns the entry of an agent. Its URL is that of the A2A card if the agent has one, otherwise that of the
 // agent card.
-func (s *Service) agentEntry(card wire.Value, proven wire.Verification) Entry {
+func (s *Service) agentEntry(card wire.Value, verification wire.Verification) Entry {
 	id := card.GetStr("agent_id")
 	record := s.cfg.BaseURL + "/agents/" + id + "/record"
 	e := Entry{
@@ -87,7 +87,7 @@ func (s *Service) agentEntry(card wire.Value, proven wire.Verification) Entry {
 	if cardURL := A2ACard(card); cardURL != "" {
 		e.Type, e.URL = TypeA2A, cardURL
 	}
-	for i, at := range []*time.Time{proven.Key, proven.Endpoint, proven.Alive} { // in the order of attestations
+	for i, at := range []*time.Time{verification.Key, verification.Endpoint, verification.Alive} { // in the order of attestations
 		if at != nil {
 			e.Metadata[attestations[i].stamp] = wire.FormatTime(*at)
 			e.TrustManifest.Attestations = append(e.TrustManifest.Attestations, Attestation{attestations[i].kind, record, "application/json"})

@@ -59,24 +59,24 @@ type Counts struct {
 	swept  time.Time              // when sweep last ran
 	mails  map[string]countedMail // by the key of the message in the store
 	all    Usage                  // of all mailboxes together
-	boxes  map[agent]Usage
+	boxes  map[internedID]Usage
 	shares map[share]Usage
 }
 
 // countedMail is what the counts keep of a Mail.
 type countedMail struct {
-	box, from agent
-	networks  [maxNetworks]agent // as in Mail; zero values fill the rest
+	box, from internedID
+	networks  [maxNetworks]internedID // as in Mail; zero values fill the rest
 	size      int32
 	call      bool
 	created   int64 // seconds since 1970
 }
 
-// agent is an interned id, because many messages share an id.
-type agent = unique.Handle[wire.AgentID]
+// internedID takes less memory than an id, because many messages share an id.
+type internedID = unique.Handle[wire.AgentID]
 
 func newCountedMail(m Mail) countedMail {
-	c := countedMail{unique.Make(m.Box), unique.Make(m.From), [maxNetworks]agent{}, int32(min(m.Size, math.MaxInt32)), m.Call, m.Created.Unix()}
+	c := countedMail{unique.Make(m.Box), unique.Make(m.From), [maxNetworks]internedID{}, int32(min(m.Size, math.MaxInt32)), m.Call, m.Created.Unix()}
 	for i, network := range m.Networks[:min(len(m.Networks), maxNetworks)] {
 		c.networks[i] = unique.Make(network)
 	}
@@ -87,7 +87,7 @@ func newCountedMail(m Mail) countedMail {
 func (m countedMail) senderShares() []share {
 	shares := []share{{m.box, m.from}}
 	for _, network := range m.networks {
-		if network != (agent{}) {
+		if network != (internedID{}) {
 			shares = append(shares, share{m.box, network})
 		}
 	}
@@ -112,7 +112,7 @@ func (u Usage) exceeds(max Usage) bool      { return u.N > max.N || u.Size > max
 
 // share identifies the part of a mailbox that a sender or a network uses. from is "" for all senders without a card
 // together, and anyCaller for all calls together.
-type share struct{ box, from agent }
+type share struct{ box, from internedID }
 
 // mailboxLimit returns how much a mailbox may hold while all mailboxes hold total. Zero means that the directory is
 // full.
@@ -271,7 +271,7 @@ func (c *Counts) Load(now time.Time, list func(add func(key string, m Mail)) err
 	if c.loaded {
 		return nil
 	}
-	c.mails, c.boxes, c.shares = make(map[string]countedMail), make(map[agent]Usage), make(map[share]Usage)
+	c.mails, c.boxes, c.shares = make(map[string]countedMail), make(map[internedID]Usage), make(map[share]Usage)
 	c.all, c.swept = Usage{}, now
 	if err := list(func(key string, m Mail) { c.add(key, newCountedMail(m)) }); err != nil {
 		return err

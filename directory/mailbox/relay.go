@@ -138,14 +138,14 @@ func (r *Relay) checkPosting(ctx context.Context, raw []byte, box wire.AgentID, 
 	if p.recipient, err = listing.Get(ctx, r.cfg.Store.Cards(), p.msg.To, now); err != nil {
 		return p, err
 	}
-	sender, err := listing.Get(ctx, r.cfg.Store.Cards(), p.msg.From, now)
+	senderCard, err := listing.Get(ctx, r.cfg.Store.Cards(), p.msg.From, now)
 	if errors.Is(err, wire.ErrNoAgent) {
 		return p, nil
 	}
 	if err != nil {
 		return p, err
 	}
-	card, err := listing.ParseCard(sender)
+	card, err := listing.ParseCard(senderCard)
 	if err != nil {
 		return p, err
 	}
@@ -203,7 +203,7 @@ func (r *Relay) postRelay(c echo.Context) error {
 	if err != nil {
 		return err
 	}
-	sender, err := listing.Get(ctx, r.cfg.Store.Cards(), p.msg.From, now)
+	senderCard, err := listing.Get(ctx, r.cfg.Store.Cards(), p.msg.From, now)
 	if errors.Is(err, wire.ErrNoAgent) {
 		r.cfg.Gate.CountFailure(ctx, httpapi.ClientAddr(c), now)
 		return errUnknownBearer
@@ -211,7 +211,7 @@ func (r *Relay) postRelay(c echo.Context) error {
 	if err != nil {
 		return err
 	}
-	if !credential.Hash(sender.Owner).Equal(credential.HashOf(bearer)) {
+	if !credential.Hash(senderCard.Owner).Equal(credential.HashOf(bearer)) {
 		r.cfg.Gate.CountFailure(ctx, httpapi.ClientAddr(c), now)
 		return wire.ErrWrongBearer
 	}

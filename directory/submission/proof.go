@@ -153,7 +153,7 @@ func (r Rules) checkPreviousProof(oldKey string, s Submission, p Proof, now time
 
 // CheckSourceProof verifies a key proof that another directory passes on. The proof was made for a request to that
 // directory, whose base is baseURL (AM-62). loopback means that baseURL is on loopback.
-func (r Rules) CheckSourceProof(header, baseURL string, loopback bool, c Candidate, now time.Time) (proven time.Time, text string, ok bool) {
+func (r Rules) CheckSourceProof(header, baseURL string, loopback bool, c Candidate, now time.Time) (provenAt time.Time, text string, ok bool) {
 	proof, ok := wire.ParseKeyProof(header)
 	if !ok || proof.Time.After(now.Add(ProofWindow)) {
 		return time.Time{}, "", false

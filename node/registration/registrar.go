@@ -404,12 +404,12 @@ func (r *Registrar) setNext(p *registration, next time.Time) {
 // setState sets the state of a registration, and wakes the callers of AwaitListing.
 func (r *Registrar) setState(p *registration, s registrationState) {
 	r.mu.Lock()
-	changed := p.state != s
+	differs := p.state != s
 	p.state = s
 	close(r.changed)
 	r.changed = make(chan struct{})
 	r.mu.Unlock()
-	if changed && r.cfg.Changed != nil {
+	if differs && r.cfg.Changed != nil {
 		r.cfg.Changed()
 	}
 }
