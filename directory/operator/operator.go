@@ -121,7 +121,7 @@ type overview struct {
 	Mirrored string
 	Reports  int
 	Bars     []bar
-	Sum      bar
+	Sum      bar // of the days in the chart
 	MailSize string
 }
 

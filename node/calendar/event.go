@@ -17,10 +17,10 @@ type Event struct {
 	UID      string        `json:"uid"`
 	Title    string        `json:"title"`
 	Location string        `json:"location,omitempty"`
-	With     string        `json:"with,omitempty"`
+	With     string        `json:"with,omitempty"` // the peer's name, or its id
 	Start    time.Time     `json:"start"`
 	Duration time.Duration `json:"duration"`
-	Made     time.Time     `json:"made"`
+	Made     time.Time     `json:"made"` // when it was agreed
 
 	// The peer and the conversation of the agreement, with which the owner can cancel it.
 	Peer         string `json:"peer,omitempty"`

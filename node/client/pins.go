@@ -57,7 +57,7 @@ type PendingKey struct {
 	PublicKey   string    `json:"public_key"`
 	Directory   string    `json:"directory"`
 	Proven      bool      `json:"proven,omitempty"`
-	Seen        time.Time `json:"seen"`
+	Seen        time.Time `json:"seen"` // when it was last reported
 }
 
 // storedPin is a pin as it is stored. The zero value means that no key is pinned.

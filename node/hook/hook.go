@@ -36,7 +36,7 @@ type Call struct {
 	Conversation conversations.Conversation
 	History      []store.Entry // the newest part of the conversation so far
 	Sender       Sender
-	ActionKnown  bool
+	ActionKnown  bool // the intent defines the action of the message
 	Sealed       bool // the message came sealed (AM-85), and the answer is sealed too; Payload is opened
 	Attempt      int  // 1 for the first
 	Reply        bool // the message answers one of ours on its connection; see node.Route.Replies

@@ -94,8 +94,8 @@ type registrationState struct {
 	Withdrawn  bool         `json:"withdrawn,omitempty"`
 	Error      string       `json:"error,omitempty"`
 	Hint       string       `json:"hint,omitempty"`
-	Refused    bool         `json:"refused,omitempty"` // the directory refused and will refuse again
-	Failures   int          `json:"failures,omitempty"`
+	Refused    bool         `json:"refused,omitempty"`  // the directory refused and will refuse again
+	Failures   int          `json:"failures,omitempty"` // visits that failed in a row
 	// PreviousKey is the fingerprint of the key before a rotation that the directory has not followed yet (AM-60).
 	PreviousKey string `json:"previous_key,omitempty"`
 }
