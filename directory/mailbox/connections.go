@@ -30,10 +30,10 @@ type Connections struct {
 }
 
 type connection struct {
-	waiters  []*Waiter // waiting polls
-	seen     time.Time // when a waiting poll last ended
-	transits map[string]*Transit
-	pending  []*Transit // not fetched by a poll yet, oldest first
+	waiters  []*Waiter           // waiting polls
+	seen     time.Time           // when a waiting poll last ended
+	transits map[string]*Transit // by id
+	pending  []*Transit          // not fetched by a poll yet, oldest first
 }
 
 // Transit is a message that passes through while its sender waits for the reply.

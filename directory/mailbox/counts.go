@@ -35,7 +35,7 @@ const (
 
 // Mail describes a message that waits in a mailbox.
 type Mail struct {
-	Box     wire.AgentID        `json:"box"`
+	Box     wire.AgentID        `json:"box"`            // the recipient, whose mailbox it is
 	From    wire.AgentID        `json:"from,omitempty"` // "" if the sender has no card here; for a call, the HMAC of its caller's address
 	Conv    wire.ConversationID `json:"conversation"`
 	Size    int                 `json:"size"`

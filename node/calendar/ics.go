@@ -53,7 +53,7 @@ type event struct {
 
 // moment is a point in time as a calendar writes it.
 type moment struct {
-	wall time.Time
+	wall time.Time // as a clock in zone shows it
 	zone zone
 	day  bool // a whole day: VALUE=DATE
 }

@@ -225,7 +225,7 @@ func (c *Cards) ownerEntry(card wire.Value, now time.Time) (*entry, error) {
 // offeredKey is a key that a directory lists, but that only the owner can accept.
 type offeredKey struct {
 	peer   Peer
-	reason error
+	reason error // why the pinned key does not vouch for it
 }
 
 // KeyChangedError means that the pinned key of an agent does not vouch for its current key. The owner decides.

@@ -134,7 +134,7 @@ func sanitize(text string, limit int) string {
 
 // turn is an earlier message of the conversation.
 type turn struct {
-	out  bool
+	out  bool // we sent it
 	text string
 }
 
