@@ -161,7 +161,8 @@ func Counts(owner [32]byte, host string) []string {
 	return list
 }
 
-// AddQuotas adds the quotas that the card in put must meet. The card's Counts are in the order of [Counts].
+// AddQuotas adds the quotas that the card in put must meet, none for a card of the operator. The card's Counts are in
+// the order of [Counts].
 func (g *Gate) AddQuotas(put *store.PutCard) {
 	if g.isOperator(put.Card.Owner) {
 		return

@@ -39,7 +39,7 @@ const maxLogo = 256 << 10
 // logoKinds are the types of a logo. SVG is missing, because it can contain scripts.
 var logoKinds = map[string]string{"image/png": ".png", "image/jpeg": ".jpg", "image/webp": ".webp"}
 
-// ReadLogo reads the file with the logo.
+// ReadLogo reads the file with the logo, and checks its size and type.
 func ReadLogo(path string) ([]byte, error) {
 	f, err := os.Open(path)
 	if err != nil {

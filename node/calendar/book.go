@@ -75,7 +75,8 @@ func (e entry) record() store.Record {
 	return store.Record{NS: Namespace, Key: e.Event.UID, Body: wire.MustMarshal(e), Terms: []string{e.State.term()}, Expires: end.Add(keepAfter)}
 }
 
-// Add returns the change that stores an event, for the transaction that makes the agreement.
+// Add returns the change that stores an event, or replaces one with the same UID, for the transaction that makes the
+// agreement.
 func (b *Book) Add(e Event) store.Change {
 	return store.Change{Record: entry{Event: e, State: pending}.record(), IfRev: store.Any}
 }

@@ -88,8 +88,8 @@ func parseListing(body []byte) (wire.Listing, error) {
 	return page, nil
 }
 
-// FindCards asks each directory for one page, in order, and returns the matching cards, at most q.Limit if that is
-// positive. The cards are untrusted. If it finds none, it returns the error of the last directory that failed, or
+// FindCards asks each directory for one page, in order, and returns the matching valid cards, at most q.Limit if that
+// is positive. The cards are untrusted. If it finds none, it returns the error of the last directory that failed, or
 // nil.
 func FindCards(ctx context.Context, directories []*Directory, q Query) ([]wire.Card, error) {
 	var out []wire.Card
