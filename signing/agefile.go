@@ -70,7 +70,7 @@ func OpenAgeFile(r io.ReaderAt, size int64, identities []byte, passphrase func()
 	if len(identities) > 0 {
 		given, err := age.ParseIdentities(bytes.NewReader(identities))
 		if err != nil {
-			return nil, 0, errors.New("the identity file contains no age identity") // the cause may quote the file
+			return nil, 0, errNoIdentities // the cause may quote the file
 		}
 		all = append(all, given...)
 	}
@@ -80,6 +80,9 @@ func OpenAgeFile(r io.ReaderAt, size int64, identities []byte, passphrase func()
 	}
 	return plain, length, err
 }
+
+// errNoIdentities refuses an identity file in which no line, or not every line, is an identity.
+var errNoIdentities = errors.New("the identity file must have at least one age identity, one per line, and otherwise only comments")
 
 // passphrasePrompt is an identity that asks for the passphrase only if the file needs one.
 type passphrasePrompt struct{ ask func() ([]byte, error) }

@@ -88,8 +88,11 @@ func TestAgeFile(t *testing.T) {
 	if _, err := NewAgeFile([]string{"age1nonsense"}, nil); err == nil {
 		t.Error("a text that is not a recipient was taken as one")
 	}
-	if _, _, err := OpenAgeFile(strings.NewReader("x"), 1, []byte("AGE-SECRET-KEY-1nonsense"), none); err == nil || strings.Contains(err.Error(), "nonsense") {
-		t.Errorf("a text that is not an identity file: %v", err)
+	for _, identities := range []string{"# only a comment\n", "AGE-SECRET-KEY-1nonsense", mine + "\nnonsense"} {
+		_, _, err := OpenAgeFile(strings.NewReader("x"), 1, []byte(identities), none)
+		if !errors.Is(err, errNoIdentities) || strings.Contains(err.Error(), "nonsense") {
+			t.Errorf("a text that is not an identity file: %v", err)
+		}
 	}
 }
 

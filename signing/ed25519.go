@@ -109,6 +109,7 @@ func decodeSignature(text string) ([]byte, error) {
 	return sig, nil
 }
 
+// prepare implements [scheme]. An Ed25519 signature has no time.
 func (s ed25519Scheme) prepare(signature string, _ Window, _ time.Time) (func([]byte) error, error) {
 	sig, err := decodeSignature(signature)
 	if err != nil {
@@ -117,4 +118,5 @@ func (s ed25519Scheme) prepare(signature string, _ Window, _ time.Time) (func([]
 	return func(data []byte) error { return s.key.verify(data, sig) }, nil
 }
 
+// usable implements [scheme].
 func (s ed25519Scheme) usable(time.Time) error { return nil }

@@ -62,7 +62,7 @@ func ReadPublicKeys(fileOrText string) ([]*PublicKey, error) {
 		metadata, _ := tree.Get("metadata")
 		card := wire.Card{PublicKey: tree.GetStr("public_key"), Metadata: metadata}
 		key, err := ParsePublicKey(card.PublicKey)
-		return append([]*PublicKey{key}, OtherKeys(card, 1+MaxKeyChain)...), err
+		return append([]*PublicKey{key}, OtherKeys(card, 1+MaxKeyChain)...), err // 1: the age recipient
 	}
 	key, err := ParsePublicKey(text)
 	if err != nil && errors.Is(fileErr, fs.ErrNotExist) {

@@ -70,7 +70,7 @@ func parseOpenPGP(text string) (*PublicKey, error) {
 	if err != nil {
 		return nil, &KeyError{Reason: "the OpenPGP key is damaged or has no valid self-signature", cause: err}
 	}
-	// Signatures of subkeys with other algorithms never verify, and must not cost time.
+	// Drop the subkeys whose algorithm is not accepted, so that their signatures cost no time.
 	entity.Subkeys = slices.DeleteFunc(entity.Subkeys, func(sub openpgp.Subkey) bool {
 		accepted, err := checkMaterial(sub.PublicKey)
 		return err != nil || !accepted

@@ -57,6 +57,7 @@ func montgomeryToEdwards(u []byte) (point []byte, reason string) {
 	return y.Bytes(), ""
 }
 
+// prepare implements [scheme].
 func (s xeddsaScheme) prepare(signature string, _ Window, _ time.Time) (func([]byte) error, error) {
 	sig, err := decodeSignature(signature)
 	if err != nil {
@@ -67,10 +68,11 @@ func (s xeddsaScheme) prepare(signature string, _ Window, _ time.Time) (func([]b
 	return func(data []byte) error { return key.verify(data, sig) }, nil
 }
 
+// usable implements [scheme].
 func (s xeddsaScheme) usable(time.Time) error { return nil }
 
-// signXEdDSA signs with an X25519 private key as in the paper: the sign bit of A is zero, and the nonce comes from the 64
-// random bytes z.
+// signXEdDSA signs with an X25519 private key as in the paper: the sign bit of A, the public key, is zero, and the
+// nonce comes from the 64 random bytes z.
 func signXEdDSA(private, data, z []byte) ([]byte, error) {
 	k, err := edwards25519.NewScalar().SetBytesWithClamping(private)
 	if err != nil {
