@@ -24,12 +24,12 @@ type Proposal struct {
 	Clarifies bool           `json:"clarifies,omitempty"` // the proposal answers an ambiguous accept
 }
 
-// Acceptance is an accept of the standing proposal that does not count until its recipient answers.
+// Acceptance is an accept of the standing proposal. It becomes the agreement only when its recipient answers.
 type Acceptance struct {
 	Terms
 	By      Side           `json:"by"`
 	Message wire.MessageID `json:"message_id,omitempty"`
-	Intent  wire.Intent    `json:"intent,omitempty"` // of the accepted proposal; set only once another proposal stands
+	Intent  wire.Intent    `json:"intent,omitempty"` // of the accepted proposal; set only in [Conversation.Overtaken]
 
 	// For our accept, Delivered reports whether the peer received it, and Held whether the peer answered that its owner
 	// decides.
@@ -37,7 +37,7 @@ type Acceptance struct {
 	Held      bool `json:"held,omitempty"`
 }
 
-// Agreement is what both sides accepted. It is never edited, only replaced by another accepted proposal.
+// Agreement is what both sides accepted. Its terms are never edited; another accepted proposal replaces it.
 type Agreement struct {
 	Intent      wire.Intent `json:"intent,omitempty"`
 	Title       string      `json:"title,omitempty"`
@@ -69,7 +69,7 @@ func errAmbiguousAccept(times []string) error {
 	}
 }
 
-// errStaleAccept refuses our own accept if the proposal that it answers is not standing, or not released by our owner.
+// errStaleAccept refuses our own accept if the proposal that it answers is not standing, or still waits for our owner.
 var errStaleAccept = &wire.Error{
 	Code: wire.InvalidMessage, Status: http.StatusConflict,
 	Message: "the accept does not answer the standing proposal: read the conversation and answer its latest proposal",
@@ -155,7 +155,7 @@ func (c Conversation) TakesBackAgreement(payload wire.Value) bool {
 }
 
 // updateTerms updates the proposal, the accept and the agreement after a message. A proposal or an accept that waits
-// for our owner has no effect before its release. When the peer takes a proposal back, the proposal ends at once.
+// for our owner has no effect before its release. A message that takes a proposal back ends the proposal at once.
 func (c Conversation) updateTerms(e Event) (Conversation, error) {
 	e.Intent = cmp.Or(e.Intent, c.Intent)
 	if e.Intent != wire.Schedule && e.Intent != wire.Negotiate {
@@ -197,9 +197,9 @@ func (c Conversation) release(e Event) Conversation {
 	return c
 }
 
-// propose makes terms the standing proposal, which ends all earlier proposals. Replaced keeps our proposal that the
-// peer's one replaces, because an accept of the peer may still mean it. Overtaken keeps an accept of ours that our new
-// proposal overtakes before the peer has answered it.
+// propose makes terms the standing proposal, which ends all earlier proposals. If a proposal of the peer replaces
+// ours, Replaced keeps ours, because the peer's next accept may mean it. Overtaken keeps an accept of ours that our
+// new proposal overtakes before the peer has answered it.
 func (c Conversation) propose(e Event, from Side, terms Terms) Conversation {
 	p := &Proposal{
 		Terms: terms, By: from, Intent: e.Intent, Message: e.ID, At: e.At, Clarifies: from == Ours && c.Unclear != "",
@@ -256,8 +256,9 @@ func (c Conversation) accept(e Event, from Side) (Conversation, error) {
 	case !c.isForStandingProposal(e, from, first):
 		c.Unclear = e.ID
 		return c, nil
-	case first != nil: // this accept answers or repeats an accept, which is never edited
+	case first != nil: // this accept answers or repeats another one, whose terms stay as they are
 		verdict, terms := JudgeAccept(Proposal{Terms: first.Terms, Intent: e.Intent}, e.Payload)
+		// JudgeAccept agrees to a location that the terms left open; here it makes a new proposal.
 		if verdict == Counter || verdict == Agreed && terms.Location != first.Location {
 			return c.propose(e, from, terms), nil
 		}
@@ -282,8 +283,8 @@ func (c Conversation) accept(e Event, from Side) (Conversation, error) {
 // isForStandingProposal reports whether the accept e means the standing proposal and not an earlier one. first is the
 // first accept of the standing proposal, or nil. An accept means the standing proposal if it names the message of the
 // proposal or of first. So does an accept that names no message, except in two cases: the peer wrote the accept before
-// our proposal had arrived, or the accept may mean our proposal that the peer's own proposal replaced. While first is
-// nil, it does not matter which message an accept by the side that made the proposal names.
+// our proposal had arrived, or the accept may mean our proposal that the peer's own proposal replaced. Until the other
+// side accepts, an accept by the side that made the proposal may name any message.
 func (c Conversation) isForStandingProposal(e Event, from Side, first *Acceptance) bool {
 	p := c.Proposal
 	isCrossing := from == Theirs && c.Replaced != nil // the accept may mean our replaced proposal
@@ -384,7 +385,7 @@ func (c Conversation) conclude(e Event) Conversation {
 		return c
 	}
 	a, p := c.Accept, c.Proposal
-	if a == nil || p == nil || a.Message != e.ID && a.Message != "" {
+	if a == nil || p == nil || a.Message != e.ID && a.Message != "" { // "": an earlier version stored no id
 		return c
 	}
 	proposal := *p
@@ -405,7 +406,7 @@ func (c Conversation) updateAccept(id wire.MessageID, update func(*Acceptance)) 
 	return c
 }
 
-// deliver records that the peer has received our message e.ID.
+// deliver records that the peer has received our message e.ID, at the time e.Written and under the id e.Answers.
 func (c Conversation) deliver(e Event) Conversation {
 	c = c.updateAccept(e.ID, func(a *Acceptance) { a.Delivered = true })
 	if p := c.Proposal; p != nil && p.By == Ours && p.Message == e.ID && p.Delivered.IsZero() {

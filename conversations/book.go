@@ -32,11 +32,11 @@ type Book struct {
 // IdleFor returns Idle or its default.
 func (b *Book) IdleFor() time.Duration { return cmp.Or(b.Idle, DefaultIdle) }
 
-// Load returns a unit with the conversation of key, which may not have begun, only for reading. To change a conversation,
-// use [Book.Do].
+// Load loads the conversation of key, which need not have begun. The unit is only for reading; to change a
+// conversation, use [Book.Do].
 func (b *Book) Load(ctx context.Context, key store.ConvKey, now time.Time) (*Unit, error) {
 	u := &Unit{Now: now, book: b, conv: Conversation{Key: key}, row: store.Conversation{Key: key}}
-	if key == (store.ConvKey{}) {
+	if key == (store.ConvKey{}) { // a unit without a conversation
 		return u, nil
 	}
 	row, err := b.Steps.Conversation(ctx, key, now)

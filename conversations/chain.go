@@ -18,8 +18,8 @@ import (
 //	digest                     32 bytes, of the canonical bytes
 //	length of raw, raw         length in 8 bytes, big-endian; the bytes as received or sent
 //
-// The hash covers everything in an entry except its number, which follows from the chain, and the key of a sealed
-// payload.
+// The hash covers everything in an entry except the key of a sealed payload and the entry's number, which follows from
+// the chain.
 func Link(prev [32]byte, e store.Entry) [32]byte {
 	const headSize = 256 // enough for everything before raw, unless the id is unusually long
 	head := append(make([]byte, 0, headSize), "agentmesh-transcript-v1\x00"...)

@@ -126,8 +126,8 @@ type ExportReport struct {
 	Opened   int
 }
 
-// maxExportLine bounds a line: a message in base64, its opened payload, in which a byte may become an escape of six
-// bytes, and the other members.
+// maxExportLine bounds a line. A message in base64 has 4/3 of its size, its opened payload up to 6 times its size,
+// because a byte may become an escape of six bytes; the rest is for the other members.
 const maxExportLine = 8*wire.MaxMessage + 64<<10
 
 // VerifyExport reads an export. It checks that no line was changed, dropped, added or moved, that every message of the
@@ -246,8 +246,8 @@ func (v *exportVerifier) checkOpening(e store.Entry, x exportEntry) error {
 	return nil
 }
 
-// checkMessage checks that the message of an entry has its sender, its conversation and its digest, and that a key of
-// the sender verifies it. It only counts an unsigned message of the peer.
+// checkMessage checks that the message of an entry names the right sender and conversation and matches the digest of
+// the entry, and that a key of the sender verifies it. It only counts an unsigned message of the peer.
 func (v *exportVerifier) checkMessage(e store.Entry) error {
 	sender := wire.AgentID(v.report.Peer)
 	if e.Out {

@@ -24,14 +24,14 @@ type Conversation struct {
 	Key       store.ConvKey `json:"-"`                 // stored beside the body
 	Entries   uint64        `json:"-"`                 // number of entries in the transcript when loaded
 	Principal string        `json:"principal"`         // the name under which limits and rules apply to the peer
-	Address   string        `json:"address,omitempty"` // of a foreign peer
+	Address   string        `json:"address,omitempty"` // of a foreign peer, one on another network
 	State     State         `json:"state"`             // as stored; call StateAt for the current state
 	Bytes     int64         `json:"bytes,omitempty"`   // size of the messages in the transcript
 	Mine      bool          `json:"mine,omitempty"`    // our side sent the first message
 	Intent    wire.Intent   `json:"intent"`            // of the first message
 	Idle      time.Duration `json:"idle,omitempty"`    // silence after which it expires, if not the default
 	Opened    time.Time     `json:"opened"`
-	Last      time.Time     `json:"last"` // start of the idle time: the last message, or the end of a hold
+	Last      time.Time     `json:"last"` // start of the idle time: the last message, or the end of a wait for an owner
 
 	Deadline time.Time `json:"deadline,omitzero"` // time at which it expires in any case
 	Purge    time.Time `json:"purge,omitzero"`    // time by which everything in it must be deleted, even within the retention
@@ -123,13 +123,13 @@ type Event struct {
 	Cancels bool
 	// Arrived is when the released message came, if its terms take effect only now; see Waits.
 	Arrived time.Time
-	// Withheld hides the peer's message from the owner's agent. It is set if our owner would have to be asked about the
-	// message, but is not, because the message withdraws held messages or closes the conversation.
+	// Withheld hides the peer's message from the owner's agent. It is set if the message needs our owner's approval,
+	// but the owner is not asked, because the message withdraws held messages or closes the conversation.
 	Withheld bool
 }
 
-// StateAt returns the state at now. An open conversation expires after a silence of the duration idle, not counting the
-// time in which a message waits for an owner (AM-38, AM-40).
+// StateAt returns the state at now. An open conversation expires after a silence of c.Idle, or of idle if c.Idle is 0,
+// not counting the time in which a message waits for an owner (AM-38, AM-40).
 func (c Conversation) StateAt(now time.Time, idle time.Duration) State {
 	if c.State == Open && !now.Before(c.expiry(idle)) {
 		return Expired
