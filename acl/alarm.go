@@ -18,7 +18,7 @@ const maxSleep = 10 * time.Minute
 // questions that expire shortly after one another.
 const minCheckGap = 30 * time.Second
 
-// Alarm holds the time at which the next pending ask, an undecided question for the owner, expires.
+// Alarm holds the time at which the next pending ask expires. An ask is a question for the owner.
 type Alarm struct {
 	wake chan struct{} // has room for one signal that the alarm is now set to an earlier time
 
@@ -52,7 +52,7 @@ func (a *Alarm) clear() {
 	a.at = time.Time{}
 }
 
-// AfterCommit advances the alarm for the questions that committed changes open.
+// AfterCommit advances the alarm to the expiry of each question that these committed changes opened.
 func (a *Alarm) AfterCommit(changes []store.Change) {
 	for _, c := range changes {
 		if end, ok := readOpened(c); ok {

@@ -56,8 +56,8 @@ func (c Choice) Approves() bool {
 // question of the owner's agent.
 type Ask struct {
 	ID      string          `json:"id"`      // see [NewAskID]
-	Kind    string          `json:"kind"`    // selects the resolver
-	Subject string          `json:"subject"` // the principal about which the owner is asked
+	Kind    string          `json:"kind"`    // selects the [Resolver], which carries out the decision
+	Subject string          `json:"subject"` // the peer about which the owner is asked: an agent id, or the name of a foreign peer
 	Conv    store.ConvKey   `json:"conversation,omitzero"`
 	About   string          `json:"about,omitempty"` // the matter within a bridge, such as "mess/2026-11-22-001"
 	Title   string          `json:"title"`           // written by us; never text of a peer
@@ -200,7 +200,7 @@ func (s storedAsk) record() store.Record {
 	}
 	terms := []string{"state:" + string(s.State), "subject:" + s.Subject}
 	if s.Behind != "" {
-		terms = []string{termBehind, terms[1], behindTerm(s.Behind)}
+		terms = []string{termBehind, terms[1], behindTerm(s.Behind)} // terms[1]: the subject
 	}
 	if s.Conv != (store.ConvKey{}) {
 		terms = append(terms, convTerm(s.Conv))

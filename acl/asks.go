@@ -70,12 +70,12 @@ func (q *Asks) Handle(kind string, r Resolver) { q.resolvers[kind] = r }
 // behind that one. Call OnDecision during set-up.
 func (q *Asks) OnDecision(f func(Ask)) { q.onDecision = f }
 
-// OnOpen sets a function whose changes join the unit that opens an ask, such as a notice to the owner. Call it during
-// set-up.
+// OnOpen sets a function whose changes are committed together with a new ask, such as a notice to the owner. Call it
+// during set-up.
 func (q *Asks) OnOpen(f func(Ask) []store.Change) { q.onOpen = f }
 
 // LogTo sets the audit log. The queue writes an entry for each ask that is opened, decided or withdrawn, in the same
-// unit. Call LogTo during set-up.
+// commit. Call LogTo during set-up.
 func (q *Asks) LogTo(a *Audit) { q.audit = a }
 
 // appendEntry appends the change that writes e into the audit log, if there is one.
@@ -86,9 +86,9 @@ func (q *Asks) appendEntry(changes []store.Change, e AuditEntry) []store.Change 
 	return append(changes, q.audit.Change(e))
 }
 
-// Open returns the ask in its stored form, and the changes that store it and take its slot. The caller adds the changes
-// to its unit, which fails with store.ErrConflict if the slot is taken, and with store.ErrQuota if Max slots are taken.
-// The ask needs a Created time; ID, Expires and Choices have defaults.
+// Open returns the ask in its stored form, and the changes that store it and take its slot. The caller commits them
+// with its own changes. That fails with store.ErrConflict if the slot is taken, and with store.ErrQuota if Max slots
+// are taken. The ask needs a Created time; ID, Expires and Choices have defaults.
 func (q *Asks) Open(ask Ask, slot Slot) (Ask, []store.Change) {
 	if ask.ID == "" {
 		ask.ID = NewAskID(ask.Created)
@@ -259,18 +259,18 @@ func (q *Asks) Answer(ctx context.Context, id, hash string, choice Choice, text,
 		if resolver == nil {
 			return s.Ask, fmt.Errorf("decide ask: no resolver for kind %q", s.Kind)
 		}
-		remaining := tail[shown:]
+		ending, remaining := tail[:shown], tail[shown:]
 		if !choice.Approves() {
-			shown, remaining = len(tail), nil
+			ending, remaining = tail, nil
 		}
 		d := Decision{Choice: choice, By: via, Changes: s.releaseSlot(remaining), Now: now}
 		decided := s.decide(choice, via, now)
-		decided.Hash, decided.Waiting, decided.Answer = hash, shown, text
-		if shown == 0 {
+		decided.Hash, decided.Waiting, decided.Answer = hash, len(ending), text
+		if len(ending) == 0 {
 			decided.OwnHash = ""
 		}
 		d.Changes = q.appendEntry(append(d.Changes, decided.change()), decided.auditEntry(AuditDecided, now))
-		for _, t := range tail[:shown] {
+		for _, t := range ending {
 			t = t.decide(choice, via, now)
 			d.Changes = q.appendEntry(append(d.Changes, t.change()), t.auditEntry(AuditDecided, now))
 			d.Tail = append(d.Tail, t.Ask)

@@ -226,7 +226,8 @@ func (a *Audit) sealSome(ctx context.Context) (took int, err error) {
 			Record: store.Record{NS: nsAuditNew, Key: rec.Key}, IfRev: rec.Rev, Delete: true,
 		})
 	}
-	for ; head.N-head.First >= a.cfg.MaxEntries && len(changes) < 4*sealBatch; head.First++ {
+	const maxChanges = 4 * sealBatch // in one commit; the next sealing removes further old entries
+	for ; head.N-head.First >= a.cfg.MaxEntries && len(changes) < maxChanges; head.First++ {
 		changes = append(changes, store.Change{
 			Record: store.Record{NS: nsAudit, Key: auditKey(head.First)}, IfRev: store.Any, Delete: true,
 		})

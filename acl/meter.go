@@ -40,7 +40,7 @@ type Meter struct {
 
 	mu        sync.Mutex // makes one charge of several buckets atomic
 	buckets   map[string]*rate.Buckets
-	strangers *rate.Pool // AM-42
+	strangers *rate.Pool // the half of Total that strangers share (AM-42)
 }
 
 // The limits of a meter, by their names in a snapshot.

@@ -68,9 +68,9 @@ func (q *Asks) AfterCommit(changes []store.Change) {
 	}
 }
 
-// MakeRoom returns the changes that free a slot for an ask in slot, by ending the ask that must give way (AM-33). The
-// caller adds them to the unit that opens the ask. If a slot is free, MakeRoom returns no changes. If no ask must give
-// way, it fails with store.ErrQuota.
+// MakeRoom returns the changes that free a slot of the kind slot.Term, by ending the ask that must give way (AM-33).
+// The caller commits them together with the new ask. If a slot is free, MakeRoom returns no changes. If no ask must
+// give way, it fails with store.ErrQuota.
 func (q *Asks) MakeRoom(ctx context.Context, slot Slot, now time.Time) ([]store.Change, error) {
 	if full := q.full.Load(); full != nil && full.term == slot.Term && now.Sub(full.counted).Abs() < fullFor {
 		if _, ok := full.FindDisplaceable(slot.Sources); !ok {

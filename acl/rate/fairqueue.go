@@ -27,7 +27,7 @@ func NewFairQueue[T any](max int) *FairQueue[T] {
 func (q *FairQueue[T]) Len() int { return len(q.items) }
 
 // Add adds an item after the other items of its key. If the queue is full, the new item displaces the newest item of
-// the key with the most items, or is dropped if its own key would then have at least as many.
+// the key with the most items, or is dropped if its own key would then have as many items.
 func (q *FairQueue[T]) Add(key string, item T) {
 	if len(q.items) == q.max && !q.makeRoom(key) {
 		return
