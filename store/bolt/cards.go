@@ -166,8 +166,9 @@ func writeCard(t *txn, row *engine.CardRow, old store.Card, now time.Time) error
 	logChange(t, row, false, now)
 	bucketCounts.in(t.Tx).replace(old.Counts, row.Counts, countKey(row.Seq))
 	cards.put(u64(row.Seq), engine.EncodeCard(*row))
+	// scheduled is when Sweep will look at the card anyway, or NoTime if that is not certain because old has ended.
 	scheduled := int64(engine.NoTime)
-	if old.Seq != 0 && old.Live(now) { // once a card has ended, its sweep may be later than CardDue
+	if old.Seq != 0 && old.Live(now) {
 		scheduled = engine.CardDue(old)
 	}
 	scheduleSweep(t.Tx, kindCard, u64(row.Seq), scheduled, engine.CardDue(row.Card))
@@ -262,8 +263,8 @@ func (c cards) Changes(ctx context.Context, after uint64, limit int) ([]store.Ca
 			if err != nil {
 				return err
 			}
-			// Skip the tombstone of an earlier registration of the id. It is kept only for catchUp and is not part of
-			// the feed.
+			// Skip the tombstone of an earlier registration of the id. It is not part of the feed, but index snapshots
+			// may need it.
 			if number(seq) != change.Seq {
 				continue
 			}

@@ -133,7 +133,7 @@ func (r rows) next() uint64 {
 // error, and the caller may continue.
 func (r rows) from(start, prefix []byte) iter.Seq2[row, error] {
 	return func(yield func(row, error) bool) {
-		if len(start) > 0 { // a row that a changed bit left before start may belong after it
+		if len(start) > 0 { // a row just before start may belong after it, if a bit of its key has changed
 			c := r.b.Cursor()
 			k, stored := c.Seek(start)
 			if _, _, err := r.before(c, start, prefix, k, stored, false); err != nil && !yield(row{}, err) {

@@ -72,7 +72,7 @@ func writeConv(t *txn, conv *store.Conversation, old store.Conversation, step st
 	seq := u64(conv.Seq)
 	for i, e := range step.Append {
 		row := engine.EntryRow{Entry: e}
-		if i == 0 && hasReplayEntry(step) {
+		if i == 0 && hasReplayEntry(step) { // this entry names the record of its message
 			row.Replay = engine.ReplayHash(step.Replay.Sender, step.Replay.MessageID)
 		}
 		conv.Entries++

@@ -25,7 +25,7 @@ func (s *Store) applyIndex(t *txn) {
 	if t.lastChange > 0 {
 		s.through.Store(t.lastChange)
 	}
-	s.snapshots.note(len(t.indexChanges))
+	s.snapshots.countChanges(len(t.indexChanges))
 }
 
 // loadIndex fills the index from its snapshot and the change feed or, if the snapshot cannot be used, from the cards.
@@ -59,7 +59,8 @@ func (s *Store) buildIndex(ctx context.Context) error {
 	}); err != nil {
 		return fmt.Errorf("build card index: %w", err)
 	}
-	parts := make([]cardindex.Part, min(runtime.GOMAXPROCS(0), 4))
+	const maxParts = 4 // each is filled by a goroutine
+	parts := make([]cardindex.Part, min(runtime.GOMAXPROCS(0), maxParts))
 	span := last/uint64(len(parts)) + 1
 	var group errgroup.Group
 	for i := range parts {

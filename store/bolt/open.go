@@ -124,7 +124,7 @@ func Open(ctx context.Context, path string, cfg Config) (*Store, error) {
 	s.removeOlderCopies(time.Now())
 	s.writer = newWriter(s)
 	s.snapshots = newSnapshotter(s)
-	s.snapshots.note(built)
+	s.snapshots.countChanges(built)
 	go s.snapshots.run()
 	return s, nil
 }

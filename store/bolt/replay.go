@@ -14,8 +14,9 @@ import (
 	"github.com/agentmesh/agentmesh/store/engine"
 )
 
-// replayPartLength is the range of expiry times whose replay records (the records of accepted messages) share a part of
-// bucket replays. A look-up searches each part, which costs less than another row for each record.
+// replayPartLength is the time that one part of bucket replays covers: a replay record (the record of an accepted
+// message) is in the part of its expiry. A look-up searches each part, which costs less than another row for each
+// record.
 const replayPartLength = 4 * 24 * time.Hour
 
 // replayPart returns the number of the part with the records that expire at t.

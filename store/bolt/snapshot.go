@@ -57,8 +57,8 @@ func newSnapshotter(s *Store) *snapshotter {
 	return &snapshotter{s: s, wake: make(chan struct{}, 1), ctx: ctx, cancel: cancel, done: make(chan struct{})}
 }
 
-// note counts index changes, and starts a snapshot after enough of them.
-func (n *snapshotter) note(changes int) {
+// countChanges counts index changes, and starts a snapshot after enough of them.
+func (n *snapshotter) countChanges(changes int) {
 	if changes > 0 && n.changed.Add(int64(changes)) >= n.s.snapshotEvery() {
 		select {
 		case n.wake <- struct{}{}:

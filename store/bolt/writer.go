@@ -59,8 +59,8 @@ const (
 	maxQueue = 8192 // units that may wait
 )
 
-// maxYields is the number of times in a row that the leader (the caller that commits for all) yields without getting a
-// further unit.
+// maxYields is how often in a row the leader (the caller that commits for all) yields without getting a further unit
+// before it commits.
 const maxYields = 3
 
 // retryEvery is the time between two attempts of a writer to reopen its file.
@@ -196,7 +196,7 @@ func (w *writer) attempt(group []*unit) (errs []error, failed int, err error) {
 	wrote := false
 	for i, u := range group {
 		var write func() error
-		errs[i] = engine.Guard(func() (err error) {
+		errs[i] = engine.Guard(func() (err error) { // Guard turns a panic into an error
 			t.by = u.Work.by
 			write, err = u.Work.plan(t)
 			return err

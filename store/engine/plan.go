@@ -124,7 +124,7 @@ type StepTx interface {
 	RecordTx
 	// Conv returns a conversation, live or not, or nil.
 	Conv(key store.ConvKey) (*store.Conversation, error)
-	// Replay returns the replay record of a message, and whether it counts at now. rec is zero if no record exists.
+	// Replay returns the record of an accepted message, and whether it counts at now. rec is zero if no record exists.
 	Replay(sender, messageID string, now time.Time) (rec StoredReplay, live bool, err error)
 	// WithAnswer returns a record with its answer, as [store.Steps] returns it.
 	WithAnswer(rec ReplayRow, now time.Time) (store.Replay, error)
@@ -142,7 +142,7 @@ type StepPlan struct {
 	Conv     *store.Conversation // the row; Seq is 0 for a new conversation, and the unit sets Rev
 	Old      store.Conversation  // the row that Conv replaces; zero for a new conversation
 	Expired  *store.Conversation // an expired conversation with the same key, which must be removed first
-	Replay   *ReplayRow          // see Complete
+	Replay   *ReplayRow          // the new record of an accepted message; see Complete
 	Before   StoredReplay        // a record of the same message that no longer counts, which Replay replaces
 	Answered *StoredReplay       // the record that gets an answer; see Complete
 	Records  []RecordWrite

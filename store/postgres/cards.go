@@ -20,8 +20,8 @@ type cardStore struct{ s *Store }
 // Cards implements [store.Store].
 func (s *Store) Cards() store.Cards { return cardStore{s} }
 
-// feedLine is the value of a row of the table named changes: the newest change of an id, and what other processes must remove
-// from their indexes because of this change and earlier ones.
+// feedLine is a line of the feed, the table named changes. It has the newest change of an id, and what other processes
+// must remove from their indexes because of this change and earlier ones.
 type feedLine struct {
 	At        time.Time `json:"at"`
 	Gone      bool      `json:"gone,omitempty"`
@@ -65,7 +65,7 @@ func (c cardStore) Put(ctx context.Context, put store.PutCard) (store.Card, erro
 		if err != nil {
 			return nil, err
 		}
-		held := old != nil && old.Held(put.Now)
+		held := old != nil && old.Held(put.Now) // old is live, or its id is still reserved
 		if err := t.checkQuotas(put.Quotas, old, put.Now); err != nil {
 			return nil, err
 		}

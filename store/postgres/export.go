@@ -312,7 +312,7 @@ func Import(ctx context.Context, cfg Config, fill engine.Fill) (tally engine.Tal
 		}
 		return tally, err
 	}
-	if tally == (engine.Tally{}) && marked.RowsAffected() == 1 { // the import failed before fill passed a row
+	if tally == (engine.Tally{}) && marked.RowsAffected() == 1 { // no earlier import was interrupted, and fill passed no row
 		_, deleteErr := conn.Exec(context.WithoutCancel(ctx), "delete from counters where key = $1", counterImport)
 		err = errors.Join(err, deleteErr)
 	}

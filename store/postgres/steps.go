@@ -184,6 +184,7 @@ func (s stepStore) Forget(ctx context.Context, key store.ConvKey, ifRev store.Re
 		if err != nil {
 			return nil, err
 		}
+		// num > 0 repeats the condition of the partial index.
 		if err := t.lockRows(replays, "select key, num, due, value from replays where num = $1 and num > 0 order by key for update", int64(conv.Seq)); err != nil {
 			return nil, err
 		}

@@ -237,8 +237,8 @@ func (t *txn) flush(pipe *pipeline) {
 		var removed []string
 		for _, key := range slices.Sorted(maps.Keys(t.cells[tb])) {
 			switch c := t.cells[tb][key]; {
-			case c.before == c.after && (c.after != nil || !tb.dependent): // unchanged; a dependent row without either was dropped unread
-			case c.after == nil:
+			case c.before == c.after && (c.after != nil || !tb.dependent): // unchanged
+			case c.after == nil: // a dependent row may exist although before is nil, because drop does not read it
 				removed = append(removed, key)
 			case c.before == nil:
 				inserted = append(inserted, changedRow{key, c.after})

@@ -135,6 +135,7 @@ func (w *writer) attempt(group []*unit) (errs []error, err error) {
 	errs = make([]error, len(group))
 	for i, u := range group {
 		var write func() error
+		// Guard turns a panic into an error.
 		errs[i] = engine.Guard(func() (err error) { write, err = u.Work.plan(t); return err })
 		if db := (dbError{}); errors.As(errs[i], &db) {
 			t.rollback()

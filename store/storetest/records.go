@@ -19,6 +19,7 @@ var recordTests = []scenario{
 	{"sweep", testRecordSweep},
 }
 
+// change applies changes of records.
 func change(t *testing.T, s store.Store, now time.Time, changes ...store.Change) error {
 	t.Helper()
 	return s.Records().Apply(t.Context(), changes, now)
