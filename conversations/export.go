@@ -94,7 +94,7 @@ func (x *Exporter) Entry(e store.Entry) error {
 		N: e.N, Out: e.Out, At: e.At.UTC(), MessageID: e.MessageID,
 		Digest: hex.EncodeToString(e.Digest[:]), Chain: hex.EncodeToString(e.Chain[:]), Raw: e.Raw,
 	}
-	if content, ok := ReadContent(e); x.openSealed && ok && content.Sealed && !IsSealed(content.Payload) {
+	if content, ok := ReadContent(e); x.openSealed && ok && content.Sealed && !IsSealed(content.Payload) { // e.Key opened it
 		line.Key, line.Opened = e.Key, &content.Payload
 	}
 	return x.writeLine(line)

@@ -118,6 +118,7 @@ func openWith(key []byte, sealed wire.Value) (wire.Value, error) {
 
 func decodeAgeFile(sealed wire.Value) ([]byte, error) {
 	file, err := base64.StdEncoding.Strict().DecodeString(sealed.GetStr(memberAge))
+	// The comparison refuses line breaks, which the decoder skips.
 	if err != nil || len(file) == 0 || base64.StdEncoding.EncodeToString(file) != sealed.GetStr(memberAge) {
 		return nil, fmt.Errorf(`%w: "age" must be a file in padded base64`, ErrSealed)
 	}

@@ -106,13 +106,13 @@ func (f *findings) checkRows(tx *bbolt.Tx) {
 	each(bucketExpiries, func(k, _ []byte) { f.expect(len(k) > 9, bucketExpiries, k) })
 	// A new row takes the next number of the sequence, so no existing row may have a higher number.
 	for _, b := range []bucket{bucketCards, bucketChanges, bucketConvs} {
-		last, _ := b.in(tx).b.Cursor().Last()
-		f.expect(len(last) < 8 || number(last[:8]) <= b.in(tx).b.Sequence(), b, last)
+		last, _ := b.in(tx).raw.Cursor().Last()
+		f.expect(len(last) < 8 || number(last[:8]) <= b.in(tx).raw.Sequence(), b, last)
 	}
 }
 
 // rowExists reports whether b has a row under key, sound or damaged.
-func rowExists(tx *bbolt.Tx, b bucket, key []byte) bool { return b.in(tx).b.Get(key) != nil }
+func rowExists(tx *bbolt.Tx, b bucket, key []byte) bool { return b.in(tx).raw.Get(key) != nil }
 
 func (f *findings) checkCards(tx *bbolt.Tx, each func(bucket, func(k, v []byte))) {
 	each(bucketCards, func(k, v []byte) {

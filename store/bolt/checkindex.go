@@ -17,7 +17,7 @@ func (s *Store) CheckIndex(ctx context.Context) error {
 	}
 	defer resume()
 	return s.view(ctx, func(tx *bbolt.Tx) error {
-		if indexed, committed := s.through.Load(), bucketChanges.in(tx).b.Sequence(); indexed != committed {
+		if indexed, committed := s.through.Load(), bucketChanges.in(tx).raw.Sequence(); indexed != committed {
 			return fmt.Errorf("%w: the card index has %d of %d changes", store.ErrUnavailable, indexed, committed)
 		}
 		return nil

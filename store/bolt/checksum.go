@@ -76,8 +76,8 @@ func (b bucket) damageError(key []byte, reason string) error {
 // in returns the rows of b in a transaction. Every read and write of a row goes through them.
 func (b bucket) in(tx *bbolt.Tx) rows {
 	r := rows{b, tx.Bucket(b.name)}
-	if r.b != nil {
-		r.b.FillPercent = b.fill
+	if r.raw != nil {
+		r.raw.FillPercent = b.fill
 	}
 	return r
 }
@@ -85,7 +85,7 @@ func (b bucket) in(tx *bbolt.Tx) rows {
 // rows reads and writes the rows of a bucket. The slices that its methods return are valid until the transaction ends.
 type rows struct {
 	bucket
-	b *bbolt.Bucket
+	raw *bbolt.Bucket // its values end with the checksums
 }
 
 // row is a key and a value whose checksum was verified.
@@ -93,7 +93,7 @@ type row struct{ key, value []byte }
 
 // get returns the value under key, or nil if the row does not exist. If the row is damaged, even by a changed bit in
 // its key, the error is ErrDamaged, so that a damaged row does not look missing.
-func (r rows) get(key []byte) ([]byte, error) { return r.at(r.b.Cursor(), key) }
+func (r rows) get(key []byte) ([]byte, error) { return r.at(r.raw.Cursor(), key) }
 
 // at works like get with a cursor of the caller, so that reading many rows needs only one cursor.
 func (r rows) at(c *bbolt.Cursor, key []byte) ([]byte, error) {
@@ -108,21 +108,21 @@ func (r rows) at(c *bbolt.Cursor, key []byte) ([]byte, error) {
 // put stores a row. It panics if bbolt fails, because a page is damaged or the row is too large, which no caller can
 // handle. [engine.Guard] turns the panic into an error.
 func (r rows) put(key, value []byte) {
-	if err := r.b.Put(key, r.seal(key, value)); err != nil {
+	if err := r.raw.Put(key, r.seal(key, value)); err != nil {
 		panic(err)
 	}
 }
 
 // delete removes a row, if it exists. It panics like put.
 func (r rows) delete(key []byte) {
-	if err := r.b.Delete(key); err != nil {
+	if err := r.raw.Delete(key); err != nil {
 		panic(err)
 	}
 }
 
 // next returns the next number of the sequence of the bucket. It panics like put.
 func (r rows) next() uint64 {
-	n, err := r.b.NextSequence()
+	n, err := r.raw.NextSequence()
 	if err != nil {
 		panic(err)
 	}
@@ -134,13 +134,13 @@ func (r rows) next() uint64 {
 func (r rows) from(start, prefix []byte) iter.Seq2[row, error] {
 	return func(yield func(row, error) bool) {
 		if len(start) > 0 { // a row just before start may belong after it, if a bit of its key has changed
-			c := r.b.Cursor()
+			c := r.raw.Cursor()
 			k, stored := c.Seek(start)
 			if _, _, err := r.before(c, start, prefix, k, stored, false); err != nil && !yield(row{}, err) {
 				return
 			}
 		}
-		c := r.b.Cursor()
+		c := r.raw.Cursor()
 		for k, stored := c.Seek(start); k != nil; k, stored = c.Next() {
 			original, value, err := r.read(k, stored)
 			if !bytes.HasPrefix(k, prefix) && !bytes.HasPrefix(original, prefix) {

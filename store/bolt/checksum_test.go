@@ -40,7 +40,7 @@ func storedRows(t *testing.T, path string) (all []storedRow) {
 	defer db.Close()
 	err = db.View(func(tx *bbolt.Tx) error {
 		for _, b := range buckets {
-			if err := b.in(tx).b.ForEach(func(k, v []byte) error {
+			if err := b.in(tx).raw.ForEach(func(k, v []byte) error {
 				all = append(all, storedRow{string(b.name), bytes.Clone(k), bytes.Clone(v)})
 				return nil
 			}); err != nil {
@@ -374,8 +374,8 @@ func TestMovedRow(t *testing.T) {
 	editFile(t, path, func(tx *bbolt.Tx) error {
 		records := bucketRecords.in(tx)
 		wrongKey := engine.RecordKey("pins", "am_1")
-		stored := bytes.Clone(records.b.Get(engine.RecordKey("pins", "am_2")))
-		return errors.Join(records.b.Put(wrongKey, stored), bucketMeta.in(tx).b.Put(wrongKey, stored))
+		stored := bytes.Clone(records.raw.Get(engine.RecordKey("pins", "am_2")))
+		return errors.Join(records.raw.Put(wrongKey, stored), bucketMeta.in(tx).raw.Put(wrongKey, stored))
 	})
 	found := fmt.Sprint(Check(t.Context(), path))
 	if !strings.Contains(found, `pinsam_1" of records`) || !strings.Contains(found, `pinsam_1" of meta`) {
@@ -397,9 +397,9 @@ func TestDamageIsLoggedOnce(t *testing.T) {
 	path := newVariedDB(t)
 	editFile(t, path, func(tx *bbolt.Tx) error {
 		cards := bucketCards.in(tx)
-		stored := bytes.Clone(cards.b.Get(u64(1)))
+		stored := bytes.Clone(cards.raw.Get(u64(1)))
 		stored[20] ^= 1
-		return cards.b.Put(u64(1), stored)
+		return cards.raw.Put(u64(1), stored)
 	})
 	var log bytes.Buffer
 	s, err := Open(t.Context(), path, Config{Logger: slog.New(slog.NewTextHandler(&log, nil))})
@@ -428,9 +428,9 @@ func TestDamagedRecordCounts(t *testing.T) {
 	path := newVariedDB(t)
 	editFile(t, path, func(tx *bbolt.Tx) error {
 		records, key := bucketRecords.in(tx), engine.RecordKey("pins", "am_1")
-		stored := bytes.Clone(records.b.Get(key))
+		stored := bytes.Clone(records.raw.Get(key))
 		stored[3] ^= 1
-		return records.b.Put(key, stored)
+		return records.raw.Put(key, stored)
 	})
 	s, err := Open(t.Context(), path, Config{})
 	if err != nil {

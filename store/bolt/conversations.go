@@ -174,7 +174,7 @@ func convSeqs(tx *bbolt.Tx, term string, end uint64) iter.Seq2[[]byte, error] {
 		rows, prefix = bucketConvTerms.in(tx), engine.AppendSized(nil, term)
 	}
 	return func(yield func([]byte, error) bool) {
-		c := rows.b.Cursor()
+		c := rows.raw.Cursor()
 		for from := u64(end); ; {
 			start := append(bytes.Clone(prefix), from...)
 			next, stored := c.Seek(start)

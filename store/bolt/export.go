@@ -44,8 +44,8 @@ func exportRows(ctx context.Context, tx *bbolt.Tx, put func(engine.Row) error) (
 			return n, err
 		}
 	}
-	n.Rev, n.Card = bucketMeta.in(tx).b.Sequence(), bucketCards.in(tx).b.Sequence()
-	n.Change, n.Conv = bucketChanges.in(tx).b.Sequence(), bucketConvs.in(tx).b.Sequence()
+	n.Rev, n.Card = bucketMeta.in(tx).raw.Sequence(), bucketCards.in(tx).raw.Sequence()
+	n.Change, n.Conv = bucketChanges.in(tx).raw.Sequence(), bucketConvs.in(tx).raw.Sequence()
 	n.Fence, err = readFenceFloor(tx)
 	return n, err
 }
@@ -271,7 +271,7 @@ func importNumbers(c *copier, n engine.Numbers) error {
 		return fmt.Errorf("revision %d is too large for fences", n.Rev)
 	}
 	for b, last := range map[*bucket]uint64{&bucketMeta: n.Rev, &bucketCards: n.Card, &bucketChanges: n.Change, &bucketConvs: n.Conv} {
-		if err := b.in(c.tx).b.SetSequence(last); err != nil {
+		if err := b.in(c.tx).raw.SetSequence(last); err != nil {
 			return err
 		}
 	}

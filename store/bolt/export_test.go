@@ -116,9 +116,9 @@ func TestExportDamaged(t *testing.T) {
 	if err := s.db.Update(func(tx *bbolt.Tx) error {
 		b := bucketRecords.in(tx)
 		key := engine.RecordKey("copied", "k2\x00\xff")
-		damaged := slices.Clone(b.b.Get(key))
+		damaged := slices.Clone(b.raw.Get(key))
 		damaged[3] ^= 1
-		return b.b.Put(key, damaged)
+		return b.raw.Put(key, damaged)
 	}); err != nil {
 		t.Fatal(err)
 	}

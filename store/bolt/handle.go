@@ -68,7 +68,7 @@ func (s *Store) fenceFloor(ctx context.Context) (floor uint64, err error) {
 func readFenceFloor(tx *bbolt.Tx) (uint64, error) {
 	meta := bucketMeta.in(tx)
 	offset, err := meta.get(keyFences)
-	return meta.b.Sequence()<<20 + number(offset), err
+	return meta.raw.Sequence()<<20 + number(offset), err
 }
 
 // afterCommit calls fn between two commits.

@@ -16,7 +16,7 @@ func (c cards) List(ctx context.Context, q store.CardQuery) (store.CardPage, err
 	return engine.ListCards(c.s.index, q, c.s.damage, func(slots []cardindex.Slot, match func(cardindex.Slot, []byte, error)) error {
 		return c.s.view(ctx, func(tx *bbolt.Tx) error {
 			rows := bucketCards.in(tx)
-			cursor := rows.b.Cursor() // one cursor for all rows, because get would create one per row
+			cursor := rows.raw.Cursor() // one cursor for all rows, because get would create one per row
 			for _, s := range slots {
 				key = engine.AppendU64(key[:0], uint64(s))
 				row, err := rows.at(cursor, key)

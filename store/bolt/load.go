@@ -54,7 +54,7 @@ func (s *Store) loadIndex(ctx context.Context) (built int, err error) {
 func (s *Store) buildIndex(ctx context.Context) error {
 	var through, last uint64
 	if err := s.db.View(func(tx *bbolt.Tx) error {
-		through, last = bucketChanges.in(tx).b.Sequence(), bucketCards.in(tx).b.Sequence()
+		through, last = bucketChanges.in(tx).raw.Sequence(), bucketCards.in(tx).raw.Sequence()
 		return nil
 	}); err != nil {
 		return fmt.Errorf("build card index: %w", err)
@@ -125,7 +125,7 @@ func (s *Store) catchUp() error {
 	var through uint64
 	err := s.db.View(func(tx *bbolt.Tx) error {
 		changes, cards := bucketChanges.in(tx), bucketCards.in(tx)
-		through = changes.b.Sequence()
+		through = changes.raw.Sequence()
 		for row, err := range changes.from(u64(s.through.Load()+1), nil) {
 			var change engine.ChangeRow
 			if err == nil {

@@ -192,8 +192,8 @@ func (c *copier) put(b bucket, key, value []byte) {
 	c.size += len(key) + len(value)
 	c.rows++
 	rows := b.in(c.tx)
-	rows.b.FillPercent = 1                                      // most rows come in the order of their keys
-	c.err = rows.b.Put(key, rows.seal(key, slices.Clip(value))) // rows.put would panic if an imported row has an empty key
+	rows.raw.FillPercent = 1                                      // most rows come in the order of their keys
+	c.err = rows.raw.Put(key, rows.seal(key, slices.Clip(value))) // rows.put would panic if an imported row has an empty key
 }
 
 // begin begins a transaction unless one has begun. It returns false after an error.

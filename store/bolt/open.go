@@ -193,7 +193,7 @@ const leastSize = 4 * 4096
 // it scans all pages in its own goroutine, in which we cannot recover from a panic.
 func preflight(path string) error {
 	info, err := os.Stat(path)
-	if errors.Is(err, fs.ErrNotExist) || err == nil && info.Size() == 0 {
+	if errors.Is(err, fs.ErrNotExist) || err == nil && info.Size() == 0 { // bbolt makes a new database
 		return nil
 	}
 	if err != nil {

@@ -221,7 +221,7 @@ func TestCheckNamesTheRow(t *testing.T) {
 }
 
 func deleteFirst(tx *bbolt.Tx, b bucket) error {
-	k, _ := b.in(tx).b.Cursor().First()
+	k, _ := b.in(tx).raw.Cursor().First()
 	b.in(tx).delete(k)
 	return nil
 }

@@ -36,7 +36,7 @@ func replayKey(part uint32, hash []byte) []byte {
 // [engine.ReplayHash] of the message. The key is nil if the record does not exist.
 func findReplay(tx *bbolt.Tx, hash []byte) ([]byte, engine.ReplayRow, error) {
 	replays := bucketReplays.in(tx)
-	c := replays.b.Cursor()
+	c := replays.raw.Cursor()
 	k, stored := c.First()
 	for minPart := uint32(0); ; {
 		// Skip damaged rows of other records, because their keys may name parts that do not exist.

@@ -62,13 +62,13 @@ var (
 // schemaOf returns the schema of a database, 0 for an empty file, or ErrDamaged for a bbolt file of another program.
 func schemaOf(tx *bbolt.Tx) (uint64, error) {
 	meta := bucketMeta.in(tx)
-	if meta.b == nil {
+	if meta.raw == nil {
 		if name, _ := tx.Cursor().First(); name != nil {
 			return 0, fmt.Errorf("%w: it is not an agentmesh database", ErrDamaged)
 		}
 		return 0, nil
 	}
-	stored := meta.b.Get(keySchema)
+	stored := meta.raw.Get(keySchema)
 	n := number(stored)
 	if len(stored) != 8 || n == 0 {
 		return 0, fmt.Errorf("%w: no schema version", ErrDamaged)
@@ -85,7 +85,7 @@ func schemaOf(tx *bbolt.Tx) (uint64, error) {
 func setSchema(tx *bbolt.Tx, schema uint64) error {
 	meta := bucketMeta.in(tx)
 	meta.put(keySchemaAgain, u64(schema))
-	return meta.b.Put(keySchema, u64(schema))
+	return meta.raw.Put(keySchema, u64(schema))
 }
 
 func u64(v uint64) []byte { return binary.BigEndian.AppendUint64(nil, v) }

@@ -59,7 +59,7 @@ func metaHas(t *testing.T, s *Store, key string) bool {
 	t.Helper()
 	found := false
 	if err := s.view(t.Context(), func(tx *bbolt.Tx) error {
-		found = bucketMeta.in(tx).b.Get([]byte(key)) != nil
+		found = bucketMeta.in(tx).raw.Get([]byte(key)) != nil
 		return nil
 	}); err != nil {
 		t.Fatal(err)
@@ -143,7 +143,7 @@ func TestGroup(t *testing.T) {
 func TestUnitsSeeEarlierOnes(t *testing.T) {
 	s := openNew(t, Config{})
 	second := func(t *txn) (func() error, error) {
-		if bucketMeta.in(t.Tx).b.Get([]byte("first")) == nil {
+		if bucketMeta.in(t.Tx).raw.Get([]byte("first")) == nil {
 			return nil, errors.New("the unit before is not there")
 		}
 		return nil, nil

@@ -56,7 +56,7 @@ func PlanRecords(tx RecordTx, changes []store.Change, now time.Time) ([]RecordWr
 		if !RevFits(change.IfRev, live, old.Rev) {
 			return nil, fmt.Errorf("record of %s: %w", rec.NS, store.ErrConflict)
 		}
-		if change.Max > 0 && !change.Delete && !live {
+		if change.Max > 0 && !change.Delete && !live { // the change adds a record
 			set := LimitedSet(change)
 			n, err := tx.CountRecords(set, Nanos(now))
 			if err != nil {

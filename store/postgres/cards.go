@@ -167,7 +167,7 @@ func (t *txn) logChange(card, old *engine.CardRow, ended bool, now time.Time) er
 	if err != nil {
 		return err
 	}
-	if line.Seq != 0 && line.Seq != card.Seq && !slices.Contains(line.Older, line.Seq) {
+	if line.Seq != 0 && line.Seq != card.Seq && !slices.Contains(line.Older, line.Seq) { // the id was registered again
 		line.Older = append(line.Older, line.Seq)
 		line.Older = line.Older[max(len(line.Older)-maxOlder, 0):]
 	}

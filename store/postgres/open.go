@@ -217,7 +217,7 @@ func (s *Store) isGone(ctx context.Context, idle pgxpool.ShouldPingParams) bool 
 	if idle.Conn.Ping(limited) != nil && ctx.Err() == nil {
 		s.pool.Reset()
 	}
-	return idle.Conn.IsClosed() // if so, the pool's own test fails at once
+	return idle.Conn.IsClosed() // a Ping without an answer closes it; then the pool's own test fails at once
 }
 
 // hangUp closes the socket of a connection that was given up. Otherwise the pool waits for the server for 15 seconds

@@ -60,7 +60,7 @@ func (p *pipeline) add(sql string, arguments ...argument) {
 	if p.known != nil {
 		name = fmt.Sprintf("agentmesh_%08x", crc32.ChecksumIEEE([]byte(sql)))
 	}
-	if name == "" || !p.known[name] && !slices.Contains(p.parsed, name) {
+	if name == "" || !p.known[name] && !slices.Contains(p.parsed, name) { // a statement without a name is parsed each time
 		p.parsed = append(p.parsed, name)
 		p.message('P', func(b []byte) []byte { // Parse
 			b = append(append(b, name...), 0)

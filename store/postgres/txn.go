@@ -14,8 +14,7 @@ import (
 	"github.com/agentmesh/agentmesh/store"
 )
 
-// cell is a row before the transaction, and after what the transaction has written so far. Each is nil if the row does
-// not exist.
+// cell has a row as it was before the transaction, and as the transaction has left it so far; nil if it does not exist.
 type cell struct{ before, after *row }
 
 // txn is the transaction of one group of units, each with the changes of one caller. Rows that a unit writes are in

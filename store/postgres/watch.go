@@ -52,7 +52,7 @@ func encodeHints(by string, hints []store.Hint) []string {
 		hint := [2]string{h.NS, h.Key}
 		encoded, _ := json.Marshal(hint) // two strings
 		grown := len(encoded) + len(",")
-		if !utf8.ValidString(h.NS+h.Key) || strings.ContainsRune(h.NS+h.Key, 0) || grown > maxPayload {
+		if !utf8.ValidString(h.NS+h.Key) || strings.ContainsRune(h.NS+h.Key, 0) || grown > maxPayload { // it fits into no notification
 			n.Lost = true
 			continue
 		}
