@@ -179,18 +179,18 @@ func (b *BucketsBy[K]) Return(key K, now time.Time) {
 	}
 }
 
-// isEmpty reports whether the bucket of key is empty, and how long key must wait for a token. Unlike in [BucketsBy.Peek],
+// waitIfEmpty returns how long key must wait for a token, or 0 if its bucket is not empty. Unlike in [BucketsBy.Peek],
 // a key without a bucket never waits.
-func (b *BucketsBy[K]) isEmpty(key K, now time.Time) (wait time.Duration, empty bool) {
+func (b *BucketsBy[K]) waitIfEmpty(key K, now time.Time) time.Duration {
 	if b == nil {
-		return 0, false
+		return 0
 	}
 	now = b.lock(now)
 	defer b.mu.Unlock()
-	if b.has(key) {
-		wait = b.wait(key, now)
+	if !b.has(key) {
+		return 0
 	}
-	return wait, wait > 0
+	return b.wait(key, now)
 }
 
 // debt returns how long the bucket of key needs to become full. A key without a bucket has a full one.

@@ -47,7 +47,7 @@ func (p *Penalties) Fault(addr netip.Addr, now time.Time) {
 	}
 	keys := Networks(addr)
 	p.faults.charge(keys[0], now)
-	if _, spent := p.faults.isEmpty(keys[0], now); spent {
+	if p.faults.waitIfEmpty(keys[0], now) > 0 { // all tokens are used up
 		p.barred.charge(keys[0], now)
 	}
 	for i, key := range wider(keys) {
@@ -82,11 +82,11 @@ func (p *Penalties) admit(keys []netip.Prefix, now time.Time) time.Duration {
 	if list == nil {
 		list = p.faults
 	}
-	if wait, barred := list.isEmpty(keys[0], now); barred {
+	if wait := list.waitIfEmpty(keys[0], now); wait > 0 {
 		return wait
 	}
 	for i, key := range wider(keys) {
-		if _, isLowered := p.networks[i].isEmpty(key, now); !isLowered || !p.lowered.hasRoom(key, now) {
+		if isLowered := p.networks[i].waitIfEmpty(key, now) > 0; !isLowered || !p.lowered.hasRoom(key, now) {
 			continue // a network for which the full list has no room is not limited
 		}
 		if wait, ok := p.lowered.Take(key, now); !ok {

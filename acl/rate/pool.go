@@ -86,7 +86,7 @@ func (p *Pool) draw(sources []Source, id string, now time.Time, take bool) (wait
 	if wait > 0 {
 		fairWait := p.waitFor(reserve, now) // until the shares of all sources permit the draw
 		for _, s := range sources {
-			shareWait, _ := p.shares[s.Width].isEmpty(s.Key, now)
+			shareWait := p.shares[s.Width].waitIfEmpty(s.Key, now)
 			fairWait = max(fairWait, shareWait)
 		}
 		wait = min(wait, fairWait)
