@@ -189,8 +189,9 @@ func (c Conversation) updateTerms(e Event) (Conversation, error) {
 	return c, nil
 }
 
-// release applies the terms of a message that our owner released, unless a later message has made or ended a proposal.
-func (c Conversation) release(e Event) Conversation {
+// applyReleased applies the terms of a message that our owner released, unless a later message has made or ended a
+// proposal.
+func (c Conversation) applyReleased(e Event) Conversation {
 	if e.Kind, e.At = Received, e.Arrived.UTC(); !e.At.Before(c.TermsAt) {
 		c, _ = c.updateTerms(e) // only an accept of ours can be refused
 	}
@@ -406,8 +407,8 @@ func (c Conversation) updateAccept(id wire.MessageID, update func(*Acceptance)) 
 	return c
 }
 
-// deliver records that the peer has received our message e.ID, at the time e.Written and under the id e.Answers.
-func (c Conversation) deliver(e Event) Conversation {
+// markDelivered records that the peer has received our message e.ID, at the time e.Written and under the id e.Answers.
+func (c Conversation) markDelivered(e Event) Conversation {
 	c = c.updateAccept(e.ID, func(a *Acceptance) { a.Delivered = true })
 	if p := c.Proposal; p != nil && p.By == Ours && p.Message == e.ID && p.Delivered.IsZero() {
 		delivered := *p

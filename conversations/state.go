@@ -267,7 +267,7 @@ func (c Conversation) applyOther(e Event) Conversation {
 			c = c.cancel(Theirs, e.At)
 		}
 		if !e.Arrived.IsZero() {
-			c = c.release(e)
+			c = c.applyReleased(e)
 		}
 		i := slices.IndexFunc(c.Held, e.Until.Equal)
 		if i < 0 && e.At.Before(e.Until) { // this hold was joined to another one, which ends later
@@ -292,7 +292,7 @@ func (c Conversation) applyOther(e Event) Conversation {
 	case DeliveryFailed:
 		c = c.end(Failed)
 	case Delivered:
-		c = c.deliver(e)
+		c = c.markDelivered(e)
 	case AcceptCounts:
 		c = c.conclude(e)
 	}

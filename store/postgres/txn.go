@@ -85,7 +85,7 @@ func (t *txn) begin(lane string, n int64, group []*unit) error {
 			t.cells[tb][key] = &cell{}
 			sorted = append(sorted, []byte(key))
 		}
-		batch.Queue(tb.lock, sorted).Query(t.addCells(tb))
+		batch.Queue(tb.lock, sorted).Query(t.cellAdder(tb))
 	}
 	batch.Queue("select nextval('revisions') from generate_series(1, $1)", len(group)).Query(func(rows pgx.Rows) error {
 		revs, err := pgx.CollectRows(rows, pgx.RowTo[int64])
@@ -104,8 +104,8 @@ func (t *txn) begin(lane string, n int64, group []*unit) error {
 // errNoLane means that the table lanes has no row of this process.
 var errNoLane = errors.New("the lane of this process is gone")
 
-// addCells returns a function that adds rows to the cells of a table, unless the transaction knows them already.
-func (t *txn) addCells(tb *table) func(pgx.Rows) error {
+// cellAdder returns a function that adds rows to the cells of a table, unless the transaction knows them already.
+func (t *txn) cellAdder(tb *table) func(pgx.Rows) error {
 	return func(rows pgx.Rows) error {
 		var key []byte
 		var r row
@@ -127,7 +127,7 @@ func (t *txn) addCells(tb *table) func(pgx.Rows) error {
 func (t *txn) lockRows(tb *table, sql string, args ...any) error {
 	rows, err := t.conn.Query(t.ctx, sql, args...)
 	if err == nil {
-		err = t.addCells(tb)(rows)
+		err = t.cellAdder(tb)(rows)
 	}
 	if err != nil {
 		return dbError{err}
