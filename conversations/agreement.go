@@ -305,10 +305,10 @@ func (c Conversation) isForStandingProposal(e Event, from Side, first *Acceptanc
 }
 
 // FindAnsweredAccept returns our accept that a message of the peer answers, or nil. The answer makes the accept count,
-// unless the message takes it back. A message answers the accept that it names, even if a proposal of ours overtook the
-// accept meanwhile. A message that names none answers the accept of the standing proposal if the peer said before that
-// its owner decides. A pending_approval answers nothing. A close answers only a delivered accept, and only with the
-// status completed.
+// unless the message takes it back. A message answers the accept that it names, even if a proposal of ours overtook
+// the accept meanwhile. A message that names none answers the accept of the standing proposal if the peer said before
+// that its owner decides. A pending_approval answers nothing. A close with the status completed answers the accept if
+// it was delivered, and any other close answers nothing.
 func (c Conversation) FindAnsweredAccept(payload wire.Value) *Acceptance {
 	a, answers := c.Accept, AnswersIn(payload)
 	if c.Overtaken != nil && c.Overtaken.Message == answers && answers != "" {

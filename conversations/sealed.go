@@ -132,7 +132,7 @@ func readPlain(sealed wire.Value, plain []byte) (o Unsealed, err error) {
 		return o, fmt.Errorf("%w: the content is not one strict JSON object", ErrSealed)
 	}
 	if action := v.GetStr("action"); action == wire.ActionSealed || action == wire.ActionClose {
-		return o, fmt.Errorf("%w: %s must not be sealed", ErrSealed, action)
+		return o, fmt.Errorf("%w: a payload with the action %s must not be sealed", ErrSealed, action)
 	}
 	meta, hasMeta := v.Get("metadata")
 	by, _ := meta.Get(metaSealedBy)

@@ -84,7 +84,7 @@ func (p *Pool) draw(sources []Source, id string, now time.Time, take bool) (wait
 	sources = sourcesOrID(sources, id)
 	wait = p.waitFor(p.n/2, now) // until the pool is more than half full, when every draw succeeds
 	if wait > 0 {
-		fairWait := p.waitFor(reserve, now) // until the shares of all sources permit the draw
+		fairWait := p.waitFor(reserve, now) // until the pool and the shares of all sources permit the draw
 		for _, s := range sources {
 			shareWait := p.shares[s.Width].waitIfEmpty(s.Key, now)
 			fairWait = max(fairWait, shareWait)
