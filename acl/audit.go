@@ -165,6 +165,7 @@ func (a *Audit) Run(ctx context.Context) {
 	}
 }
 
+// flushAndSeal stores sums and seals entries. last is set when the process ends.
 func (a *Audit) flushAndSeal(ctx context.Context, now time.Time, last bool) {
 	err := a.flush(ctx, now, last)
 	if err := errors.Join(err, a.Seal(ctx)); err != nil && ctx.Err() == nil {

@@ -51,7 +51,7 @@ func (a *Audit) Recent(limit int) []AuditEntry {
 }
 
 // take removes and returns the sums that may be stored now, largest first. last is set for the final call, when the
-// process ends.
+// process ends: then the budget does not matter, and countsPerHour sums may be stored.
 func (c *counts) take(now time.Time, last bool) []AuditEntry {
 	c.mu.Lock()
 	defer c.mu.Unlock()
@@ -91,6 +91,7 @@ func (e AuditEntry) sumKey() AuditEntry {
 	return e
 }
 
+// flush stores the sums that may be stored now. last is set when the process ends.
 func (a *Audit) flush(ctx context.Context, now time.Time, last bool) error {
 	list := a.counts.take(now, last)
 	err := a.Add(ctx, list...)

@@ -215,6 +215,7 @@ func (c Conversation) begin(e Event) (Conversation, error) {
 	return c.applyMessage(e)
 }
 
+// applyMessage applies an event with a message to an open conversation.
 func (c Conversation) applyMessage(e Event) (Conversation, error) {
 	if e.Withheld {
 		c = c.withhold(e.ID)

@@ -87,6 +87,7 @@ var errNoIdentities = errors.New("the identity file must have at least one age i
 // passphrasePrompt is an identity that asks for the passphrase only if the file needs one.
 type passphrasePrompt struct{ ask func() ([]byte, error) }
 
+// Unwrap implements [age.Identity].
 func (a *passphrasePrompt) Unwrap(stanzas []*age.Stanza) ([]byte, error) {
 	if len(stanzas) != 1 || stanzas[0].Type != "scrypt" {
 		return nil, age.ErrIncorrectIdentity

@@ -103,8 +103,8 @@ func (k *PrivateKey) ExtendKeyChain(id wire.AgentID, chain string, successor *Pr
 var ErrKeyChainFull = fmt.Errorf("the key chain already has %d links, the maximum", MaxKeyChain)
 
 // ProvesID returns nil if the agent id of card belongs to key, the key of the card (AM-2): the id is derived from key,
-// or from the first key of a key chain on the card that ends with key. Otherwise the error has the reason and no text
-// from the card.
+// or from the first key of the card's key chain, which must end with key. Otherwise the error has the reason and no
+// text from the card.
 func ProvesID(card wire.Card, key *PublicKey, now time.Time) error {
 	if key.AgentID() == card.ID {
 		return nil

@@ -39,7 +39,7 @@ func ReadKeyFile(path string, passphrase func() ([]byte, error)) (*PrivateKey, e
 func ParseKeyFile(data []byte, passphrase func() ([]byte, error)) (*PrivateKey, error) {
 	if bytes.HasPrefix(data, []byte(agearmor.Header)) {
 		var err error
-		if data, err = unlock(data, passphrase); err != nil {
+		if data, err = decryptArmored(data, passphrase); err != nil {
 			return nil, fmt.Errorf("open key file: %w", err)
 		}
 	}
@@ -102,7 +102,7 @@ func ReadPrivateFile(path string) ([]byte, error) {
 	return data, err
 }
 
-func unlock(data []byte, passphrase func() ([]byte, error)) ([]byte, error) {
+func decryptArmored(data []byte, passphrase func() ([]byte, error)) ([]byte, error) {
 	if passphrase == nil {
 		return nil, ErrNoPassphrase
 	}
@@ -138,7 +138,7 @@ func WriteKeyFile(path string, k *PrivateKey, passphrase []byte) error {
 func (k *PrivateKey) MarshalKeyFile(passphrase []byte) ([]byte, error) {
 	data, err := k.MarshalText()
 	if err == nil && len(passphrase) > 0 {
-		data, err = lock(data, passphrase)
+		data, err = encryptArmored(data, passphrase)
 	}
 	return data, err
 }
@@ -156,7 +156,7 @@ func passphraseRecipient(passphrase []byte) (*age.ScryptRecipient, error) {
 	return r, nil
 }
 
-func lock(data, passphrase []byte) ([]byte, error) {
+func encryptArmored(data, passphrase []byte) ([]byte, error) {
 	recipient, err := passphraseRecipient(passphrase)
 	if err != nil {
 		return nil, err

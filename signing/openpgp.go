@@ -237,6 +237,7 @@ func pgpConfig(now time.Time) *packet.Config {
 	}
 }
 
+// usable implements [scheme].
 func (s *openpgpScheme) usable(now time.Time) error {
 	s.mu.Lock()
 	defer s.mu.Unlock()
@@ -265,6 +266,7 @@ func pgpReason(err error) string {
 	return "the OpenPGP key has no valid self-signature"
 }
 
+// prepare implements [scheme].
 func (s *openpgpScheme) prepare(signature string, w Window, now time.Time) (func([]byte) error, error) {
 	raw, err := decodePGPSignature(signature)
 	if err != nil {

@@ -149,7 +149,7 @@ func TestPassphraseIsExpensive(t *testing.T) {
 	if shippedWork < 18 {
 		t.Errorf("log2 of the cost is %d, want 18", shippedWork)
 	}
-	locked, err := lock([]byte(mustText(benchKey())), []byte("correct horse"))
+	locked, err := encryptArmored([]byte(mustText(benchKey())), []byte("correct horse"))
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -194,7 +194,7 @@ func TestKeyFile(t *testing.T) {
 			}
 		}
 	}
-	cheap, err := lock([]byte(mustText(benchKey())), []byte("correct horse"))
+	cheap, err := encryptArmored([]byte(mustText(benchKey())), []byte("correct horse"))
 	if err != nil {
 		t.Fatal(err)
 	}

@@ -12,10 +12,11 @@ type Entry[K comparable] struct {
 	GivesWayLast bool     // other entries of equally loaded sources are displaced first
 }
 
-// FairTable records which sources (addresses, networks and the like) hold the entries of a full table, so that a newcomer
-// can displace one of them (AM-42). The newcomer displaces an entry of the source with the largest load, its number of
-// entries in proportion to its width, unless its own source would then have at least that load. All entries without a
-// source are charged to one source of the largest width. A FairTable is not safe for concurrent use.
+// FairTable records which sources (addresses, networks and the like) hold the entries of a full table, so that a
+// newcomer can displace one of them (AM-42). The load of a source is its number of entries in proportion to its width.
+// The newcomer displaces an entry of the source with the largest load, unless the newcomer's own source would then
+// have at least that load. All entries without a source are charged to one source of the largest width. A FairTable is
+// not safe for concurrent use.
 type FairTable[K comparable] struct {
 	entries []Entry[K]
 	held    map[string]int // number of entries, by Source.Key

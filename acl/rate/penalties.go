@@ -77,6 +77,7 @@ func (p *Penalties) Admit(addr netip.Addr, now time.Time) time.Duration {
 	return wait
 }
 
+// admit is [Penalties.Admit] for an address with these networks; see [Networks].
 func (p *Penalties) admit(keys []netip.Prefix, now time.Time) time.Duration {
 	list := p.barred
 	if list == nil {

@@ -124,6 +124,7 @@ func (t *txn) cellAdder(tb *table) func(pgx.Rows) error {
 	}
 }
 
+// lockRows locks and reads the rows that a statement selects.
 func (t *txn) lockRows(tb *table, sql string, args ...any) error {
 	rows, err := t.conn.Query(t.ctx, sql, args...)
 	if err == nil {
