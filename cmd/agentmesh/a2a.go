@@ -24,7 +24,7 @@ type a2aTokenAddCmd struct {
 }
 
 func (c *a2aTokenAddCmd) Run(ctx context.Context, a *app) error {
-	return ask(ctx, a, a2a.AddToken.Call(c.Name), func(t a2a.Token) {
+	return callAndShow(ctx, a, a2a.AddToken.Call(c.Name), func(t a2a.Token) {
 		a.Print("%s", terminal.Clean(t.Token))
 		a.Note("token of %s; access.mode applies to its messages", terminal.Clean(t.Address))
 	})
@@ -34,7 +34,7 @@ type a2aTokenListCmd struct{}
 
 func (c *a2aTokenListCmd) Run(ctx context.Context, a *app) error {
 	heads := []string{"CALLER", "ADDRESS", "SINCE"}
-	return askList(ctx, a, a2a.ListTokens.Call(), "no tokens: agentmesh a2a token add NAME makes one", heads, func(t a2a.Token) []string {
+	return callAndShowList(ctx, a, a2a.ListTokens.Call(), "no tokens: agentmesh a2a token add NAME makes one", heads, func(t a2a.Token) []string {
 		return []string{t.Name, t.Address, terminal.FormatTime(t.Created)}
 	})
 }
@@ -44,7 +44,7 @@ type a2aTokenRevokeCmd struct {
 }
 
 func (c *a2aTokenRevokeCmd) Run(ctx context.Context, a *app) error {
-	return ask(ctx, a, a2a.RevokeToken.Call(c.Name), func(a2a.Token) { a.Note("revoked") })
+	return callAndShow(ctx, a, a2a.RevokeToken.Call(c.Name), func(a2a.Token) { a.Note("revoked") })
 }
 
 type a2aUnpinCmd struct {
@@ -52,7 +52,7 @@ type a2aUnpinCmd struct {
 }
 
 func (c *a2aUnpinCmd) Run(ctx context.Context, a *app) error {
-	return ask(ctx, a, a2a.UnpinPeer.Call(c.Address), func(p a2a.Pin) {
+	return callAndShow(ctx, a, a2a.UnpinPeer.Call(c.Address), func(p a2a.Pin) {
 		if !p.Pinned {
 			a.Note("no card of %s is pinned", terminal.Clean(p.Address))
 			return

@@ -29,7 +29,7 @@ type agentRelayAgentsCmd struct{}
 
 func (c *agentRelayAgentsCmd) Run(ctx context.Context, a *app) error {
 	heads := []string{"AGENT", "CONNECTED", "SINCE", "ACTIVE", "LIMITS"}
-	return askList(ctx, a, relay.ListAgents.Call(), "no agents: agentmesh agentrelay token makes one", heads, func(v relay.AgentView) []string {
+	return callAndShowList(ctx, a, relay.ListAgents.Call(), "no agents: agentmesh agentrelay token makes one", heads, func(v relay.AgentView) []string {
 		connected, limits := "-", "yes"
 		if v.Connected {
 			connected = "yes"
@@ -55,7 +55,7 @@ func (c *agentRelayTokenCmd) Run(ctx context.Context, a *app) error {
 	if c.Renew {
 		call = relay.RenewToken.Call(c.Agent)
 	}
-	return ask(ctx, a, call, func(t frame.Credentials) {
+	return callAndShow(ctx, a, call, func(t frame.Credentials) {
 		a.Print("%s", terminal.Clean(t.Token))
 		a.Note("token of %s", terminal.Clean(t.AgentID))
 	})
@@ -64,7 +64,7 @@ func (c *agentRelayTokenCmd) Run(ctx context.Context, a *app) error {
 type agentRelayInviteCmd struct{}
 
 func (c *agentRelayInviteCmd) Run(ctx context.Context, a *app) error {
-	return ask(ctx, a, relay.AddInvite.Call(), func(t relay.Invite) {
+	return callAndShow(ctx, a, relay.AddInvite.Call(), func(t relay.Invite) {
 		a.Print("%s", terminal.Clean(t.Code))
 		a.Note("valid once, until %s, as the header AgentMesh-Invite of POST /register", terminal.FormatTime(t.Expires))
 	})
@@ -75,5 +75,5 @@ type agentRelayRemoveCmd struct {
 }
 
 func (c *agentRelayRemoveCmd) Run(ctx context.Context, a *app) error {
-	return ask(ctx, a, relay.RemoveAgent.Call(c.Agent), func(owner.None) { a.Note("removed") })
+	return callAndShow(ctx, a, relay.RemoveAgent.Call(c.Agent), func(owner.None) { a.Note("removed") })
 }

@@ -24,7 +24,7 @@ type agentRelayFeedCmd struct {
 func (c *agentRelayFeedCmd) Run(ctx context.Context, a *app) error {
 	feed := link.ShowFeed.Call(c.Link).WithQuery(params("limit", strconv.Itoa(c.Limit)))
 	const emptyText = "no broadcasts since agentmesh serve started; broadcasts are lost while the link is down"
-	return askList(ctx, a, feed, emptyText, []string{"AT", "FROM", "TYPE", "TEXT"}, func(i link.FeedItem) []string {
+	return callAndShowList(ctx, a, feed, emptyText, []string{"AT", "FROM", "TYPE", "TEXT"}, func(i link.FeedItem) []string {
 		text := cmp.Or(i.Note, string(i.Payload))
 		return []string{terminal.FormatTime(i.At), i.From, orDash(terminal.Truncate(i.Type, 20)), terminal.Truncate(text, 100)}
 	})
@@ -34,7 +34,7 @@ type agentRelayPeersCmd struct{ linkArg }
 
 func (c *agentRelayPeersCmd) Run(ctx context.Context, a *app) error {
 	heads := []string{"ADDRESS", "TUNNEL TO", "ENCRYPTED", "SKILLS (UNPROVEN)"}
-	return askList(ctx, a, link.ListPeers.Call(c.Link), "no peers: nobody has written since agentmesh serve started", heads, func(p link.PeerView) []string {
+	return callAndShowList(ctx, a, link.ListPeers.Call(c.Link), "no peers: nobody has written since agentmesh serve started", heads, func(p link.PeerView) []string {
 		key := "no"
 		switch {
 		case p.Pending != "":
@@ -60,7 +60,7 @@ func (c *agentRelayPeerCmd) Run(ctx context.Context, a *app) error {
 		return exit.Fail(exit.Usage, errors.New("needs --agent, --age-key or both"))
 	}
 	change := link.ChangePeer.With(link.PeerChange{Agent: (*wire.AgentID)(c.Agent), Recipient: c.AgeKey}, c.Link, c.Peer)
-	return ask(ctx, a, change, func(p link.Peer) {
+	return callAndShow(ctx, a, change, func(p link.Peer) {
 		a.Note("%s: tunnel to %s, key %s", terminal.Clean(p.Peer), orDash(string(p.Agent)), orDash(p.Recipient))
 	})
 }
@@ -83,7 +83,7 @@ func (c *agentRelaySendCmd) Run(ctx context.Context, a *app) error {
 		}
 	}
 	send := link.SendBroadcast.With(link.Broadcast{Type: c.Type, Ref: c.Ref, Payload: payload}, c.Link)
-	return ask(ctx, a, send, func(owner.None) { a.Note("sent to the relay; broadcasts are not acknowledged") })
+	return callAndShow(ctx, a, send, func(owner.None) { a.Note("sent to the relay; broadcasts are not acknowledged") })
 }
 
 type agentRelayHistoryCmd struct {
@@ -117,7 +117,7 @@ func (c *agentRelayHistoryCmd) Run(ctx context.Context, a *app) error {
 		Type    string  `json:"type"`
 		Payload command `json:"payload"`
 	}{"command", payload})
-	return ask(ctx, a, call, func(r relayHistory) {
+	return callAndShow(ctx, a, call, func(r relayHistory) {
 		showList(a, r.Messages, "the relay returned no messages", []string{"FROM", "TYPE", "TEXT"}, func(m relayMessage) []string {
 			return []string{terminal.Truncate(m.From, 64), orDash(terminal.Truncate(m.Type, 20)), terminal.Truncate(string(m.Payload), 100)}
 		})

@@ -36,7 +36,7 @@ func (c *approvalsListCmd) Run(ctx context.Context, a *app) error {
 	}
 	list := owner.ListApprovals.Call().WithQuery(params("state", state, "limit", fmt.Sprint(c.Limit)))
 	heads := []string{"ID", "KIND", "FROM", "WHAT", "SINCE", "STATE"}
-	return askList(ctx, a, list, emptyText, heads, func(approval owner.Approval) []string {
+	return callAndShowList(ctx, a, list, emptyText, heads, func(approval owner.Approval) []string {
 		what := terminal.Truncate(approval.Says(), 60)
 		if approval.Waiting > 0 {
 			what += fmt.Sprintf(" (and %d more)", approval.Waiting)
@@ -50,7 +50,7 @@ type approvalsShowCmd struct {
 }
 
 func (c *approvalsShowCmd) Run(ctx context.Context, a *app) error {
-	return ask(ctx, a, owner.ShowApproval.Call(c.ID), a.showApproval)
+	return callAndShow(ctx, a, owner.ShowApproval.Call(c.ID), a.showApproval)
 }
 
 func (a *app) showApproval(approval owner.Approval) {

@@ -46,8 +46,8 @@ func (c *backupCmd) Run(ctx context.Context, a *app) (err error) {
 	stop := a.StartProgress("writing the backup", data.String)
 	defer stop()
 	if c.File == "-" {
-		manifest, whole := datadir.PeekManifest(data)
-		if err := datadir.CopyArchive(a.Out, whole, encryption); err != nil {
+		manifest, archive := datadir.PeekManifest(data)
+		if err := datadir.CopyArchive(a.Out, archive, encryption); err != nil {
 			return datadir.ExplainDiskFull(fmt.Errorf("write backup: %w", err))
 		}
 		a.noteLeftOut(manifest)

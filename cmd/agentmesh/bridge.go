@@ -15,7 +15,7 @@ type bridgeCmd struct {
 type bridgeListCmd struct{}
 
 func (c *bridgeListCmd) Run(ctx context.Context, a *app) error {
-	return askList(ctx, a, daemon.ListBridges.Call(), "no protocols", []string{"KIND", "SERVE"}, func(b daemon.BridgeState) []string {
+	return callAndShowList(ctx, a, daemon.ListBridges.Call(), "no protocols", []string{"KIND", "SERVE"}, func(b daemon.BridgeState) []string {
 		return []string{b.Kind, b.Serve}
 	})
 }
@@ -34,7 +34,7 @@ func (c *bridgeDisableCmd) Run(ctx context.Context, a *app) error { return c.set
 
 // setServing makes this process serve the protocol to others, or stop serving it.
 func (c *bridgeKindArg) setServing(ctx context.Context, a *app, on bool) error {
-	return ask(ctx, a, daemon.SwitchBridge.With(daemon.BridgeSwitch{Serve: on}, c.Kind), func(change daemon.ConfigChange) {
+	return callAndShow(ctx, a, daemon.SwitchBridge.With(daemon.BridgeSwitch{Serve: on}, c.Kind), func(change daemon.ConfigChange) {
 		state := map[bool]string{true: "on", false: "off"}[on]
 		if !change.Running {
 			state += " as soon as agentmesh serve starts"

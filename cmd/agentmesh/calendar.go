@@ -24,7 +24,7 @@ type calendarCmd struct {
 type calendarShowCmd struct{}
 
 func (c *calendarShowCmd) Run(ctx context.Context, a *app) error {
-	return ask(ctx, a, get[daemon.CalendarView]("calendar", nil), func(v daemon.CalendarView) {
+	return callAndShow(ctx, a, get[daemon.CalendarView]("calendar", nil), func(v daemon.CalendarView) {
 		rows := [][]string{{"zone", v.Zone}}
 		for _, b := range v.Busy {
 			rows = append(rows, []string{"busy", formatSpan(b.Start, b.End)})
@@ -67,7 +67,7 @@ func (f freeFlags) call() owner.Call[daemon.CalendarFree] {
 type calendarFreeCmd struct{ freeFlags }
 
 func (c *calendarFreeCmd) Run(ctx context.Context, a *app) error {
-	return ask(ctx, a, c.call(), func(v daemon.CalendarFree) {
+	return callAndShow(ctx, a, c.call(), func(v daemon.CalendarFree) {
 		if len(v.Free) == 0 {
 			a.Note("no free time of %s within two weeks", terminal.Clean(v.Duration))
 		}
@@ -110,7 +110,7 @@ type calendarCancelCmd struct {
 }
 
 func (c *calendarCancelCmd) Run(ctx context.Context, a *app) error {
-	return a.send(ctx, sendFlags{Wait: c.Wait}, func(wait int) owner.Call[owner.Sent] {
-		return owner.CancelEvent.With(owner.Cancellation{Event: c.Event, Reason: c.Reason, WaitSeconds: wait})
+	return a.send(ctx, sendFlags{Wait: c.Wait}, func(waitSeconds int) owner.Call[owner.Sent] {
+		return owner.CancelEvent.With(owner.Cancellation{Event: c.Event, Reason: c.Reason, WaitSeconds: waitSeconds})
 	})
 }

@@ -36,7 +36,7 @@ func (c *cardGetCmd) Run(ctx context.Context, a *app) error {
 // showJSON makes a call and prints the answer as JSON, even without --json.
 func (a *app) showJSON(ctx context.Context, c owner.Call[wire.Value]) error {
 	a.globals.JSON = true
-	return ask(ctx, a, c, nil)
+	return callAndShow(ctx, a, c, nil)
 }
 
 type cardValidateCmd struct {

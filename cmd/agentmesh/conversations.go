@@ -28,7 +28,7 @@ type conversationsListCmd struct {
 
 func (c *conversationsListCmd) Run(ctx context.Context, a *app) error {
 	query := params("state", c.State, "limit", fmt.Sprint(c.Limit))
-	return ask(ctx, a, owner.ListConversations.Call().WithQuery(query), func(page owner.ConversationList) {
+	return callAndShow(ctx, a, owner.ListConversations.Call().WithQuery(query), func(page owner.ConversationList) {
 		emptyText := "no conversations yet"
 		if c.State != "" {
 			emptyText = "no conversations in this state"
@@ -153,8 +153,8 @@ type conversationsCloseCmd struct {
 }
 
 func (c *conversationsCloseCmd) Run(ctx context.Context, a *app) error {
-	return a.send(ctx, sendFlags{Wait: c.Wait}, func(wait int) owner.Call[owner.Sent] {
-		return owner.CloseConversation.With(owner.Close{Peer: c.Peer, Status: c.Status, WaitSeconds: wait}, c.ID)
+	return a.send(ctx, sendFlags{Wait: c.Wait}, func(waitSeconds int) owner.Call[owner.Sent] {
+		return owner.CloseConversation.With(owner.Close{Peer: c.Peer, Status: c.Status, WaitSeconds: waitSeconds}, c.ID)
 	})
 }
 

@@ -34,7 +34,7 @@ func (c *discoverCmd) Run(ctx context.Context, a *app) error {
 	}
 	if c.ARD != "" {
 		query.Set("url", c.ARD)
-		page, err := askFor(ctx, a, owner.DiscoverARD.Call().WithQuery(query), a.showARD)
+		page, err := fetchAndShow(ctx, a, owner.DiscoverARD.Call().WithQuery(query), a.showARD)
 		return cmp.Or(err, foundError(len(page.Items)))
 	}
 	page, err := fetchDirectories(ctx, a, c.Directory, func(directory string) owner.Call[owner.List[owner.Found]] {

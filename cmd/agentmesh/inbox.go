@@ -43,7 +43,7 @@ func (c *inboxListCmd) Run(ctx context.Context, a *app) error {
 	if !a.globals.JSON {
 		return c.show(ctx, a)
 	}
-	return ask(ctx, a, owner.ListInbox.Call().WithQuery(c.query(c.After)), nil)
+	return callAndShow(ctx, a, owner.ListInbox.Call().WithQuery(c.query(c.After)), nil)
 }
 
 func (c *inboxListCmd) query(after string) url.Values {
@@ -221,7 +221,7 @@ type itemArg struct {
 type inboxShowCmd struct{ itemArg }
 
 func (c *inboxShowCmd) Run(ctx context.Context, a *app) error {
-	return ask(ctx, a, owner.ShowItem.Call(c.ID), a.showItem)
+	return callAndShow(ctx, a, owner.ShowItem.Call(c.ID), a.showItem)
 }
 
 func (a *app) showItem(i owner.Item) {
@@ -279,11 +279,11 @@ func (a *app) showState(i owner.Item) { a.Print("%s: %s", i.State, terminal.Clea
 type inboxRetryCmd struct{ itemArg }
 
 func (c *inboxRetryCmd) Run(ctx context.Context, a *app) error {
-	return ask(ctx, a, owner.RetryItem.Call(c.ID), a.showState)
+	return callAndShow(ctx, a, owner.RetryItem.Call(c.ID), a.showState)
 }
 
 type inboxAckCmd struct{ itemArg }
 
 func (c *inboxAckCmd) Run(ctx context.Context, a *app) error {
-	return ask(ctx, a, owner.Acknowledge.Call(c.ID), a.showState)
+	return callAndShow(ctx, a, owner.Acknowledge.Call(c.ID), a.showState)
 }

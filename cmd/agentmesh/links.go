@@ -27,7 +27,7 @@ type linksListCmd struct{}
 
 func (c *linksListCmd) Run(ctx context.Context, a *app) error {
 	heads := []string{"LINK", "KIND", "STATE", "SINCE", "PEERS", "TO"}
-	return askList(ctx, a, daemon.ListLinks.Call(), "there are no links; add one with: agentmesh links add KIND URL", heads, func(l bridge.LinkStatus) []string {
+	return callAndShowList(ctx, a, daemon.ListLinks.Call(), "there are no links; add one with: agentmesh links add KIND URL", heads, func(l bridge.LinkStatus) []string {
 		return []string{l.Name, l.Kind, string(l.State), terminal.FormatTime(l.Since), strconv.Itoa(l.Peers), l.To}
 	})
 }
@@ -67,7 +67,7 @@ func (a *app) findLink(ctx context.Context, name string) (bridge.LinkStatus, err
 type linksTestCmd struct{ linkArg }
 
 func (c *linksTestCmd) Run(ctx context.Context, a *app) error {
-	result, err := askFor(ctx, a, daemon.TestLink.Call(c.Link), a.showLinkTest)
+	result, err := fetchAndShow(ctx, a, daemon.TestLink.Call(c.Link), a.showLinkTest)
 	return cmp.Or(err, linkTestError(result))
 }
 
@@ -133,7 +133,7 @@ func (c *linksAddCmd) Run(ctx context.Context, a *app) error {
 		}
 		return a.report(change, func() { a.Note("added %s; agentmesh serve will use it", terminal.Clean(change.Name)) })
 	}
-	tested, err := o.AwaitLink(ctx, change.Name) // makes clients of its own
+	tested, err := o.AwaitLink(ctx, change.Name) // works although o is closed: it makes its own clients
 	if err != nil {
 		return err
 	}
@@ -158,5 +158,5 @@ func (a *app) removeLink(name string) error {
 type linksRemoveCmd struct{ linkArg }
 
 func (c *linksRemoveCmd) Run(ctx context.Context, a *app) error {
-	return ask(ctx, a, daemon.RemoveLink.Call(c.Link), func(l daemon.ConfigChange) { a.Note("removed %s", terminal.Clean(l.Name)) })
+	return callAndShow(ctx, a, daemon.RemoveLink.Call(c.Link), func(l daemon.ConfigChange) { a.Note("removed %s", terminal.Clean(l.Name)) })
 }

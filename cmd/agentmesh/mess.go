@@ -66,7 +66,7 @@ const messAPI = "mess/exchange/"
 // errEmptyRef is the error for an empty ref or id. A path with an empty element would name another resource.
 var errEmptyRef = exit.FailHint(exit.Usage, errors.New("the ref or id is empty"), "list the refs with: agentmesh mess list")
 
-// messCall makes a call to the exchange that this process or serve hosts, and returns the answer.
+// messCall makes a call to the exchange that this process or serve hosts, and returns the answer. path is below messAPI.
 func messCall(ctx context.Context, a *app, method, path string, query url.Values, body any) (wire.Value, error) {
 	if strings.HasSuffix(path, "/") || strings.Contains(path, "//") {
 		return wire.Value{}, errEmptyRef
@@ -78,7 +78,7 @@ func messCall(ctx context.Context, a *app, method, path string, query url.Values
 	return parseMessAnswer(raw)
 }
 
-// messPost sends a block to the exchange and returns the answer.
+// messPost sends a block, a list of entries with a type and a body, to the exchange and returns the answer.
 func messPost(ctx context.Context, a *app, b thread.Block) (wire.Value, error) {
 	return messCallIdempotent(ctx, a, http.MethodPost, messAPI+"messages", b.Tree().JSON(), "")
 }

@@ -13,7 +13,8 @@ import (
 )
 
 // messCallIdempotent makes a call that changes something, with an idempotency key. If serve ends before it answers, the
-// call is repeated once. The second call returns the result of the first if the first had one.
+// call is repeated once. The second call returns the result of the first if the first had one. path is below the owner
+// API, and includes messAPI if the call is for the exchange.
 func messCallIdempotent(ctx context.Context, a *app, method, path string, body []byte, ifMatch string) (wire.Value, error) {
 	header := http.Header{"Content-Type": {"application/json"}, "Idempotency-Key": {rand.Text()}}
 	if ifMatch != "" {

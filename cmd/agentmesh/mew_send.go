@@ -55,11 +55,11 @@ type mewDecision struct {
 	Reason  string `json:"reason,omitempty"`
 }
 
-// decide sends the owner's decision about a proposal, and prints done with the id of the resulting envelope.
-func (t mewTarget) decide(ctx context.Context, a *app, proposal string, d mewDecision, done string) error {
+// decide sends the owner's decision about a proposal. It prints successText and the id of the resulting envelope.
+func (t mewTarget) decide(ctx context.Context, a *app, proposal string, d mewDecision, successText string) error {
 	return t.withRunningSpace(ctx, a, func(o *daemon.Client, path string) error {
 		raw, err := o.Call(ctx, http.MethodPost, path+"/proposals/"+url.PathEscape(proposal), nil, d)
-		_, err = showAnswer(a, raw, err, func(got mewSendResult) { a.Print("%s (%s)", done, terminal.Clean(got.ID)) })
+		_, err = showAnswer(a, raw, err, func(got mewSendResult) { a.Print("%s (%s)", successText, terminal.Clean(got.ID)) })
 		return err
 	})
 }

@@ -35,7 +35,7 @@ type moltspeakCmd struct {
 type moltspeakStatusCmd struct{}
 
 func (c *moltspeakStatusCmd) Run(ctx context.Context, a *app) error {
-	return ask(ctx, a, moltspeak.ShowStatus.Call(), func(s moltspeak.Status) {
+	return callAndShow(ctx, a, moltspeak.ShowStatus.Call(), func(s moltspeak.Status) {
 		rows := [][]string{
 			{"agent", s.Agent}, {"key", s.Key}, {"encryption key", s.EncKey}, {"endpoint", orDash(s.URL)}, {"sessions", fmt.Sprint(s.Sessions)},
 		}
@@ -57,8 +57,8 @@ type moltspeakTarget struct {
 }
 
 func (t moltspeakTarget) send(ctx context.Context, a *app, c sendFlags, intent wire.Intent, payload wire.Value) error {
-	return a.send(ctx, c, func(wait int) owner.Call[owner.Sent] {
-		return moltspeak.SendMessage.With(moltspeak.NewMessage{Link: t.Link, Peer: t.Peer, Intent: intent, Payload: payload, Wait: wait > 0})
+	return a.send(ctx, c, func(waitSeconds int) owner.Call[owner.Sent] {
+		return moltspeak.SendMessage.With(moltspeak.NewMessage{Link: t.Link, Peer: t.Peer, Intent: intent, Payload: payload, Wait: waitSeconds > 0})
 	})
 }
 
@@ -185,7 +185,7 @@ func (c *moltspeakSearchCmd) Run(ctx context.Context, a *app) error {
 	}
 	query := url.Values{"link": {c.Link}, "q": {c.Text}, "capability": {c.Capability}, "org": {c.Org}}
 	heads := []string{"AGENT", "ENDPOINT", "CAPABILITIES", "DESCRIPTION"}
-	return askList(ctx, a, moltspeak.SearchAgents.Call().WithQuery(query), "the registry lists no matching agents", heads, func(e registry.Entry) []string {
+	return callAndShowList(ctx, a, moltspeak.SearchAgents.Call().WithQuery(query), "the registry lists no matching agents", heads, func(e registry.Entry) []string {
 		return []string{e.ID, orDash(e.Endpoint), orDash(strings.Join(e.Capabilities, ",")), orDash(e.Description)}
 	})
 }
@@ -194,7 +194,7 @@ type moltspeakPeersCmd struct{}
 
 func (c *moltspeakPeersCmd) Run(ctx context.Context, a *app) error {
 	heads := []string{"AGENT", "FIRST SEEN", "KEY", "LISTED BY", "GRANTED", "ATTESTED", "REFUSED KEY"}
-	return askList(ctx, a, moltspeak.ListPeers.Call(), "no key of a MoltSpeak agent is pinned yet", heads, func(p moltspeak.PeerView) []string {
+	return callAndShowList(ctx, a, moltspeak.ListPeers.Call(), "no key of a MoltSpeak agent is pinned yet", heads, func(p moltspeak.PeerView) []string {
 		var attested []string
 		for _, claim := range p.Attested {
 			attested = append(attested, claim.Capability+" by "+claim.Org)
@@ -214,7 +214,7 @@ func (c *moltspeakGrantCmd) Run(ctx context.Context, a *app) error {
 	if c.Revoke {
 		change = moltspeak.RevokeCapability
 	}
-	return ask(ctx, a, change.Call(c.Peer, c.Capability), func(moltspeak.Done) { a.Print("%s: done", terminal.Clean(c.Peer)) })
+	return callAndShow(ctx, a, change.Call(c.Peer, c.Capability), func(moltspeak.Done) { a.Print("%s: done", terminal.Clean(c.Peer)) })
 }
 
 type moltspeakUnpinCmd struct {
@@ -222,7 +222,7 @@ type moltspeakUnpinCmd struct {
 }
 
 func (c *moltspeakUnpinCmd) Run(ctx context.Context, a *app) error {
-	return ask(ctx, a, moltspeak.UnpinPeer.Call(c.Peer), func(moltspeak.Done) { a.Print("%s: forgotten", terminal.Clean(c.Peer)) })
+	return callAndShow(ctx, a, moltspeak.UnpinPeer.Call(c.Peer), func(moltspeak.Done) { a.Print("%s: forgotten", terminal.Clean(c.Peer)) })
 }
 
 type moltspeakConsentCmd struct {
@@ -234,7 +234,7 @@ type moltspeakConsentListCmd struct{}
 
 func (c *moltspeakConsentListCmd) Run(ctx context.Context, a *app) error {
 	heads := []string{"CONSENT", "AGENT", "SCOPE", "LIMITS", "PURPOSE", "UNTIL", "STATE"}
-	return askList(ctx, a, moltspeak.ListConsents.Call(), "you have given no consent", heads, func(g moltspeak.Grant) []string {
+	return callAndShowList(ctx, a, moltspeak.ListConsents.Call(), "you have given no consent", heads, func(g moltspeak.Grant) []string {
 		state := "live"
 		switch {
 		case g.Revoked != 0:
@@ -267,5 +267,5 @@ type moltspeakConsentRevokeCmd struct {
 }
 
 func (c *moltspeakConsentRevokeCmd) Run(ctx context.Context, a *app) error {
-	return ask(ctx, a, moltspeak.RevokeConsent.Call(c.Consent), func(moltspeak.Done) { a.Print("%s: revoked", terminal.Clean(c.Consent)) })
+	return callAndShow(ctx, a, moltspeak.RevokeConsent.Call(c.Consent), func(moltspeak.Done) { a.Print("%s: revoked", terminal.Clean(c.Consent)) })
 }

@@ -74,19 +74,19 @@ func callRaw[T any](ctx context.Context, a *app, c owner.Call[T]) (json.RawMessa
 	return withResult(ctx, a, func(o *daemon.Client) (json.RawMessage, error) { return daemon.Raw(ctx, o, c) })
 }
 
-// ask makes one call to the owner API and shows the answer: as JSON with --json, or else with show.
-func ask[T any](ctx context.Context, a *app, c owner.Call[T], show func(T)) error {
-	_, err := askFor(ctx, a, c, show)
+// callAndShow makes one call to the owner API and shows the answer: as JSON with --json, or else with show.
+func callAndShow[T any](ctx context.Context, a *app, c owner.Call[T], show func(T)) error {
+	_, err := fetchAndShow(ctx, a, c, show)
 	return err
 }
 
-// askFor is like [ask], and also returns the answer.
-func askFor[T any](ctx context.Context, a *app, c owner.Call[T], show func(T)) (T, error) {
+// fetchAndShow is like [callAndShow], and also returns the answer.
+func fetchAndShow[T any](ctx context.Context, a *app, c owner.Call[T], show func(T)) (T, error) {
 	raw, err := callRaw(ctx, a, c)
 	return showAnswer(a, raw, err, show)
 }
 
-// showAnswer parses an answer of the owner API, shows it like [ask], and returns it. It returns err if err is not nil.
+// showAnswer parses an answer of the owner API, shows it like [callAndShow], and returns it. It returns err if err is not nil.
 func showAnswer[T any](a *app, raw json.RawMessage, err error, show func(T)) (T, error) {
 	var zero T
 	if err != nil {
@@ -102,10 +102,10 @@ func showAnswer[T any](a *app, raw json.RawMessage, err error, show func(T)) (T,
 	return v, a.report(raw, func() { show(v) })
 }
 
-// askList makes a call to the owner API and shows the list that the call returns: as JSON with --json, or else as a
+// callAndShowList makes a call to the owner API and shows the list that the call returns: as JSON with --json, or else as a
 // table with one row for each item. Instead of a table without rows, it prints emptyText.
-func askList[T any](ctx context.Context, a *app, c owner.Call[owner.List[T]], emptyText string, heads []string, row func(T) []string) error {
-	return ask(ctx, a, c, func(page owner.List[T]) { showList(a, page.Items, emptyText, heads, row) })
+func callAndShowList[T any](ctx context.Context, a *app, c owner.Call[owner.List[T]], emptyText string, heads []string, row func(T) []string) error {
+	return callAndShow(ctx, a, c, func(page owner.List[T]) { showList(a, page.Items, emptyText, heads, row) })
 }
 
 // showList prints items as a table. If the list is empty, it prints emptyText to standard error.

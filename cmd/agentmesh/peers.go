@@ -24,7 +24,7 @@ type peersListCmd struct{}
 
 func (c *peersListCmd) Run(ctx context.Context, a *app) error {
 	heads := []string{"NAME", "AGENT", "ALIAS", "STANDING", "SINCE", "KEY"}
-	return askList(ctx, a, owner.ListPeers.Call(), "you have made no decisions about other agents yet", heads, func(p owner.Peer) []string {
+	return callAndShowList(ctx, a, owner.ListPeers.Call(), "you have made no decisions about other agents yet", heads, func(p owner.Peer) []string {
 		return []string{p.Shown().String(), p.ID, orDash(strings.Join(p.Aliases, ",")), orDash(string(p.Standing)), terminal.FormatTime(p.Since), describePin(p)}
 	})
 }
@@ -64,7 +64,7 @@ func (c *peersAddCmd) Run(ctx context.Context, a *app) error {
 		}
 		in.Card = card
 	}
-	return ask(ctx, a, owner.AddPeer.With(in), func(p owner.AddedPeer) {
+	return callAndShow(ctx, a, owner.AddPeer.With(in), func(p owner.AddedPeer) {
 		a.Table([][]string{{"agent", string(p.ID)}, {"name", p.Name}, {"endpoint", p.Endpoint}, {"key", p.Fingerprint}})
 		if p.Unproven {
 			a.Note("not proven: the id is derived from another key, and the card has no key chain from that key to this one; the node trusts the card because you added it")
@@ -73,7 +73,7 @@ func (c *peersAddCmd) Run(ctx context.Context, a *app) error {
 }
 
 func (a *app) changePeer(ctx context.Context, id string, change owner.PeerChange) error {
-	return ask(ctx, a, owner.ChangePeer.With(change, id), func(p owner.Peer) {
+	return callAndShow(ctx, a, owner.ChangePeer.With(change, id), func(p owner.Peer) {
 		a.Print("%s: %s", terminal.Clean(p.ID), terminal.Clean(describeChange(change, p)))
 	})
 }

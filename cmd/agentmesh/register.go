@@ -25,13 +25,13 @@ type directoryFlag struct {
 }
 
 func (c *registerCmd) Run(ctx context.Context, a *app) error {
-	return a.askDirectories(ctx, c.Directory, func(directory string) owner.Call[owner.List[owner.Listing]] {
+	return a.callDirectories(ctx, c.Directory, func(directory string) owner.Call[owner.List[owner.Listing]] {
 		return owner.RegisterCard.With(owner.Register{Directory: directory, Adopt: c.Adopt})
 	})
 }
 
 func (c *withdrawCmd) Run(ctx context.Context, a *app) error {
-	return a.askDirectories(ctx, c.Directory, func(directory string) owner.Call[owner.List[owner.Listing]] {
+	return a.callDirectories(ctx, c.Directory, func(directory string) owner.Call[owner.List[owner.Listing]] {
 		return owner.WithdrawCard.With(owner.Withdraw{Directory: directory})
 	})
 }
@@ -55,8 +55,8 @@ func fetchDirectories[T any](ctx context.Context, a *app, directories []string, 
 	return page, err
 }
 
-// askDirectories makes the calls of [fetchDirectories] and shows the listings.
-func (a *app) askDirectories(ctx context.Context, directories []string, call func(string) owner.Call[owner.List[owner.Listing]]) error {
+// callDirectories makes the calls of [fetchDirectories] and shows the listings.
+func (a *app) callDirectories(ctx context.Context, directories []string, call func(string) owner.Call[owner.List[owner.Listing]]) error {
 	page, err := fetchDirectories(ctx, a, directories, call)
 	if err == nil || len(page.Items) > 0 { // after an error, show the listings from the calls before it
 		err = errors.Join(err, a.showListings(page))

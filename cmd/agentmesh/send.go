@@ -106,10 +106,10 @@ func (c *sendCmd) Run(ctx context.Context, a *app) error {
 		return err
 	}
 	intent := wire.Intent(cmp.Or(c.Intent, string(wire.Deliver)))
-	return a.send(ctx, c.sendFlags, func(wait int) owner.Call[owner.Sent] {
+	return a.send(ctx, c.sendFlags, func(waitSeconds int) owner.Call[owner.Sent] {
 		return owner.SendMessage.With(owner.NewMessage{
 			To: c.To, Conversation: wire.ConversationID(c.Conversation), Intent: intent, Payload: payload,
-			Seal: c.sealChoice(), WaitSeconds: wait,
+			Seal: c.sealChoice(), WaitSeconds: waitSeconds,
 		})
 	})
 }
@@ -131,10 +131,10 @@ func (c *replyCmd) Run(ctx context.Context, a *app) error {
 	if strings.HasPrefix(conversation, "in_") {
 		conversation, item = "", conversation
 	}
-	return a.send(ctx, c.sendFlags, func(wait int) owner.Call[owner.Sent] {
+	return a.send(ctx, c.sendFlags, func(waitSeconds int) owner.Call[owner.Sent] {
 		return owner.Reply.With(owner.NewReply{
 			Conversation: conversation, Item: item, Peer: c.Peer, Intent: wire.Intent(c.Intent), Payload: payload,
-			Seal: c.sealChoice(), WaitSeconds: wait,
+			Seal: c.sealChoice(), WaitSeconds: waitSeconds,
 		})
 	})
 }

@@ -35,7 +35,7 @@ func (c *serveCmd) Run(ctx context.Context, a *app) (err error) {
 
 // serve runs until ctx ends. It prints the addresses once everything answers.
 func (a *app) serve(ctx context.Context, o daemon.Options) error {
-	return daemon.Run(ctx, o, a.options, func(running context.Context, p *daemon.Process, info daemon.ServeInfo) error {
+	return daemon.Run(ctx, o, a.options, func(serveCtx context.Context, p *daemon.Process, info daemon.ServeInfo) error {
 		if a.globals.JSON {
 			line, err := json.Marshal(info)
 			a.Print("%s", line)
@@ -43,7 +43,7 @@ func (a *app) serve(ctx context.Context, o daemon.Options) error {
 		}
 		var certificate daemon.Certificate
 		if o.Config.Public() {
-			certificate = p.AwaitCertificate(running)
+			certificate = p.AwaitCertificate(serveCtx)
 		}
 		if a.logs == nil {
 			welcome.PrintForScript(&a.UI, info, certificate)

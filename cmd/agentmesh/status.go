@@ -135,11 +135,11 @@ func partRows(parts map[string]partStatus) (rows [][]string) {
 type pauseCmd struct{}
 
 func (c *pauseCmd) Run(ctx context.Context, a *app) error {
-	return ask(ctx, a, owner.Pause.Call(), a.showStatus)
+	return callAndShow(ctx, a, owner.Pause.Call(), a.showStatus)
 }
 
 type resumeCmd struct{}
 
 func (c *resumeCmd) Run(ctx context.Context, a *app) error {
-	return ask(ctx, a, owner.Resume.Call(), a.showStatus)
+	return callAndShow(ctx, a, owner.Resume.Call(), a.showStatus)
 }

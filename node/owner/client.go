@@ -39,7 +39,7 @@ type Call[Out any] struct {
 	Body   any // sent as JSON; nil for none
 }
 
-// WithQuery returns the call with these query parameters.
+// WithQuery returns the call with query parameters.
 func (c Call[Out]) WithQuery(query url.Values) Call[Out] {
 	c.Query = query
 	return c
