@@ -10,11 +10,11 @@ import (
 	"github.com/agentmesh/agentmesh/node/bridge"
 )
 
-// Config holds every setting. It is the single source of the YAML key (the tag), of the environment variable
-// (AGENTMESH_ and the key in capitals, dots as underscores), of --set key=value, and of docs/config.md, which is
-// generated from the comments below: each comment gives the meaning and, if there is one, the danger.
+// Config holds every setting. Each field defines the YAML key (the tag), the environment variable (AGENTMESH_ and the
+// key in capitals, dots as underscores), --set key=value, and the text in docs/config.md, which is generated from the
+// comments below: each comment gives the meaning and, if there is one, the danger.
 //
-// Later sources win: defaults, file, environment, flags. The file itself never contains a secret.
+// A value comes from the last of these that sets it: defaults, file, environment, flags. The file itself never contains a secret.
 type Config struct {
 	// The agent's name, as other owners see it.
 	Name string `key:"name"`

@@ -22,7 +22,7 @@ func newA2A(p *Process, links []linkConfig, mesh bridge.Mesh) (bridge.Service, e
 	}
 	cfg := a2a.Config{
 		Serve: p.cfg.A2A.Serve == "on", Anonymous: p.cfg.A2A.Anonymous, URL: p.base, Version: p.build.Version, Local: !p.cfg.Public(),
-		Addresses: p.edge.Addresses(), Mesh: mesh, Store: p.bridgeStore, HTTP: p.http,
+		Addresses: p.server.Addresses(), Mesh: mesh, Store: p.bridgeStore, HTTP: p.http,
 		Idle: p.cfg.Conversations.Idle, Logger: p.log,
 	}
 	cfg.Relay = mailboxA2AURL(p, p.node.ID())
@@ -69,12 +69,12 @@ func ownEntries(p *Process) []discovery.Entry {
 
 // mountContacts serves A2A at one URL for each of the owner's contacts. An agent of the owner that can only send to an
 // A2A URL chooses the recipient by that URL.
-func mountContacts(e *echo.Echo, door *contact.Door) {
+func mountContacts(e *echo.Echo, contacts *contact.Door) {
 	e.POST("/a2a/:contact", func(c echo.Context) error {
 		if err := httpapi.KeepOpen(c, contact.MaxCall); err != nil {
 			return err
 		}
-		door.Serve(c.Response(), c.Request(), c.Param("contact"))
+		contacts.Serve(c.Response(), c.Request(), c.Param("contact"))
 		return nil
 	})
 }

@@ -23,7 +23,7 @@ func newAgentRelay(p *Process, links []linkConfig, mesh bridge.Mesh) (bridge.Ser
 		return nil, nil
 	}
 	cfg := agentrelay.Config{
-		Dir: string(p.home), Store: p.bridgeStore, HTTP: p.http, Dial: dialer(p), Logger: p.log,
+		Dir: string(p.dataDir), Store: p.bridgeStore, HTTP: p.http, Dial: dialer(p), Logger: p.log,
 	}
 	cfg.Links, cfg.Tokens = splitLinks(links)
 	if serve {
@@ -31,7 +31,7 @@ func newAgentRelay(p *Process, links []linkConfig, mesh bridge.Mesh) (bridge.Ser
 		if err != nil {
 			return nil, err
 		}
-		p.edge.Health(agentrelay.Kind, func(context.Context) (any, error) { return hosted.Health(), nil })
+		p.server.Health(agentrelay.Kind, func(context.Context) (any, error) { return hosted.Health(), nil })
 		cfg.Relay = hosted
 		if i := slices.IndexFunc(links, func(l linkConfig) bool { return l.own }); i >= 0 {
 			cfg.OwnLink = links[i].Name
@@ -77,7 +77,7 @@ func (p *Process) relayConfig() relay.Config {
 func (p *Process) newRelaySearch() relay.Search {
 	from := p.directories
 	if len(from) == 0 && p.registry != nil {
-		from = []*client.Directory{client.NewDirectory(p.base+"/v1", p.http, client.InProcess(p.edge.Internal()))}
+		from = []*client.Directory{client.NewDirectory(p.base+"/v1", p.http, client.InProcess(p.server.Internal()))}
 	}
 	if len(from) == 0 {
 		return nil

@@ -27,7 +27,7 @@ func (p *Process) backupOperations() []owner.Operation {
 				return err
 			}
 			c.Response().Header().Set(echo.HeaderContentType, "application/zip")
-			return p.home.WriteArchive(c.Request().Context(), c.Response(), p.store, p.build.Version)
+			return p.dataDir.WriteArchive(c.Request().Context(), c.Response(), p.store, p.build.Version)
 		}),
 	}
 }

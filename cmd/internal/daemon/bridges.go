@@ -59,6 +59,7 @@ func LinkKinds() []bridge.Kind {
 // addBridges makes the bridges in the configuration, and mounts their routes, the operations for links, and the owner's
 // page. If the process has a node, the caller makes the node first.
 func (p *Process) addBridges() error {
+	// If this process loses the lease for the bridges, bridgeStore stores nothing more.
 	p.bridgeStore = p.store.Under(p.hosting.currentLease())
 	for _, kind := range bridgeKinds() {
 		var links []linkConfig

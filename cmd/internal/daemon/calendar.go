@@ -81,7 +81,7 @@ func (p *Process) calendarOperations(s *calendar.Scheduler) []owner.Operation {
 	}
 }
 
-// freeParams reads around= (RFC 3339, default now) and duration= (default 30m).
+// freeParams reads the query parameters "around" (RFC 3339, default now) and "duration" (default 30m).
 func freeParams(c echo.Context) (near time.Time, length time.Duration, err error) {
 	near, length = time.Now(), 30*time.Minute
 	if text := c.QueryParam("around"); text != "" {

@@ -26,7 +26,7 @@ type Client struct {
 	owner.Client
 	close      func() error
 	Local      *Process    // this process if it answers the calls itself, else nil
-	home       datadir.Dir // empty if the client came through the agent's door
+	dataDir    datadir.Dir // empty if the client came through the agent's door
 	socket     string      // of the other process that answers
 	unanswered atomic.Bool // the calls go to another process, which has not answered one yet
 }
@@ -49,8 +49,8 @@ func (o *Client) awaitAnswer(ctx context.Context) error {
 	resp, err := o.HTTP.Do(req)
 	if errors.Is(err, context.DeadlineExceeded) {
 		process := "the process at " + o.socket
-		if o.home != "" {
-			process = o.home.Holder() + " uses the data directory " + string(o.home) + " and"
+		if o.dataDir != "" {
+			process = o.dataDir.Holder() + " uses the data directory " + string(o.dataDir) + " and"
 		}
 		return exit.FailHint(exit.Unavailable, fmt.Errorf("%s has not answered for %s", process, firstAnswerTimeout), "look at its log, and stop it if it hangs")
 	}
@@ -125,7 +125,7 @@ func Running(ctx context.Context, dir string) *Client {
 	}
 	c := dialSocket(ctx, socket, "cli")
 	if c != nil {
-		c.home = datadir.Dir(dir)
+		c.dataDir = datadir.Dir(dir)
 	}
 	return c
 }
@@ -158,7 +158,7 @@ func openLocal(ctx context.Context, o Options) (*Client, error) {
 	if err != nil {
 		return nil, err
 	}
-	base, err := lastBase(p.home, o.Config)
+	base, err := lastBase(p.dataDir, o.Config)
 	if err == nil {
 		err = p.assemble(ctx, base)
 	}
@@ -166,10 +166,10 @@ func openLocal(ctx context.Context, o Options) (*Client, error) {
 		return nil, errors.Join(err, p.Close())
 	}
 	return &Client{
-		Client: owner.Client{HTTP: &http.Client{Transport: client.InProcess(p.owner.Handler())}, Door: "cli"},
-		close:  p.Close,
-		Local:  p,
-		home:   p.home,
+		Client:  owner.Client{HTTP: &http.Client{Transport: client.InProcess(p.owner.Handler())}, Door: "cli"},
+		close:   p.Close,
+		Local:   p,
+		dataDir: p.dataDir,
 	}, nil
 }
 
@@ -214,7 +214,7 @@ func (o *Client) Explain(err error) error {
 	case err == nil:
 		return nil
 	case errors.Is(err, owner.ErrNotServed) && o.Local != nil && o.Local.node == nil:
-		return datadir.NoAgent(string(o.home))
+		return datadir.NoAgent(string(o.dataDir))
 	case errors.Is(err, owner.ErrNotServed):
 		return exit.FailHint(exit.Unavailable, err, "cards and codes need the role directory, and messages the role node; switch another network on with: agentmesh bridge enable KIND, or with: agentmesh links add KIND URL")
 	case !refused:

@@ -25,7 +25,7 @@ func (silentTransport) RoundTrip(r *http.Request) (*http.Response, error) {
 // TestCommandGivesUpOnASilentServe: a command does not wait forever for a process that hangs.
 func TestCommandGivesUpOnASilentServe(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
-		o := &Client{Client: owner.Client{HTTP: &http.Client{Transport: silentTransport{}}}, home: datadir.Dir("data")}
+		o := &Client{Client: owner.Client{HTTP: &http.Client{Transport: silentTransport{}}}, dataDir: datadir.Dir("data")}
 		o.unanswered.Store(true)
 		for name, call := range map[string]func() error{
 			"Call": func() error {

@@ -264,7 +264,7 @@ func (h *hosting) state(ctx context.Context, p *Process) (state store.LeaseState
 func (h *hosting) mount(p *Process, b bridge.Service) {
 	operations := b.Operations()
 	if !h.isElsewhere() {
-		b.Mount(p.edge.Echo())
+		b.Mount(p.server.Echo())
 		p.mountOperations(operations...)
 		return
 	}
@@ -272,7 +272,7 @@ func (h *hosting) mount(p *Process, b bridge.Service) {
 	b.Mount(scratch)
 	for _, r := range scratch.Routes() {
 		if r.Method != echo.RouteNotFound {
-			p.edge.Echo().Add(r.Method, r.Path, func(c echo.Context) error { return h.forward(c, p) })
+			p.server.Echo().Add(r.Method, r.Path, func(c echo.Context) error { return h.forward(c, p) })
 		}
 	}
 	operations = slices.Clone(operations)

@@ -86,10 +86,10 @@ func (hs *hosts) serve(role string, before *served, settings ...config.Setting) 
 	hs.all++
 	log := slog.New(slog.DiscardHandler)
 	s.Process = &Process{
-		cfg: cfg, src: src, home: datadir.Dir(dir), log: log, metrics: httpapi.NewMetrics("test"), rerun: &rerun{}, db: hs.db,
+		cfg: cfg, src: src, dataDir: datadir.Dir(dir), log: log, metrics: httpapi.NewMetrics("test"), rerun: &rerun{}, db: hs.db,
 		passphrase: func() ([]byte, error) { return nil, nil }, release: func() {}, store: store.Observe(s.shaky),
 	}
-	if s.keys, err = engine.OpenKeys(engine.Options{Config: cfg, Source: src, Dir: s.home, Logger: log}, hs.db, s.passphrase); err != nil {
+	if s.keys, err = engine.OpenKeyStore(engine.Options{Config: cfg, Source: src, Dir: s.dataDir, Logger: log}, hs.db, s.passphrase); err != nil {
 		t.Fatal(err)
 	}
 	s.session = store.NewSession(s.store.Leases(), log)

@@ -40,7 +40,7 @@ func (k keyring) addAgent(keys datadir.Keys, passphrase []byte, base string) err
 	if err := keys.AddNew(passphrase); err != nil {
 		return err
 	}
-	s, err := k.p.home.ParseKeys(keys, func() ([]byte, error) { return passphrase, nil })
+	s, err := k.p.dataDir.ParseKeys(keys, func() ([]byte, error) { return passphrase, nil })
 	if err != nil {
 		return err
 	}
@@ -57,7 +57,7 @@ func (k keyring) read(ctx context.Context) (err error) {
 	if _, err = k.p.keys.Update(ctx, nil); err != nil { // only brings data directory and database to the same state
 		return err
 	}
-	if k.p.secrets, err = k.p.home.Secrets(k.p.passphrase); err != nil {
+	if k.p.secrets, err = k.p.dataDir.Secrets(k.p.passphrase); err != nil {
 		return err
 	}
 	return k.p.keys.CheckAgent(ctx, k.p.secrets)
@@ -73,7 +73,7 @@ func (k keyring) save(key *signing.PrivateKey, card wire.Value) error {
 			passphrase, err = k.p.passphrase()
 			return passphrase, err
 		}
-		old, err := k.p.home.ParseKeys(keys, ask) // calls ask only if a key is encrypted
+		old, err := k.p.dataDir.ParseKeys(keys, ask) // calls ask only if a key is encrypted
 		if err != nil {
 			return err
 		}
@@ -98,7 +98,7 @@ func (k keyring) readCurrent() (*signing.PrivateKey, error) {
 		k.p.log.Info("start again with the new age key")
 		k.p.rerun.restart(nil)
 	}
-	secrets, err := k.p.home.Secrets(k.p.passphrase)
+	secrets, err := k.p.dataDir.Secrets(k.p.passphrase)
 	return secrets.Key, err
 }
 
@@ -109,15 +109,15 @@ func (k keyring) readMoltSpeak() (*signing.PrivateKey, *signing.BoxKey, error) {
 	if _, err := k.p.keys.Update(ctx, datadir.Keys.AddMoltSpeak); err != nil {
 		return nil, nil, err
 	}
-	return k.p.home.MoltSpeakKeys()
+	return k.p.dataDir.MoltSpeakKeys()
 }
 
 func (k keyring) readRetired(fingerprint string) (*signing.PrivateKey, error) {
 	_, digits, _ := strings.Cut(fingerprint, ":")
-	return signing.ReadKeyFile(k.p.home.RetiredKey(digits), k.p.passphrase)
+	return signing.ReadKeyFile(k.p.dataDir.RetiredKey(digits), k.p.passphrase)
 }
 
 // readFirst reads the signing key from which an agent id is derived. The key must be among the retired keys.
 func (k keyring) readFirst(id wire.AgentID) (*signing.PrivateKey, error) {
-	return signing.ReadKeyFile(k.p.home.RetiredKey(id.KeyDigits()), k.p.passphrase)
+	return signing.ReadKeyFile(k.p.dataDir.RetiredKey(id.KeyDigits()), k.p.passphrase)
 }

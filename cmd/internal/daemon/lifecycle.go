@@ -39,7 +39,7 @@ func (p *Process) prepare(ctx context.Context, base string) error {
 		return err
 	}
 	if p.node != nil {
-		if err := p.home.SaveCard(p.node.Card().Tree); err != nil {
+		if err := p.dataDir.SaveCard(p.node.Card().Tree); err != nil {
 			return err
 		}
 	}
@@ -97,7 +97,7 @@ func baseURL(c config.Config, l net.Listener) string {
 func (p *Process) explainOwnerListen(err error) error {
 	switch {
 	case errors.Is(err, httpapi.ErrOwnerInUse):
-		return p.home.InUse()
+		return p.dataDir.InUse()
 	case errors.Is(err, syscall.EADDRINUSE):
 		return exit.FailHint(exit.Unavailable, fmt.Errorf("%s is %w", p.cfg.OwnerAPI.Listen, errPortInUse), "choose another port with owner_api.listen, or stop the program that uses it")
 	}
@@ -119,12 +119,12 @@ func (p *Process) Serve(ctx context.Context, started func(context.Context, Serve
 		return errors.Join(err, listener.Close())
 	}
 	g, ctx := errgroup.WithContext(ctx)
-	g.Go(func() error { return p.edge.Serve(ctx, listener) })
+	g.Go(func() error { return p.server.Serve(ctx, listener) })
 	if p.certs != nil {
 		g.Go(func() error { p.certs.Run(ctx); return nil })
 	}
 	if p.plain != nil {
-		g.Go(func() error { return p.edge.ServePlain(ctx, p.plain, p.certs.Challenge()) })
+		g.Go(func() error { return p.server.ServePlain(ctx, p.plain, p.certs.Challenge()) })
 	}
 	g.Go(func() error { return p.owner.Serve(ctx) })
 	if p.node != nil {
@@ -139,7 +139,7 @@ func (p *Process) Serve(ctx context.Context, started func(context.Context, Serve
 		g.Go(func() error { p.registry.Run(ctx); return nil })
 	}
 	if p.hosting.listener != nil {
-		g.Go(func() error { return p.edge.ServeForwarded(ctx, p.hosting.listener, p.hosting.key) })
+		g.Go(func() error { return p.server.ServeForwarded(ctx, p.hosting.listener, p.hosting.key) })
 	}
 	g.Go(func() error { return p.hosting.run(ctx, p) })
 	g.Go(func() error {
@@ -163,7 +163,7 @@ func (p *Process) runNode(ctx context.Context) error {
 		p.log.Warn("the counts of the last minute for limits were not stored", "err", err)
 		err = nil // a full disk does not make the end of the process a failure
 	}
-	return errors.Join(err, p.home.SaveCard(p.node.Card().Tree))
+	return errors.Join(err, p.dataDir.SaveCard(p.node.Card().Tree))
 }
 
 const sweepEvery = 10 * time.Minute

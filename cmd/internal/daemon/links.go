@@ -171,7 +171,7 @@ func (c configChanger) remove(name string) (ConfigChange, error) {
 }
 
 func (c configChanger) tokenFile(name string) string {
-	return c.p.home.Path(filepath.Join("links", name+".token"))
+	return c.p.dataDir.Path(filepath.Join("links", name+".token"))
 }
 
 // apply calls change, which changes the configuration file and perhaps the given files. If serve is running, apply then
@@ -236,7 +236,7 @@ const restartTime = 10 * time.Second
 // AwaitLink tests a link that was just added, as soon as serve has started again.
 func (o *Client) AwaitLink(ctx context.Context, name string) (LinkTest, error) {
 	for end := time.Now().Add(restartTime); ; {
-		if serve := Running(ctx, string(o.home)); serve != nil {
+		if serve := Running(ctx, string(o.dataDir)); serve != nil {
 			tested, err := Fetch(ctx, serve, TestLink.Call(name))
 			err = errors.Join(err, serve.Close())
 			if err == nil || exit.Code(err) == exit.Input || time.Now().After(end) { // exit.Input: serve has undone the change

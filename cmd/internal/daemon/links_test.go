@@ -30,7 +30,7 @@ func TestUndo(t *testing.T) {
 	if err := os.Symlink("dotfiles.yaml", file); err != nil {
 		t.Skip(err)
 	}
-	c := configChanger{&Process{src: config.Source{File: file}, home: datadir.Dir(dir), rerun: &rerun{stop: func() {}}}}
+	c := configChanger{&Process{src: config.Source{File: file}, dataDir: datadir.Dir(dir), rerun: &rerun{stop: func() {}}}}
 	check := func(path, want string) {
 		t.Helper()
 		info, err := os.Lstat(path)

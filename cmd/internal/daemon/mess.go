@@ -47,7 +47,7 @@ func newMESS(p *Process, links []linkConfig, mesh bridge.Mesh) (bridge.Service, 
 		return nil, err
 	}
 	if cfg.Serve {
-		p.edge.Exchange(c.Exchange) // for /health
+		p.server.Exchange(c.Exchange) // for /health
 	}
 	return b, nil
 }

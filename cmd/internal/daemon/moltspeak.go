@@ -36,7 +36,7 @@ func newMoltSpeak(p *Process, links []linkConfig, mesh bridge.Mesh) (bridge.Serv
 	}
 	cfg := moltspeak.Config{
 		Agent: name, Key: key, Box: box, Serve: serve, Domains: c.Domains, PlainConf: c.PlainConf,
-		Reveal: c.Reveal, Origins: c.Origins, Addresses: p.edge.Addresses(), Registry: c.Registry, NoAuth: c.RegistryAuth == "none", Local: !p.cfg.Public(),
+		Reveal: c.Reveal, Origins: c.Origins, Addresses: p.server.Addresses(), Registry: c.Registry, NoAuth: c.RegistryAuth == "none", Local: !p.cfg.Public(),
 		Mesh: mesh, Store: p.bridgeStore, HTTP: p.http, Logger: p.log,
 	}
 	if serve {

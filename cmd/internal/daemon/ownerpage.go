@@ -38,7 +38,7 @@ func (p *Process) mountPages() {
 	}
 	p.mountLinksPage(pages)
 	if wrap := wrapFront(p); wrap != nil && p.registry == nil { // a directory has its own page at /
-		p.edge.Echo().Match([]string{http.MethodGet, http.MethodHead}, "/", wrap(echo.NotFoundHandler))
+		p.server.Echo().Match([]string{http.MethodGet, http.MethodHead}, "/", wrap(echo.NotFoundHandler))
 	}
 	for _, b := range p.bridges {
 		if s, ok := b.(bridge.PageMounter); ok && !p.hosting.isElsewhere() {

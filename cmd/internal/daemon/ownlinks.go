@@ -80,7 +80,7 @@ func dialer(p *Process) websocket.Dialer {
 		near, far := net.Pipe()
 		once := make(oneConn, 1)
 		once <- far
-		server := http.Server{Handler: p.edge.Internal()}
+		server := http.Server{Handler: p.server.Internal()}
 		go func() { _ = server.Serve(once) }() // returns after the connection was accepted
 		return near, nil
 	}

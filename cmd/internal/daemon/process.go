@@ -60,9 +60,9 @@ type Process struct {
 	build   Build
 	log     *slog.Logger
 	metrics *httpapi.Metrics
-	home    datadir.Dir
+	dataDir datadir.Dir
 	release func() // removes the pid file and, with PostgreSQL, unlocks the directory
-	keys    *engine.Keys
+	keys    *engine.KeyStore
 	secrets datadir.Secrets
 
 	passphrase func() ([]byte, error) // of the key files; it prompts the user at most once
@@ -71,7 +71,7 @@ type Process struct {
 	store       *store.Observed // db for the services, with callbacks on commits
 	session     *store.Session  // the leases of this process
 	http        *client.HTTP
-	edge        *httpapi.Server     // the listener that others reach
+	server      *httpapi.Server     // the listener that others reach
 	certs       *certs.Source       // only while the process serves; nil if the listener speaks plain HTTP
 	plain       net.Listener        // the plain HTTP listener beside one with TLS; nil if not configured
 	owner       *httpapi.Owner      // the listeners of the owner API
@@ -122,14 +122,14 @@ func open(ctx context.Context, o Options) (*Process, error) {
 		return nil, err
 	}
 	p := &Process{
-		cfg: o.Config, src: o.Source, build: o.Build, home: h, log: o.Logger, metrics: httpapi.NewMetrics(o.Build.Version),
+		cfg: o.Config, src: o.Source, build: o.Build, dataDir: h, log: o.Logger, metrics: httpapi.NewMetrics(o.Build.Version),
 		mirror: o.Mirror, rerun: cmp.Or(o.rerun, &rerun{}), passphrase: sync.OnceValues(o.Passphrase),
 	}
 	p.db, p.release, err = engine.Open(ctx, engine.Options{Config: o.Config, Source: o.Source, Dir: h, Metrics: p.metrics, Logger: p.log})
 	if err != nil {
 		return nil, err
 	}
-	if p.keys, err = engine.OpenKeys(engine.Options{Config: o.Config, Source: o.Source, Dir: h, Logger: p.log}, p.db, p.passphrase); err != nil {
+	if p.keys, err = engine.OpenKeyStore(engine.Options{Config: o.Config, Source: o.Source, Dir: h, Logger: p.log}, p.db, p.passphrase); err != nil {
 		p.release()
 		return nil, errors.Join(err, p.db.Close())
 	}
@@ -166,7 +166,7 @@ func (p *Process) assemble(ctx context.Context, base string) error {
 		Local: !p.cfg.Public(), AllowPrivate: p.cfg.Network.AllowPrivate, Version: agentVersion(p), Logger: p.log,
 	})
 	_, exempt := p.cfg.Exempt()
-	p.edge = httpapi.New(httpapi.Config{
+	p.server = httpapi.New(httpapi.Config{
 		Local: !p.cfg.Public(), PublicURL: p.cfg.PublicURL, TLS: p.tlsConfig(),
 		TrustedProxies: p.cfg.Network.TrustedProxies.Prefixes(), ProxyHere: p.cfg.TrustsLocalProxy(),
 		CORSOrigins: p.cfg.Network.CORSOrigins, RequestsPerMinute: zeroIsOff(p.cfg.Limits.RequestsPerMinute), Exempt: exempt,
@@ -174,14 +174,14 @@ func (p *Process) assemble(ctx context.Context, base string) error {
 		Version: p.build.Version, Logger: p.log, Metrics: p.metrics,
 	})
 	p.owner = httpapi.NewOwner(httpapi.OwnerConfig{
-		Dir: string(p.home), RuntimeDir: os.Getenv("XDG_RUNTIME_DIR"), Listen: p.cfg.OwnerAPI.Listen, Hosts: p.cfg.OwnerAPI.Hosts, LinkHost: p.cfg.Notify.PageHost(), Logger: p.log,
+		Dir: string(p.dataDir), RuntimeDir: os.Getenv("XDG_RUNTIME_DIR"), Listen: p.cfg.OwnerAPI.Listen, Hosts: p.cfg.OwnerAPI.Hosts, LinkHost: p.cfg.Notify.PageHost(), Logger: p.log,
 		ListenTCP: p.rerun.sockets.listen, Agent: p.agentDoor(), Metrics: p.metrics,
 	})
 	p.mountOperations(p.operations()...)
 	p.audit = acl.NewAudit(p.store.Records(), acl.AuditConfig{
 		MaxEntries: uint64(p.cfg.Audit.MaxEntries), Keep: p.cfg.Audit.Keep, Logger: p.log,
 	})
-	p.edge.Health("store", func(ctx context.Context) (any, error) { return nil, p.store.Ping(ctx) })
+	p.server.Health("store", func(ctx context.Context) (any, error) { return nil, p.store.Ping(ctx) })
 	p.registerCertificate()
 	if p.cfg.Has(config.RoleNode) {
 		if err := (keyring{p}).read(ctx); err != nil {
@@ -236,7 +236,7 @@ func (p *Process) addDirectory(base string) error {
 			PerToken: zeroIsOff(p.cfg.Registration.CardsPerToken), PerHost: zeroIsOff(p.cfg.Registration.CardsPerHost),
 			PerHour: zeroIsOff(p.cfg.Registration.PerHour),
 		},
-		Site: shown, Lifetime: p.cfg.Registration.Lifetime, AllowPrivate: p.cfg.Network.AllowPrivate, Addresses: p.edge.Addresses(), Version: p.build.Version, Logger: p.log,
+		Site: shown, Lifetime: p.cfg.Registration.Lifetime, AllowPrivate: p.cfg.Network.AllowPrivate, Addresses: p.server.Addresses(), Version: p.build.Version, Logger: p.log,
 	}
 	if p.secrets.Credential != "" { // the node of this process may always register
 		cfg.Operators = [][32]byte{credential.HashOf(string(registration.Credential(p.secrets.Credential, &client.Directory{Base: base, Alias: OwnDirectory})))}
@@ -249,19 +249,19 @@ func (p *Process) addDirectory(base string) error {
 	}
 	cfg.CountReader, cfg.WrapFront = p.followers.Add, wrapFront(p)
 	p.registry = directory.New(cfg)
-	p.registry.Mount(p.edge.Echo())
+	p.registry.Mount(p.server.Echo())
 	p.mountOperations(operator.Operations(p.registry)...)
-	p.edge.Health("index", func(ctx context.Context) (any, error) { return nil, engine.CheckIndex(ctx, p.db) })
-	p.edge.Health("directory", p.registry.Health)
+	p.server.Health("index", func(ctx context.Context) (any, error) { return nil, engine.CheckIndex(ctx, p.db) })
+	p.server.Health("directory", p.registry.Health)
 	if p.mirror == "" {
-		p.edge.Health("relay", p.registry.Relay().Health)
+		p.server.Health("relay", p.registry.Relay().Health)
 	}
 	return nil
 }
 
 // addNode makes the node. base is the URL of the process for others.
 func (p *Process) addNode(ctx context.Context, base string) error {
-	stored, err := p.home.Card()
+	stored, err := p.dataDir.Card()
 	if err != nil {
 		return err
 	}
@@ -310,7 +310,7 @@ func (p *Process) addNode(ctx context.Context, base string) error {
 	if err != nil {
 		return exit.Fail(exit.Config, fmt.Errorf("start the node: %w", err))
 	}
-	p.node.Mount(p.edge.Echo(), p.edge.Addresses())
+	p.node.Mount(p.server.Echo(), p.server.Addresses())
 	p.mountMCP()
 	p.mountOperations(p.node.OwnerAPI().Operations()...)
 	if p.registry != nil {
@@ -321,7 +321,7 @@ func (p *Process) addNode(ctx context.Context, base string) error {
 		})
 	}
 	p.mountOperations(p.calendarOperations(scheduler)...)
-	p.edge.WellKnown(func() wire.WellKnown {
+	p.server.WellKnown(func() wire.WellKnown {
 		doc := p.node.WellKnown()
 		if p.registry != nil {
 			doc.Directory = base + "/v1"
@@ -386,7 +386,7 @@ func (p *Process) newDirectories(own string) ([]*client.Directory, error) {
 	for _, u := range urls {
 		var inside http.RoundTripper
 		if p.registry != nil && strings.TrimRight(u, "/") == own {
-			inside = client.InProcess(p.edge.Internal())
+			inside = client.InProcess(p.server.Internal())
 		}
 		d := client.NewDirectory(u, p.http, inside)
 		d.Invite = client.Credential(invite)
@@ -513,4 +513,4 @@ func (p *Process) auditOperator(d moderation.Decision) store.Change {
 }
 
 // Handler returns the handler of the listener that others reach, without the checks of host and origin.
-func (p *Process) Handler() http.Handler { return p.edge.Internal() }
+func (p *Process) Handler() http.Handler { return p.server.Internal() }

@@ -17,7 +17,7 @@ import (
 
 // processStatus returns the part of the status that every process has, whatever its roles are.
 func (p *Process) processStatus(ctx context.Context) httpapi.ProcessStatus {
-	return httpapi.ProcessStatus{Roles: p.cfg.Roles, Profile: p.cfg.Profile(), URL: p.base, Parts: p.edge.Parts(ctx), Clients: p.edge.Clients(), Database: engine.Status(ctx, p.db)}
+	return httpapi.ProcessStatus{Roles: p.cfg.Roles, Profile: p.cfg.Profile(), URL: p.base, Parts: p.server.Parts(ctx), Clients: p.server.Clients(), Database: engine.Status(ctx, p.db)}
 }
 
 // statusOperations returns the status operation of a process without a node. A node has its own status operation, which
@@ -54,10 +54,10 @@ type ClientProbe struct {
 func (p *Process) probeOperations() []owner.Operation {
 	return []owner.Operation{
 		owner.Raw(http.MethodPost, "/clients/probes", owner.Decide, func(c echo.Context) error {
-			return httpapi.JSON(c, http.StatusOK, ClientProbe{p.edge.ExpectProbe()})
+			return httpapi.JSON(c, http.StatusOK, ClientProbe{p.server.ExpectProbe()})
 		}),
 		owner.Raw(http.MethodGet, "/clients/probes/:probe", owner.Read, func(c echo.Context) error {
-			addr, seen := p.edge.ProbeClient(c.Param("probe"))
+			addr, seen := p.server.ProbeClient(c.Param("probe"))
 			if addr == rate.Unknown {
 				return httpapi.JSON(c, http.StatusOK, SeenClient{Seen: seen, Unknown: true})
 			}

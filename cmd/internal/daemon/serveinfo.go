@@ -30,7 +30,7 @@ type ServeInfo struct {
 // serveInfo describes this process, which serves, after awaitRegistration.
 func (p *Process) serveInfo(ctx context.Context, address, base string) (ServeInfo, error) {
 	p.awaitRegistration(ctx)
-	info := ServeInfo{PID: os.Getpid(), Profile: p.cfg.Profile(), Address: address, URL: base, Data: string(p.home), SignIn: p.owner.SignIn}
+	info := ServeInfo{PID: os.Getpid(), Profile: p.cfg.Profile(), Address: address, URL: base, Data: string(p.dataDir), SignIn: p.owner.SignIn}
 	if p.registry != nil {
 		info.Directory = base + "/v1"
 	}
@@ -42,7 +42,7 @@ func (p *Process) serveInfo(ctx context.Context, address, base string) (ServeInf
 		info.OwnerAPI = "http://" + addr.String()
 	}
 	var err error
-	info.Socket, err = httpapi.OwnerSocket(string(p.home))
+	info.Socket, err = httpapi.OwnerSocket(string(p.dataDir))
 	return info, err
 }
 

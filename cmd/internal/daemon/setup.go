@@ -58,7 +58,7 @@ func (s setup) SaveProfile(_ context.Context, profile web.Profile) error {
 
 // Programs implements [web.Setup].
 func (s setup) Programs() web.Programs {
-	programs := web.Programs{DoorUsed: s.p.owner.AgentUsed(), Data: string(s.p.home)}
+	programs := web.Programs{DoorUsed: s.p.owner.AgentUsed(), Data: string(s.p.dataDir)}
 	if absolute, err := filepath.Abs(programs.Data); err == nil {
 		programs.Data = absolute
 	}

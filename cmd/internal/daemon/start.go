@@ -23,7 +23,7 @@ func wrapFront(p *Process) echo.MiddlewareFunc {
 	if p.cfg.Public() || !p.cfg.Has(config.RoleNode) {
 		return nil
 	}
-	pages := httpapi.NewPublicPages(p.edge.Echo())
+	pages := httpapi.NewPublicPages(p.server.Echo())
 	start := pages.Template(pageFiles, "page/start.html")
 	return func(next echo.HandlerFunc) echo.HandlerFunc {
 		return func(c echo.Context) error {

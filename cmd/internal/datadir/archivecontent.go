@@ -125,6 +125,7 @@ func isTransient(name string) bool {
 	if dir == "" && (slices.Contains(transientFiles, base) || strings.HasPrefix(base, FileDatabase+".")) {
 		return true
 	}
+	// An atomic write of NAME makes a temporary file .NAME.* beside it.
 	return strings.HasPrefix(base, ".agentmesh-") || (dir == "" || dir == DirRetired+"/") &&
 		slices.ContainsFunc(append([]string{FilePID}, programFiles...), func(file string) bool { return strings.HasPrefix(base, "."+file+".") })
 }

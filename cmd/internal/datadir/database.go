@@ -34,7 +34,7 @@ func OpenDatabase(ctx context.Context, file string, log *slog.Logger) (store.Sto
 	return bolt.Open(ctx, file, bolt.Config{Logger: log})
 }
 
-// ImportDatabase makes the database from the rows of another one, which fill supplies.
+// ImportDatabase makes the database from rows that fill supplies: those of another database.
 func (d Dir) ImportDatabase(ctx context.Context, fill engine.Fill) (engine.Tally, error) {
 	if _, err := Open(string(d)); err != nil {
 		return engine.Tally{}, err
@@ -80,8 +80,8 @@ func (d Dir) explainOpen(err error) error {
 // ErrInUse is the error for a data directory that another process uses.
 var ErrInUse = errors.New("in use")
 
-// WaitUntilFree calls attempt again and again while attempt is not done and returns [ErrInUse], until the timeout or
-// the end of ctx. It returns the last error of attempt. note tells the user about a wait of more than a second.
+// WaitUntilFree calls attempt again and again until it is done, returns an error other than [ErrInUse], or the timeout
+// or ctx ends. It returns the last error of attempt. note tells the user about a wait of more than a second.
 func (d Dir) WaitUntilFree(ctx context.Context, timeout time.Duration, note func(string, ...any), attempt func() (done bool, err error)) error {
 	const (
 		noteAfter  = time.Second

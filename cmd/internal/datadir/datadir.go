@@ -124,7 +124,7 @@ func (d Dir) Secrets(passphrase func() ([]byte, error)) (Secrets, error) {
 	return d.ParseKeys(keys, passphrase)
 }
 
-// ParseKeys returns the secrets in keys, which belong to this directory.
+// ParseKeys returns the secrets in keys. An error names the file in this directory.
 func (d Dir) ParseKeys(keys Keys, passphrase func() ([]byte, error)) (s Secrets, err error) {
 	if s.Key, err = keys.parse(FileKey, passphrase); err != nil {
 		return s, d.explainSecret(FileKey, err)

@@ -31,7 +31,7 @@ func describeAgent(secrets datadir.Secrets) string {
 }
 
 // getRecord returns a record. If the record does not exist, it returns an empty one with the revision [store.Absent].
-func (k *Keys) getRecord(ctx context.Context, ns, key string) (store.Record, error) {
+func (k *KeyStore) getRecord(ctx context.Context, ns, key string) (store.Record, error) {
 	record, err := k.db.Records().Get(ctx, ns, key, time.Now())
 	if errors.Is(err, store.ErrNotFound) {
 		return store.Record{NS: ns, Key: key}, nil
@@ -46,7 +46,7 @@ func (k *Keys) getRecord(ctx context.Context, ns, key string) (store.Record, err
 // rotated and the data directory does not have the new key. An agent that lost its key may have a new one if its
 // credential is the same and no other instance runs. If CheckAgent returns nil, the database belongs to this agent from
 // then on. A database file is not checked, because it is in the data directory itself.
-func (k *Keys) CheckAgent(ctx context.Context, secrets datadir.Secrets) error {
+func (k *KeyStore) CheckAgent(ctx context.Context, secrets datadir.Secrets) error {
 	if !k.isPostgres {
 		return nil
 	}
@@ -75,7 +75,7 @@ func (k *Keys) CheckAgent(ctx context.Context, secrets datadir.Secrets) error {
 }
 
 // runsElsewhere reports whether another process has the lease of the node. If it cannot tell, it reports true.
-func (k *Keys) runsElsewhere(ctx context.Context) bool {
+func (k *KeyStore) runsElsewhere(ctx context.Context) bool {
 	leases, err := k.db.Leases().List(ctx)
 	return err != nil || slices.ContainsFunc(leases, func(l store.LeaseState) bool { return l.Name == leaseNode && l.Holder != instanceName() })
 }

@@ -20,9 +20,9 @@ import (
 	"github.com/agentmesh/agentmesh/store/postgres"
 )
 
-// Keys has the keys of the agent. They are in the data directory. With store.key_file, a sealed copy is in the
-// database, from which all instances take the keys. Keys is safe for concurrent use.
-type Keys struct {
+// KeyStore has the keys of the agent. They are in the data directory. With store.key_file, a sealed copy is in the
+// database, from which all instances take the keys. KeyStore is safe for concurrent use.
+type KeyStore struct {
 	dir        datadir.Dir
 	db         store.Store
 	isPostgres bool               // so other processes may use the database, too
@@ -35,10 +35,10 @@ type Keys struct {
 	sealedForFirst bool       // this process has seen or stored keys that are sealed for the key file's first identity
 }
 
-// OpenKeys returns the keys of the agent in o.Dir, whose database is db. passphrase supplies the passphrase of the
+// OpenKeyStore opens the keys of the agent in o.Dir, whose database is db. passphrase supplies the passphrase of the
 // keys.
-func OpenKeys(o Options, db store.Store, passphrase func() ([]byte, error)) (*Keys, error) {
-	k := &Keys{dir: o.Dir, db: db, passphrase: passphrase, log: o.Logger}
+func OpenKeyStore(o Options, db store.Store, passphrase func() ([]byte, error)) (*KeyStore, error) {
+	k := &KeyStore{dir: o.Dir, db: db, passphrase: passphrase, log: o.Logger}
 	_, k.isPostgres = db.(*postgres.Store)
 	if o.Config.Store.KeyFile == "" {
 		if k.isPostgres && o.Config.Has(config.RoleNode) {
@@ -64,7 +64,7 @@ const sealPurpose = "agent keys"
 // Update brings the keys in the data directory and in the database to the same state, applies change to them, and
 // stores the result in both, first in the database. If another process changes the keys meanwhile, Update starts
 // again, so change may run more than once. change may be nil. Update returns the paths of the files that it wrote.
-func (k *Keys) Update(ctx context.Context, change func(datadir.Keys) error) (written []string, err error) {
+func (k *KeyStore) Update(ctx context.Context, change func(datadir.Keys) error) (written []string, err error) {
 	k.mu.Lock()
 	defer k.mu.Unlock()
 	for {
@@ -92,18 +92,18 @@ func (k *Keys) Update(ctx context.Context, change func(datadir.Keys) error) (wri
 
 // records are the records of a database about the keys. A missing record has the revision [store.Absent].
 type records struct {
-	agent  store.Record // see [Keys.CheckAgent]
+	agent  store.Record // see [KeyStore.CheckAgent]
 	sealed store.Record
 	keys   datadir.Keys // those in sealed
 }
 
 // find reads the records. If there are sealed keys but no key file, find returns an error, because the keys in the data
 // directory may be old.
-func (k *Keys) find(ctx context.Context) (found records, err error) {
+func (k *KeyStore) find(ctx context.Context) (found records, err error) {
 	if !k.isPostgres {
 		return found, nil
 	}
-	if found.agent, err = k.getRecord(ctx, agentNS, agentKey); err != nil { // first: read last, an agent stored meanwhile would seem to have no sealed keys
+	if found.agent, err = k.getRecord(ctx, agentNS, agentKey); err != nil { // read before the sealed keys: in the other order, an agent stored between the reads would seem to have none
 		return found, err
 	}
 	found.sealed, err = k.getRecord(ctx, registration.Namespace, registration.SharedKeys)
@@ -115,7 +115,7 @@ func (k *Keys) find(ctx context.Context) (found records, err error) {
 }
 
 // merge returns the keys of the data directory and the database together. It refuses another agent's database.
-func (k *Keys) merge(found *records) (datadir.Keys, error) {
+func (k *KeyStore) merge(found *records) (datadir.Keys, error) {
 	local, err := k.dir.Keys()
 	switch {
 	case err != nil || k.sharedKey == nil:
@@ -133,7 +133,7 @@ func (k *Keys) merge(found *records) (datadir.Keys, error) {
 }
 
 // open returns the keys in the body of the record with the sealed keys.
-func (k *Keys) open(body []byte) (keys datadir.Keys, err error) {
+func (k *KeyStore) open(body []byte) (keys datadir.Keys, err error) {
 	var sealed signing.Sealed
 	plain := []byte(nil)
 	if err = json.Unmarshal(body, &sealed); err == nil {
@@ -155,7 +155,7 @@ func (k *Keys) open(body []byte) (keys datadir.Keys, err error) {
 // hasStored reports whether the database has these keys, sealed for the first identity of the key file. Once this
 // process has seen or stored such a record, any identity will do: otherwise instances whose files list the identities
 // in different orders would replace each other's record again and again.
-func (k *Keys) hasStored(keys datadir.Keys, found records) bool {
+func (k *KeyStore) hasStored(keys datadir.Keys, found records) bool {
 	var sealed signing.Sealed
 	if json.Unmarshal(found.sealed.Body, &sealed) != nil {
 		return false
@@ -166,7 +166,7 @@ func (k *Keys) hasStored(keys datadir.Keys, found records) bool {
 
 // store stores keys in place of those that were found, and the name of the agent in the same transaction. If another
 // process has changed either record, the error is [store.ErrConflict].
-func (k *Keys) store(ctx context.Context, found records, keys datadir.Keys) error {
+func (k *KeyStore) store(ctx context.Context, found records, keys datadir.Keys) error {
 	if k.sharedKey == nil || !keys.HasAgent() || k.hasStored(keys, found) {
 		return nil
 	}

@@ -37,7 +37,7 @@ func newKeyFile(t *testing.T) string {
 	return path
 }
 
-func instance(t *testing.T, database, keyFile, dir string) *Keys {
+func instance(t *testing.T, database, keyFile, dir string) *KeyStore {
 	t.Helper()
 	log := slog.New(slog.DiscardHandler)
 	db, err := postgres.Open(t.Context(), postgres.Config{URL: database, Name: "test", LeaseTTL: time.Second, AllowUnsafe: true, Log: log})
@@ -47,7 +47,7 @@ func instance(t *testing.T, database, keyFile, dir string) *Keys {
 	t.Cleanup(func() { db.Close() })
 	cfg := config.Default()
 	cfg.Store.KeyFile = keyFile
-	k, err := OpenKeys(Options{Config: cfg, Dir: datadir.Dir(dir), Logger: log}, db, nil)
+	k, err := OpenKeyStore(Options{Config: cfg, Dir: datadir.Dir(dir), Logger: log}, db, nil)
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -62,7 +62,7 @@ func addAgent(keys datadir.Keys) error {
 	return keys.AddNew(nil)
 }
 
-func update(t *testing.T, k *Keys, change func(datadir.Keys) error) (written []string) {
+func update(t *testing.T, k *KeyStore, change func(datadir.Keys) error) (written []string) {
 	t.Helper()
 	written, err := k.Update(t.Context(), change)
 	if err != nil {
@@ -71,7 +71,7 @@ func update(t *testing.T, k *Keys, change func(datadir.Keys) error) (written []s
 	return written
 }
 
-func keysIn(t *testing.T, k *Keys) datadir.Keys {
+func keysIn(t *testing.T, k *KeyStore) datadir.Keys {
 	t.Helper()
 	keys, err := k.dir.Keys()
 	if err != nil {
@@ -80,7 +80,7 @@ func keysIn(t *testing.T, k *Keys) datadir.Keys {
 	return keys
 }
 
-func rotate(t *testing.T, k *Keys) func(datadir.Keys) error {
+func rotate(t *testing.T, k *KeyStore) func(datadir.Keys) error {
 	return func(keys datadir.Keys) error {
 		old, err := k.dir.ParseKeys(keys, nil)
 		if err != nil {
@@ -94,7 +94,7 @@ func rotate(t *testing.T, k *Keys) func(datadir.Keys) error {
 	}
 }
 
-func sharedRecord(t *testing.T, k *Keys) store.Record {
+func sharedRecord(t *testing.T, k *KeyStore) store.Record {
 	t.Helper()
 	record, err := k.db.Records().Get(t.Context(), registration.Namespace, registration.SharedKeys, time.Now())
 	if err != nil {
@@ -103,7 +103,7 @@ func sharedRecord(t *testing.T, k *Keys) store.Record {
 	return record
 }
 
-func putShared(t *testing.T, k *Keys, body []byte) {
+func putShared(t *testing.T, k *KeyStore, body []byte) {
 	t.Helper()
 	change := store.Change{Record: store.Record{NS: registration.Namespace, Key: registration.SharedKeys, Body: body}, IfRev: store.Any}
 	if err := k.db.Records().Apply(t.Context(), []store.Change{change}, time.Now()); err != nil {
@@ -114,7 +114,7 @@ func putShared(t *testing.T, k *Keys, body []byte) {
 // TestKeysStartAtOnce: instances that start at once have the same keys, and the database has no secret in clear.
 func TestKeysStartAtOnce(t *testing.T) {
 	database, keyFile := pgtest.Database(t), newKeyFile(t)
-	var all []*Keys
+	var all []*KeyStore
 	for range 4 {
 		all = append(all, instance(t, database, keyFile, t.TempDir()))
 	}
@@ -190,7 +190,7 @@ func TestKeysRefuseARecord(t *testing.T) {
 		"cut": encode(cut), "no JSON": []byte("x"), "empty": {}, "forged": encode(signing.Sealed{Recipient: sealed.Recipient, Age: forged}),
 	} {
 		putShared(t, k, body)
-		for _, k := range []*Keys{k, instance(t, database, keyFile, t.TempDir())} {
+		for _, k := range []*KeyStore{k, instance(t, database, keyFile, t.TempDir())} {
 			if _, err := k.Update(t.Context(), addAgent); err == nil || !strings.Contains(err.Error(), "the keys in the database: ") {
 				t.Errorf("%s: Update = %v", name, err)
 			}
@@ -247,7 +247,7 @@ func TestKeysRotation(t *testing.T) {
 	update(t, behind, nil)
 	fresh := instance(t, database, keyFile, t.TempDir())
 	update(t, fresh, nil)
-	for _, k := range []*Keys{behind, fresh} {
+	for _, k := range []*KeyStore{behind, fresh} {
 		if !bytes.Equal(keysIn(t, k)[datadir.FileKey], after[datadir.FileKey]) {
 			t.Error("an old record brought the old key back")
 		}
@@ -257,7 +257,7 @@ func TestKeysRotation(t *testing.T) {
 // TestKeysRotateOnce: two rotations at the same time both take effect, one after the other.
 func TestKeysRotateOnce(t *testing.T) {
 	database, keyFile := pgtest.Database(t), newKeyFile(t)
-	all := []*Keys{instance(t, database, keyFile, t.TempDir()), instance(t, database, keyFile, t.TempDir())}
+	all := []*KeyStore{instance(t, database, keyFile, t.TempDir()), instance(t, database, keyFile, t.TempDir())}
 	update(t, all[0], addAgent)
 	var rotating sync.WaitGroup
 	for _, k := range all {
