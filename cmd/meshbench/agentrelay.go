@@ -30,10 +30,11 @@ func (c *agentrelayCmd) Run(ctx context.Context, s streams) error {
 	return c.compare(ctx, s, entrant{messageKind: agentRelayThought, start: startAgentRelay})
 }
 
-// benchAgent returns the agent id of client i; see [host].
+// benchAgent returns the agent id of client i. Client 0 is the sender.
 func benchAgent(i int) string { return fmt.Sprintf("bench-%d", i) }
 
-// startAgentRelay starts a relay without limits on messages, and registers the sender, n receivers and one more client.
+// startAgentRelay starts a relay without limits on messages. It registers n+2 clients: the sender, n receivers, and the
+// one that reads nothing in some rounds (see [host]).
 func startAgentRelay(ctx context.Context, program, dir string, n int, env ...string) (_ *host, err error) {
 	if err := os.MkdirAll(dir, 0o700); err != nil {
 		return nil, err

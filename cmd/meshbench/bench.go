@@ -52,16 +52,16 @@ type traffic struct {
 
 // operation returns an operation that sends the traffic to base. check is t.check, or nil to check only the status.
 func (t traffic) operation(base *url.URL, workers int, check func(int, answer) error) operation {
-	links := make([]link, workers)
-	for i := range links {
-		links[i].base = base
+	clients := make([]httpClient, workers)
+	for i := range clients {
+		clients[i].base = base
 	}
 	return func(ctx context.Context, worker int) error {
 		req, err := t.request(worker)
 		if err != nil {
 			return err
 		}
-		a, err := links[worker].exchange(ctx, req)
+		a, err := clients[worker].exchange(ctx, req)
 		if err == nil {
 			err = a.checkStatus(t.status)
 		}
@@ -105,7 +105,7 @@ func (b *bench) registrations(isProven bool) traffic {
 	}}
 }
 
-// fill registers the cards that lookups and lists find.
+// fill registers the cards that the lookups and searches find.
 func (b *bench) fill(ctx context.Context) error {
 	return callEach(lookupCards, func(i int) error {
 		if _, err := sendOnce(ctx, b.directory, b.newRegistration(b.corpus.card(i), b.corpus.id(i)), http.StatusCreated); err != nil {
@@ -125,11 +125,11 @@ func (b *bench) lookups() traffic {
 // conditionalLookups returns requests for random cards that the client has already.
 func (b *bench) conditionalLookups(ctx context.Context) (traffic, error) {
 	t := traffic{base: b.directory, status: http.StatusNotModified}
-	l := link{base: b.directory}
-	defer l.close()
+	c := httpClient{base: b.directory}
+	defer c.close()
 	ready := make([][]byte, lookupCards)
 	for i := range ready {
-		a, err := l.exchange(ctx, request(http.MethodGet, b.directory, b.cardPath(i), nil))
+		a, err := c.exchange(ctx, request(http.MethodGet, b.directory, b.cardPath(i), nil))
 		if err != nil {
 			return t, err
 		}

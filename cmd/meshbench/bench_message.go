@@ -107,24 +107,24 @@ func newSender(ctx context.Context, directory *client.Directory, name string) (s
 	if err != nil {
 		return sender{}, err
 	}
-	_, kept, err := directory.Register(ctx, card, benchCredential, key.private)
+	_, stored, err := directory.Register(ctx, card, benchCredential, key.private)
 	if err != nil {
 		return sender{}, fmt.Errorf("register %s: %w", name, err)
 	}
-	return sender{id: wire.AgentID(kept.GetStr("agent_id")), key: key.private}, nil
+	return sender{id: wire.AgentID(stored.GetStr("agent_id")), key: key.private}, nil
 }
 
 // introduce sends the first message of a sender. A node limits its look-ups of strangers' cards (AM-43), so introduce
 // waits and retries if the node asks for it.
 func (b *bench) introduce(ctx context.Context, t traffic, w int) error {
-	l := link{base: t.base}
-	defer l.close()
+	c := httpClient{base: t.base}
+	defer c.close()
 	for {
 		req, err := t.request(w)
 		if err != nil {
 			return err
 		}
-		a, err := l.exchange(ctx, req)
+		a, err := c.exchange(ctx, req)
 		switch {
 		case err != nil:
 			return err

@@ -51,7 +51,8 @@ func fillBig(ctx context.Context, p *progress, dir string, n int) (err error) {
 	if err != nil {
 		return err
 	}
-	have := sort.Search(count, func(i int) bool { // count includes cards that are not of the corpus
+	// The first missing card of the corpus has the number have. count includes other cards, too.
+	have := sort.Search(count, func(i int) bool {
 		_, err := b.Cards().Get(ctx, string(b.corpus.id(i)), now)
 		return err != nil
 	})

@@ -68,6 +68,7 @@ func startChild(cmd *exec.Cmd, script any, parse func(c *child, line []byte) err
 // parseInfo reads the line of JSON that a child prints first.
 func parseInfo(c *child, line []byte) error { return json.Unmarshal(line, c) }
 
+// startControl starts this program as a control server, which answers every request with the response in sc.
 func startControl(ctx context.Context, sc script) (*child, error) {
 	self, err := os.Executable()
 	if err != nil {
@@ -92,7 +93,7 @@ var noLimits = []string{
 	"--set", "limits.messages_total=0",
 }
 
-// serve starts a directory and a node in the local profile. The log goes to a file, as under a service manager.
+// serve starts a directory and a node on a free loopback port. The log goes to a file, as under a service manager.
 func (a agentmesh) serve(ctx context.Context, data string, more ...string) (*child, error) {
 	return a.serveWith(ctx, nil, data, more...)
 }
@@ -127,10 +128,10 @@ func logError(file string) error {
 	return fmt.Errorf("%.1000s", data[bytes.LastIndexByte(data, '\n')+1:])
 }
 
-// findAgentmesh returns the named program, or agentmesh in the directory of this program or in PATH.
-func findAgentmesh(named string) (string, error) {
-	if named != "" {
-		return named, nil
+// findAgentmesh returns file, or if file is empty, agentmesh in the directory of this program or in PATH.
+func findAgentmesh(file string) (string, error) {
+	if file != "" {
+		return file, nil
 	}
 	if self, err := os.Executable(); err == nil {
 		sibling := filepath.Join(filepath.Dir(self), "agentmesh"+filepath.Ext(self))

@@ -14,13 +14,13 @@ import (
 	"github.com/agentmesh/agentmesh/node/wire"
 )
 
-// script is the response of a control server. It repeats a response of the server under test.
+// script is the response that a control server gives to every request: one that the server under test gave before.
 type script struct {
 	Status int         `json:"status"`
 	Header http.Header `json:"header"`
 	Body   []byte      `json:"body"`
-	// Commit is the name of a bbolt file. The control commits the body of every POST to it, under the key in the header
-	// keyHeader, before it responds. If Commit is empty, the control stores nothing.
+	// Commit is the name of a bbolt file. Before the control responds to a POST, it commits the body to this file, under
+	// the key in the header keyHeader. If Commit is empty, the control stores nothing.
 	Commit string `json:"commit,omitempty"`
 }
 
@@ -34,7 +34,7 @@ func newScript(a answer) script {
 }
 
 // controlCmd is a plain net/http server in its own process. It reads its script from standard input and prints the URL
-// on which it listens. It exits at the end of standard input, and so with its parent.
+// on which it listens. It exits at the end of standard input, which comes when its parent exits.
 type controlCmd struct{}
 
 func (controlCmd) Run(ctx context.Context, s streams) error {

@@ -49,7 +49,7 @@ func TestLink(t *testing.T) {
 			fmt.Fprintf(w, "%s %s %s", r.Method, r.URL, r.Header.Get("X-Test"))
 		}
 	}))
-	l := link{base: base}
+	l := httpClient{base: base}
 	defer l.close()
 	for _, tc := range []struct {
 		target string
@@ -87,7 +87,7 @@ func TestControlAnswersTheSame(t *testing.T) {
 		w.Write([]byte(`{"ok":true}`))
 	}))
 	get := func(base *url.URL) answer {
-		l := link{base: base}
+		l := httpClient{base: base}
 		defer l.close()
 		a, err := l.exchange(t.Context(), request("GET", base, "/x", nil))
 		if err != nil {
@@ -119,7 +119,7 @@ func TestControlCommits(t *testing.T) {
 	var all sync.WaitGroup
 	for s := range senders {
 		all.Go(func() {
-			l := link{base: srv.url()}
+			l := httpClient{base: srv.url()}
 			defer l.close()
 			for i := range posts {
 				key := fmt.Sprintf("%d/%d", s, i)

@@ -35,7 +35,7 @@ type entrant struct {
 	messageKind
 	// start runs the server in the directory dir, for n receivers.
 	start func(ctx context.Context, program, dir string, n int, env ...string) (*host, error)
-	// measureExtra measures an additional case with n receivers; nil for no such case.
+	// measureExtra measures an additional case with n receivers; it may be nil.
 	measureExtra func(ctx context.Context, s streams, program, dir string, n int) (caseResult, error)
 }
 
@@ -46,8 +46,8 @@ type caseResult struct {
 	relaySamples   []sample // of the Node relay
 	memory         float64  // bytes per idle connection
 	stoppedSamples []sample // while one receiver reads nothing
-	lines          int64    // deliveries that the logs have
-	expected       int64    // deliveries that the logs should have
+	lines          int64    // deliveries that the server's logs have
+	expected       int64    // deliveries that the server's logs should have
 }
 
 // compare measures all cases, and prints the results.

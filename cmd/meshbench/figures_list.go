@@ -36,18 +36,18 @@ func listQueries(n int) []listQuery {
 // wordQuery returns the query of a text search (AM-53) in three tiers: names with all words, names in which the last
 // word may be only a prefix, and then names and descriptions together, with the last word as a prefix.
 func wordQuery(list ...string) store.CardQuery {
-	withFamily := func(family string, list []string) []string {
+	withField := func(field string, list []string) []string {
 		out := make([]string, len(list))
 		for i, w := range list {
-			out[i] = family + w
+			out[i] = field + w
 		}
 		return out
 	}
 	whole, last := list[:len(list)-1], list[len(list)-1]
 	return store.CardQuery{Tiers: []store.Tier{
-		{All: withFamily("name:", list)},
-		{All: withFamily("name:", whole), Prefix: "name:" + last},
-		{All: withFamily("word:", whole), Prefix: "word:" + last},
+		{All: withField("name:", list)},
+		{All: withField("name:", whole), Prefix: "name:" + last},
+		{All: withField("word:", whole), Prefix: "word:" + last},
 	}}
 }
 

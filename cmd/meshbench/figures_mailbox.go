@@ -47,25 +47,26 @@ func (s *study) measureMailboxes(ctx context.Context) (err error) {
 		return err
 	}
 	s.p.say("mailboxes: connect %d", s.Mailboxes)
-	links := make([]link, s.Mailboxes)
+	clients := make([]httpClient, s.Mailboxes)
 	defer func() {
-		for i := range links {
-			links[i].close()
+		for i := range clients {
+			clients[i].close()
 		}
 	}()
 	start := time.Now()
-	err = callEach(len(links), func(i int) error {
-		links[i].base = b.directory
-		if err := links[i].dial(ctx); err != nil {
+	err = callEach(len(clients), func(i int) error {
+		clients[i].base = b.directory
+		if err := clients[i].dial(ctx); err != nil {
 			return err
 		}
-		_, err := links[i].conn.Write(request(http.MethodGet, b.directory, b.path("/relay?wait=30"), nil, "Authorization", bearer(i)))
+		// Nobody reads the response: the connection only has to stay open.
+		_, err := clients[i].conn.Write(request(http.MethodGet, b.directory, b.path("/relay?wait=30"), nil, "Authorization", bearer(i)))
 		return err
 	})
 	if err != nil {
 		return err
 	}
-	if err := awaitConnections(ctx, srv.url(), len(links)); err != nil {
+	if err := awaitConnections(ctx, srv.url(), len(clients)); err != nil {
 		return err
 	}
 	took := time.Since(start)

@@ -26,8 +26,8 @@ type requesters struct {
 	keys []string // API keys, by worker
 }
 
-// registerMESS registers one executor per worker, with the capability that all requests require. The workers make their
-// requests with the keys of these executors.
+// registerMESS registers one executor per worker, with the capability that the threads of newCreation require. The
+// workers send with the API keys of these executors.
 func registerMESS(ctx context.Context, base *url.URL, workers int) (*requesters, error) {
 	r := &requesters{base: base}
 	for w := range workers {
@@ -59,9 +59,9 @@ func (r *requesters) request(w int, method, path string, body []byte) []byte {
 
 // getPage gets the page of pending threads that begins at cursor. It returns the cursor of the next page, the number of
 // threads on this page, and how long the response took.
-func (r *requesters) getPage(ctx context.Context, l *link, cursor string) (next string, n int, took time.Duration, err error) {
+func (r *requesters) getPage(ctx context.Context, c *httpClient, cursor string) (next string, n int, took time.Duration, err error) {
 	begin := time.Now()
-	a, err := l.exchange(ctx, r.request(0, http.MethodGet, "requests?status=pending&limit=100&after="+url.QueryEscape(cursor), nil))
+	a, err := c.exchange(ctx, r.request(0, http.MethodGet, "requests?status=pending&limit=100&after="+url.QueryEscape(cursor), nil))
 	if err != nil {
 		return "", 0, 0, err
 	}
@@ -131,13 +131,13 @@ func (s *study) measureMESS(ctx context.Context) (err error) {
 }
 
 func (s *study) measureMESSPages(ctx context.Context, r *requesters, made int) error {
-	l := link{base: r.base}
-	defer l.close()
+	c := httpClient{base: r.base}
+	defer c.close()
 	var took []time.Duration
 	for range s.Rounds {
 		seen := 0
 		for cursor := ""; ctx.Err() == nil; {
-			next, n, one, err := r.getPage(ctx, &l, cursor)
+			next, n, one, err := r.getPage(ctx, &c, cursor)
 			if err != nil {
 				return err
 			}
@@ -162,9 +162,9 @@ func (s *study) measureMESSRestart(ctx context.Context, data string, r *requeste
 		if !isReady(ctx, base) {
 			return false
 		}
-		l := link{base: base}
-		defer l.close()
-		_, n, _, err := (&requesters{base, r.keys}).getPage(ctx, &l, "")
+		c := httpClient{base: base}
+		defer c.close()
+		_, n, _, err := (&requesters{base, r.keys}).getPage(ctx, &c, "")
 		return err == nil && n >= min(100, made)
 	}, messSettings...)
 	if err != nil {

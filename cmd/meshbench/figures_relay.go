@@ -50,10 +50,10 @@ func (s *study) measureRelay(ctx context.Context) (err error) {
 func awaitConnections(ctx context.Context, base *url.URL, n int) error {
 	ctx, cancel := context.WithTimeout(ctx, answerTimeout)
 	defer cancel()
-	l := link{base: base}
-	defer l.close()
+	c := httpClient{base: base}
+	defer c.close()
 	for {
-		a, err := l.exchange(ctx, request(http.MethodGet, base, "/health", nil))
+		a, err := c.exchange(ctx, request(http.MethodGet, base, "/health", nil))
 		if err != nil {
 			return err
 		}

@@ -45,7 +45,9 @@ func (c *mewCmd) measureWithLogs(ctx context.Context, s streams, program, dir st
 	}
 	for r := range c.Rounds {
 		s.p.say("%s: round %d of %d", t.name, r+1, c.Rounds)
-		one, err := client.runAtRate(ctx, min(64, max(1, c.Rate/(4*n))), c.Duration, c.Rate)
+		const maxBatch = 64
+		batch := min(maxBatch, max(1, c.Rate/(4*n))) // messages: at least four batches per second
+		one, err := client.runAtRate(ctx, batch, c.Duration, c.Rate)
 		if err != nil {
 			return t, errors.Join(err, g.stop())
 		}

@@ -14,23 +14,23 @@ import (
 	"time"
 )
 
-// link is an HTTP client with one connection, which it keeps open. It uses less processor time than the server that it
-// measures. It is not safe for concurrent use.
-type link struct {
+// httpClient is an HTTP client with one connection, which it keeps open. It uses less processor time than the server
+// that it measures. It is not safe for concurrent use.
+type httpClient struct {
 	base *url.URL
 	conn net.Conn
 	r    *bufio.Reader
 	body []byte // reused by exchange
 }
 
-// answer is a response. Body is valid until the next call of [link.exchange].
+// answer is a response. Body is valid until the next call of [httpClient.exchange].
 type answer struct {
 	Status int
 	Header http.Header
 	Body   []byte
 }
 
-// checkStatus returns an error if the response has another status.
+// checkStatus returns an error unless the response has the status want.
 func (a answer) checkStatus(want int) error {
 	if a.Status != want {
 		return fmt.Errorf("status %d: %.200s", a.Status, a.Body)
@@ -38,11 +38,11 @@ func (a answer) checkStatus(want int) error {
 	return nil
 }
 
-// sendOnce makes a request on a connection of its own. It returns an error if the response does not have this status.
+// sendOnce makes a request on a connection of its own. It returns an error unless the response has the given status.
 func sendOnce(ctx context.Context, base *url.URL, request []byte, status int) (answer, error) {
-	l := link{base: base}
-	defer l.close()
-	a, err := l.exchange(ctx, request)
+	c := httpClient{base: base}
+	defer c.close()
+	a, err := c.exchange(ctx, request)
 	if err == nil {
 		err = a.checkStatus(status)
 	}
@@ -53,46 +53,46 @@ func sendOnce(ctx context.Context, base *url.URL, request []byte, status int) (a
 const answerTimeout = 30 * time.Second
 
 // exchange sends a request and reads the response. If a connection fails or ends, the next call opens a new one.
-func (l *link) exchange(ctx context.Context, request []byte) (answer, error) {
-	if l.conn == nil {
-		if err := l.dial(ctx); err != nil {
+func (c *httpClient) exchange(ctx context.Context, request []byte) (answer, error) {
+	if c.conn == nil {
+		if err := c.dial(ctx); err != nil {
 			return answer{}, err
 		}
 	}
-	a, keep, err := l.exchangeOnce(request)
+	a, keep, err := c.exchangeOnce(request)
 	if err != nil || !keep {
-		err = errors.Join(err, l.close())
+		err = errors.Join(err, c.close())
 	}
 	return a, err
 }
 
-func (l *link) dial(ctx context.Context) error {
-	conn, err := new(net.Dialer).DialContext(ctx, "tcp", l.base.Host)
+func (c *httpClient) dial(ctx context.Context) error {
+	conn, err := new(net.Dialer).DialContext(ctx, "tcp", c.base.Host)
 	if err != nil {
 		return err
 	}
-	l.conn, l.r = conn, bufio.NewReader(conn)
+	c.conn, c.r = conn, bufio.NewReader(conn)
 	return nil
 }
 
 // exchangeOnce works like exchange, on the open connection. keep is false if the server closes the connection.
-func (l *link) exchangeOnce(request []byte) (a answer, keep bool, err error) {
-	if err := l.conn.SetDeadline(time.Now().Add(answerTimeout)); err != nil {
+func (c *httpClient) exchangeOnce(request []byte) (a answer, keep bool, err error) {
+	if err := c.conn.SetDeadline(time.Now().Add(answerTimeout)); err != nil {
 		return answer{}, false, err
 	}
-	if _, err := l.conn.Write(request); err != nil {
+	if _, err := c.conn.Write(request); err != nil {
 		return answer{}, false, err
 	}
-	resp, err := http.ReadResponse(l.r, nil)
+	resp, err := http.ReadResponse(c.r, nil)
 	if err != nil {
 		return answer{}, false, fmt.Errorf("read answer: %w", err)
 	}
 	defer resp.Body.Close()
-	l.body = l.body[:0]
+	c.body = c.body[:0]
 	for {
-		l.body = slices.Grow(l.body, max(512, int(resp.ContentLength)-len(l.body)))
-		n, err := resp.Body.Read(l.body[len(l.body):cap(l.body)])
-		l.body = l.body[:len(l.body)+n]
+		c.body = slices.Grow(c.body, max(512, int(resp.ContentLength)-len(c.body)))
+		n, err := resp.Body.Read(c.body[len(c.body):cap(c.body)])
+		c.body = c.body[:len(c.body)+n]
 		if errors.Is(err, io.EOF) {
 			break
 		}
@@ -100,15 +100,15 @@ func (l *link) exchangeOnce(request []byte) (a answer, keep bool, err error) {
 			return answer{}, false, fmt.Errorf("read answer: %w", err)
 		}
 	}
-	return answer{resp.StatusCode, resp.Header, l.body}, !resp.Close, nil
+	return answer{resp.StatusCode, resp.Header, c.body}, !resp.Close, nil
 }
 
-func (l *link) close() error {
-	if l.conn == nil {
+func (c *httpClient) close() error {
+	if c.conn == nil {
 		return nil
 	}
-	err := l.conn.Close()
-	l.conn = nil
+	err := c.conn.Close()
+	c.conn = nil
 	return err
 }
 
