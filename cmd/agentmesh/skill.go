@@ -222,7 +222,7 @@ type gatewaySetting struct {
 	Value any    `json:"value"`
 }
 
-// runOpenClaw runs the program openclaw with the user's environment. Its error has the end of the output.
+// runOpenClaw runs the program openclaw with the user's environment. Its error contains the end of the output.
 func runOpenClaw(ctx context.Context, command []string) error {
 	out, err := exec.CommandContext(ctx, command[0], command[1:]...).CombinedOutput()
 	if err != nil {

@@ -168,7 +168,7 @@ func (h *hosting) run(ctx context.Context, p *Process) error {
 	if errors.Is(context.Cause(h.leaseCtx), store.ErrLeaseLost) {
 		p.log.Warn("start again, because the lease for the bridges is lost", "err", err)
 		if awaitStore(ctx, p.store) {
-			p.rerun.restart(nil)
+			p.rerun.restart()
 		}
 		return nil
 	}
@@ -204,11 +204,11 @@ func (h *hosting) await(ctx context.Context, p *Process) error {
 		}
 		next.Reset(lookEvery)
 		record, err := p.store.Records().Get(ctx, nsHosting, h.lease, time.Now())
-		var to host
+		var found host
 		if err == nil || errors.Is(err, store.ErrNotFound) { // otherwise the host has not changed as far as we know
-			to, _ = h.read(p, record)
+			found, _ = h.read(p, record)
 		}
-		if to.Starting {
+		if found.Starting {
 			if starting != record.Rev {
 				starting, seen = record.Rev, time.Now()
 			}
@@ -245,7 +245,7 @@ func (h *hosting) await(ctx context.Context, p *Process) error {
 		}
 		p.log.Info("start again, to run the bridges")
 		p.rerun.takesOver.Store(true)
-		p.rerun.restart(nil)
+		p.rerun.restart()
 		return nil
 	}
 }
@@ -310,14 +310,14 @@ func (h *hosting) forward(c echo.Context, p *Process) error {
 	if err != nil {
 		return errElsewhere().Because(err)
 	}
-	to, hostCtx := h.read(p, record)
+	target, hostCtx := h.read(p, record)
 	defer context.AfterFunc(hostCtx, cancel)()
-	base, err := url.Parse(to.URL)
-	if err == nil && to.URL == "" {
+	base, err := url.Parse(target.URL)
+	if err == nil && target.URL == "" {
 		err = fmt.Errorf("the process with the lease %s has no network.forward_listen", h.lease)
 	}
 	if err == nil {
-		err = h.forwarder.Forward(ctx, c, base, to.Key)
+		err = h.forwarder.Forward(ctx, c, base, target.Key)
 	}
 	if err != nil {
 		return errElsewhere().Because(err)
@@ -327,18 +327,18 @@ func (h *hosting) forward(c echo.Context, p *Process) error {
 
 // read returns the host in a record, and a context that ends when the host changes. If the host has changed since the
 // last call, read ends the requests that were forwarded to the previous one.
-func (h *hosting) read(p *Process, record store.Record) (to host, hostCtx context.Context) {
-	if err := json.Unmarshal(record.Body, &to); err != nil && len(record.Body) > 0 {
+func (h *hosting) read(p *Process, record store.Record) (found host, hostCtx context.Context) {
+	if err := json.Unmarshal(record.Body, &found); err != nil && len(record.Body) > 0 {
 		p.log.Error("read where the bridges run", "err", err)
 	}
 	h.mu.Lock()
 	defer h.mu.Unlock()
-	if h.hostCtx == nil || to != h.current {
+	if h.hostCtx == nil || found != h.current {
 		if h.hostCtx != nil {
 			h.endHostCtx()
 		}
-		h.current = to
+		h.current = found
 		h.hostCtx, h.endHostCtx = context.WithCancel(context.Background())
 	}
-	return to, h.hostCtx
+	return found, h.hostCtx
 }

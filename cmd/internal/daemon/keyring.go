@@ -96,7 +96,7 @@ func (k keyring) readCurrent() (*signing.PrivateKey, error) {
 	}
 	if slices.Contains(written, datadir.FileAge) {
 		k.p.log.Info("start again with the new age key")
-		k.p.rerun.restart(nil)
+		k.p.rerun.restart()
 	}
 	secrets, err := k.p.dataDir.Secrets(k.p.passphrase)
 	return secrets.Key, err

@@ -190,7 +190,7 @@ func (c configChanger) apply(name string, change func() error, files ...string) 
 	if err := change(); err != nil {
 		return ConfigChange{}, refuseChange(err)
 	}
-	running := c.p.rerun.restart(func() (err error) {
+	running := c.p.rerun.restartOrUndo(func() (err error) {
 		for _, restore := range undo {
 			err = errors.Join(err, restore())
 		}

@@ -74,7 +74,7 @@ func TestUndo(t *testing.T) {
 	if _, err := c.remove("lab"); err != nil {
 		t.Fatal(err)
 	}
-	c.p.rerun.restart(nil) // for another reason than a change
+	c.p.rerun.restart() // for another reason than a change
 	if err := c.p.rerun.takeUndo()(); err != nil {
 		t.Fatal(err)
 	}

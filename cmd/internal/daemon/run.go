@@ -29,9 +29,12 @@ type rerun struct {
 	editing   sync.Mutex // held to change the configuration file
 }
 
-// restart ends Serve, so that [Run] starts again with the current configuration. If Run cannot start with it, Run calls
-// undo and serves as before. restart returns false, and does nothing, in a process that does not serve.
-func (r *rerun) restart(undo func() error) bool {
+// restart is [rerun.restartOrUndo] without a change to undo.
+func (r *rerun) restart() { r.restartOrUndo(nil) }
+
+// restartOrUndo ends Serve, so that [Run] starts again with the current configuration. If Run cannot start with it, Run
+// calls undo and serves as before. restartOrUndo returns false, and does nothing, in a process that does not serve.
+func (r *rerun) restartOrUndo(undo func() error) bool {
 	if r.stop == nil {
 		return false
 	}
@@ -141,7 +144,7 @@ func isDatabaseAway(err error) bool {
 	return errors.Is(err, store.ErrUnavailable) || exit.Code(err) == exit.Unavailable && !errors.Is(err, errPortInUse)
 }
 
-// serve serves the data directory until ctx ends or [rerun.restart] is called. It returns the address of the owner's
+// serve serves the data directory until ctx ends or [rerun.restartOrUndo] is called. It returns the address of the owner's
 // page, and whether everything answered.
 func (o Options) serve(ctx context.Context, started func(context.Context, *Process, ServeInfo) error) (page net.Addr, up bool, err error) {
 	p, err := OpenToServe(ctx, o)

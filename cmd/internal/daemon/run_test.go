@@ -49,7 +49,7 @@ func TestRunPortInUse(t *testing.T) {
 	ctx, cancel := context.WithTimeout(t.Context(), 10*time.Second)
 	defer cancel()
 	err = Run(ctx, o, func() (Options, error) { return options(other.Addr().String()) }, func(_ context.Context, p *Process, _ ServeInfo) error {
-		p.rerun.restart(nil)
+		p.rerun.restart()
 		return nil
 	})
 	if err == nil || ctx.Err() != nil || !strings.Contains(err.Error(), "is in use") {
@@ -93,7 +93,7 @@ func TestRunWithoutConfiguration(t *testing.T) {
 			return nil
 		})
 	}()
-	(<-serving).rerun.restart(nil)
+	(<-serving).rerun.restart()
 	<-reloads
 	for deadline := time.Now().Add(10 * time.Second); ; {
 		resp, err := http.Get("http://" + address + "/readyz")
@@ -151,7 +151,7 @@ func TestRunMirrorStartsAgain(t *testing.T) {
 		return string(body)
 	}
 	first := register()
-	p.rerun.restart(nil)
+	p.rerun.restart()
 	<-reloads
 	if again := register(); again != first || !strings.Contains(first, "read-only") {
 		t.Errorf("a registration is answered %s, and after another start %s", first, again)

@@ -27,7 +27,7 @@ type ServeInfo struct {
 	SignIn func() (httpapi.SignIn, error) `json:"-"`
 }
 
-// serveInfo describes this process, which serves, after awaitRegistration.
+// serveInfo calls awaitRegistration, and then describes this process, which serves.
 func (p *Process) serveInfo(ctx context.Context, address, base string) (ServeInfo, error) {
 	p.awaitRegistration(ctx)
 	info := ServeInfo{PID: os.Getpid(), Profile: p.cfg.Profile(), Address: address, URL: base, Data: string(p.dataDir), SignIn: p.owner.SignIn}

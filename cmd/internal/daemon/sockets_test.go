@@ -65,7 +65,7 @@ func TestRerunUndo(t *testing.T) {
 	restored := ""
 	r := &rerun{stop: func() {}}
 	for _, undo := range []func() error{func() error { restored = "first"; return nil }, nil, func() error { restored = "second"; return nil }} {
-		if !r.restart(undo) {
+		if !r.restartOrUndo(undo) {
 			t.Fatal("serve does not start again")
 		}
 	}

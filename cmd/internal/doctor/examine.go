@@ -137,6 +137,7 @@ func (d *examination) examineHome(ctx context.Context) {
 	p := d.newPeer(local)
 	defer p.Close()
 	d.checkListings(ctx, p)
+	// A local endpoint answers only while serve runs. A public one is not asked if peers cannot connect to its host.
 	if local && d.running || !local && d.checkEndpointHost(ctx, base, reachable) {
 		d.checkEndpoint(ctx, p)
 	}

@@ -140,8 +140,9 @@ func (g *NetworkFlags) Public() bool { return g.domain != "" }
 // Domain returns the host name under which others reach the process.
 func (g *NetworkFlags) Domain() string { return g.domain }
 
-// begin refuses a malformed user or host name, and a data directory with content. It returns the questions to ask.
-func (g *NetworkFlags) begin(e Env, name string) (*questions, error) {
+// begin refuses a malformed user or host name, and a data directory with content. It returns a prompter for what the flags
+// leave open.
+func (g *NetworkFlags) begin(e Env, name string) (*prompter, error) {
 	if !isPlain(g.User) || strings.HasPrefix(g.User, "-") {
 		return nil, exit.Fail(exit.Usage, fmt.Errorf("--user %s is not a user name", terminal.Clean(g.User)))
 	}
@@ -157,7 +158,7 @@ func (g *NetworkFlags) begin(e Env, name string) (*questions, error) {
 	case err != nil && !errors.Is(err, fs.ErrNotExist):
 		return nil, exit.FailHint(exit.Config, fmt.Errorf("read the data directory: %w", err), "name a new one with --data")
 	}
-	return newQuestions(e, g.Yes), nil
+	return newPrompter(e, g.Yes), nil
 }
 
 // isPlain reports whether a name stays one word in YAML, in a shell and in a systemd unit.
@@ -165,7 +166,7 @@ func isPlain(name string) bool {
 	return name != "" && strings.Trim(name, "abcdefghijklmnopqrstuvwxyzABCDEFGHIJKLMNOPQRSTUVWXYZ0123456789_-.") == ""
 }
 
-func (g *NetworkFlags) askNetwork(q *questions) {
+func (g *NetworkFlags) askNetwork(q *prompter) {
 	how := ""
 	for q.err == nil && !g.TLS && !g.Proxy && how != "tls" && how != "proxy" {
 		how = ""

@@ -12,8 +12,8 @@ import (
 	"github.com/agentmesh/agentmesh/cmd/internal/terminal"
 )
 
-// questions asks a person on a terminal for what the flags leave open. Each method does nothing after the first error.
-type questions struct {
+// prompter asks a person on a terminal for what the flags leave open. Each method does nothing after the first error.
+type prompter struct {
 	ui  *terminal.UI
 	in  *bufio.Reader // nil if nobody can answer
 	err error
@@ -22,8 +22,8 @@ type questions struct {
 // maxAnswer is the maximum length of an answer in bytes.
 const maxAnswer = 1024
 
-func newQuestions(e Env, silent bool) *questions {
-	q := &questions{ui: e.UI}
+func newPrompter(e Env, silent bool) *prompter {
+	q := &prompter{ui: e.UI}
 	if !silent && terminal.IsTerminal(e.In) {
 		q.in = bufio.NewReaderSize(e.In, maxAnswer)
 	}
@@ -31,7 +31,7 @@ func newQuestions(e Env, silent bool) *questions {
 }
 
 // askText asks for a text, unless a flag has set it. preset is the text if the person enters nothing.
-func (q *questions) askText(value *string, about, preset string) {
+func (q *prompter) askText(value *string, about, preset string) {
 	if q.err != nil || *value != "" {
 		return
 	}
@@ -44,7 +44,7 @@ func (q *questions) askText(value *string, about, preset string) {
 }
 
 // askRequired asks for a text without which the command cannot go on.
-func (q *questions) askRequired(value *string, flag, about string) {
+func (q *prompter) askRequired(value *string, flag, about string) {
 	for q.err == nil && *value == "" {
 		if q.in == nil {
 			q.err = exit.FailHint(exit.Usage, fmt.Errorf("%s is missing", flag), "add it, or run the command on a terminal, where it asks")
@@ -55,7 +55,7 @@ func (q *questions) askRequired(value *string, flag, about string) {
 }
 
 // askChoice asks for one of the choices. The first one is the default.
-func (q *questions) askChoice(value *string, about string, choices ...string) {
+func (q *prompter) askChoice(value *string, about string, choices ...string) {
 	if q.err != nil || *value != "" {
 		return
 	}
@@ -71,7 +71,7 @@ func (q *questions) askChoice(value *string, about string, choices ...string) {
 }
 
 // ask prints a question and returns what the person enters, which is empty if the person takes the preset.
-func (q *questions) ask(about, preset string) string {
+func (q *prompter) ask(about, preset string) string {
 	if preset != "" {
 		about += " [" + preset + "]"
 	}

@@ -14,7 +14,7 @@ func TestInterruptedQuestion(t *testing.T) {
 	defer keyboard.Close() // ends the read
 	interrupted := make(chan struct{})
 	close(interrupted)
-	q := &questions{ui: &terminal.UI{Err: io.Discard, Interrupted: interrupted}, in: bufio.NewReader(in)}
+	q := &prompter{ui: &terminal.UI{Err: io.Discard, Interrupted: interrupted}, in: bufio.NewReader(in)}
 	mode, name := "", ""
 	q.askRequired(&name, "--name", "name")
 	q.askChoice(&mode, "mode", "open", "closed")
