@@ -7,7 +7,7 @@ import (
 	"github.com/agentmesh/agentmesh/node/bridge/a2a"
 )
 
-// a2aCmd has the commands for callers and for pinned cards. To write to an A2A agent, use send.
+// a2aCmd manages the tokens of callers and the pinned cards of A2A agents. To write to an A2A agent, use send.
 type a2aCmd struct {
 	Token a2aTokenCmd `cmd:"" help:"Manage the tokens of callers."`
 	Unpin a2aUnpinCmd `cmd:"" help:"Accept the next card of an A2A agent, whoever signed it. To write to an agent: agentmesh send a2a:https://HOST."`

@@ -48,7 +48,7 @@ func (c *auditCmd) Run(ctx context.Context, a *app) error {
 	return err
 }
 
-// auditPage is an [owner.AuditPage] without decisions. Its entries stay JSON, so that --json prints every member.
+// auditPage has what audit prints of an [owner.AuditPage]. The entries stay JSON, so that --json prints every member.
 type auditPage struct {
 	owner.List[json.RawMessage]
 	PeerNames map[string]owner.PeerNames `json:"peer_names"`

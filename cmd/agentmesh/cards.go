@@ -91,7 +91,7 @@ func fetchPages[T any](ctx context.Context, o *daemon.Client, path string, query
 	type itemPage struct {
 		Items  []T    `json:"items"`
 		Tokens []T    `json:"tokens"` // the items, in the list of invite codes
-		Cursor string `json:"cursor"` // where the next page begins; other lists name it next
+		Cursor string `json:"cursor"` // where the next page begins; in other lists, Next
 		Next   string `json:"next"`
 	}
 	all := []T{}

@@ -115,7 +115,7 @@ func (c *mewGatewayCmd) console(a *app) (io.Writer, func() error, error) {
 	return io.MultiWriter(a.Out, f), f.Close, nil
 }
 
-// listen opens both loopback addresses, because clients connect to localhost, and the address of --listen (MEW-D2). A
+// listen opens the address of --listen and, because clients connect to localhost, both loopback addresses (MEW-D2). A
 // machine without ::1 is not an error. listen also returns the port of the loopback addresses. The caller closes the
 // returned listeners, also after an error.
 func (c *mewGatewayCmd) listen() ([]net.Listener, int, error) {

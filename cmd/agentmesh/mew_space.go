@@ -98,8 +98,8 @@ type mewEnvelope struct {
 	Payload any      `json:"payload"`
 }
 
-// send sends an envelope as the owner of a space here, or as this node in a space elsewhere. After
-// success it prints successText.
+// send sends an envelope as the owner of a space here, or as this node in a space elsewhere. After success, it prints
+// successText.
 func (t mewTarget) send(ctx context.Context, a *app, e mewEnvelope, successText string) error {
 	return t.withRunningSpace(ctx, a, func(o *daemon.Client, path string) error {
 		raw, err := o.Call(ctx, http.MethodPost, path+"/messages", nil, e)

@@ -86,7 +86,7 @@ func cardJSON(id wire.AgentID, name, description, endpoint, key string, caps, in
 	).JSON()
 }
 
-// capability returns the name of a capability. Cards have those with small numbers more often.
+// capability returns the name of a capability. Capabilities with small numbers are on more cards.
 func capability(n int) string { return "skill-" + strconv.Itoa(n) }
 
 // wordOf returns the n-th most frequent word. The words share prefixes as real words do.

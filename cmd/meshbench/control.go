@@ -34,7 +34,7 @@ func newScript(a answer) script {
 }
 
 // controlCmd is a plain net/http server in its own process. It reads its script from standard input and prints the URL
-// on which it listens. It exits at the end of standard input, which comes when its parent exits.
+// on which it listens. It exits when its parent exits, because that ends standard input.
 type controlCmd struct{}
 
 func (controlCmd) Run(ctx context.Context, s streams) error {

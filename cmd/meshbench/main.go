@@ -48,7 +48,7 @@ func main() {
 	}
 }
 
-// exitCode is the value of the panic by which kong's exit (--help) returns from the parser.
+// exitCode is the value of the panic that replaces kong's call of os.Exit after --help.
 type exitCode int
 
 // run parses args and runs the command that they name.

@@ -17,8 +17,8 @@ import (
 	"github.com/agentmesh/agentmesh/node/wire"
 )
 
-// LoadAndCheck reads and checks the configuration. Its error has an exit code, and is either that of [Load] or names
-// all problems that [Config.Check] finds, with their lines in the file. kinds are the other networks to which the
+// LoadAndCheck reads and checks the configuration. Its error has an exit code. It is the error of [Load], or
+// names all problems that [Config.Check] finds, with their lines in the file. kinds are the other networks to which the
 // configuration may have links.
 func (s Source) LoadAndCheck(kinds []bridge.Kind) (Config, error) {
 	c, err := Load(s)

@@ -38,7 +38,7 @@ func (s Source) Rewrite(edits []Edit, kinds []bridge.Kind) error {
 	if err != nil {
 		return err
 	}
-	edits = slices.DeleteFunc(slices.Clone(edits), func(e Edit) bool { // an absent key needs no line for its empty value
+	edits = slices.DeleteFunc(slices.Clone(edits), func(e Edit) bool { // an empty value that already applies needs no line
 		return reflect.ValueOf(e.Value).Len() == 0 && current.hasEdit(e)
 	})
 	return s.rewrite(kinds, func(data []byte) ([]byte, error) { return editFile(data, edits) }, func(before *Config, after Config) error {
@@ -57,7 +57,7 @@ func (s Source) Rewrite(edits []Edit, kinds []bridge.Kind) error {
 }
 
 // rewrite replaces the text of the configuration file with the result of change. apply gets the old and the new
-// configuration. It makes the same change in the old one, or returns an error to refuse. rewrite writes nothing if the
+// configuration. It makes the same change in the old one, or returns an error to refuse it. rewrite writes nothing if the
 // new file is not valid, if apply refuses, or if the two configurations then still differ.
 func (s Source) rewrite(kinds []bridge.Kind, change func([]byte) ([]byte, error), apply func(before *Config, after Config) error) error {
 	before, err := Load(s)

@@ -39,8 +39,8 @@ func (s Source) Secret(subject, file, env string) (string, error) {
 	return text, nil
 }
 
-// ResolveCommand resolves the program of a command like [Source.ResolvePath]. A name without a slash stays as it is: it
-// is looked up in PATH.
+// ResolveCommand returns a command whose program is resolved as by [Source.ResolvePath]. A name without a slash stays as
+// it is: it is looked up in PATH.
 func (s Source) ResolveCommand(command []string) []string {
 	if len(command) == 0 || !strings.ContainsAny(command[0], `/\`) {
 		return command

@@ -26,8 +26,8 @@ type MoltSpeak struct {
 	// Peers (agent@org) whose personal data reaches inbox and hooks unmasked.
 	// Danger: the inbox then also stores and shows that data.
 	Reveal []string `key:"reveal"`
-	// A program and its arguments. It gets secrets from agents of the same organization that you have allowed, on standard
-	// input as JSON, and answers with JSON. Empty: the node refuses secrets.
+	// A program and its arguments. It reads, as JSON on standard input, secrets from those agents of the same organization
+	// that you have allowed, and answers with JSON. Empty: the node refuses secrets.
 	SecretCommand []string `key:"secret_command"`
 	// Origins of web pages that may open the WebSocket, besides the listener's own origin.
 	Origins []string `key:"origins"`

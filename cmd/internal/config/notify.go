@@ -41,7 +41,7 @@ type Notify struct {
 	Urgent []string `key:"urgent"`
 	// How long the node collects notices before it sends them as one batch.
 	Batch time.Duration `key:"batch"`
-	// summary (a notice of an agreed meeting contains its title, time and place) or none.
+	// The content of a notice: summary (for an agreed meeting, its title, time and place) or none.
 	Content string `key:"content"`
 }
 

@@ -57,13 +57,13 @@ func (p *Process) relayConfig() relay.Config {
 	c := p.cfg.AgentRelay
 	defaultMode, registrations := credential.Closed, zeroIsOff(c.RegistrationsPerHour)
 	if !p.cfg.Public() {
-		defaultMode, registrations = credential.Open, -1 // AR-36; no limits in the local profile, as at the directory
+		defaultMode, registrations = credential.Open, -1 // AR-36; no limits in the local profile, as in the directory
 	}
 	has := func(name string) bool { return slices.Contains(c.Extensions, name) }
 	return relay.Config{
 		Name: c.Name, Records: p.bridgeStore.Records(), Registration: cmp.Or(credential.Mode(c.Registration), defaultMode),
 		Stats: relay.StatsMode(c.Stats), MaxAgents: c.MaxAgents, PerMinute: zeroIsOff(c.PerMinute), PerHour: zeroIsOff(c.PerHour),
-		RegistrationsPerHour: registrations, Origins: c.Origins, AnyOrigin: p.cfg.Public(), // of pages that call HTTP routes
+		RegistrationsPerHour: registrations, Origins: c.Origins, AnyOrigin: p.cfg.Public(), // any page may call the HTTP routes of a public relay
 		Extensions: relay.Extensions{
 			Semantic: has("semantic"), Voting: has("voting"), History: has("history"),
 			Keep: c.HistoryKeep, MaxMessages: c.HistoryMessages, VoteDuration: c.VoteFor,

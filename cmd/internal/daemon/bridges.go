@@ -31,7 +31,7 @@ func splitLinks(links []linkConfig) (plain []bridge.Link, tokens map[string]clie
 }
 
 // bridgeKind makes the bridge for one protocol. mesh is nil in a process without a node. make returns a nil bridge if
-// this process does not need one; the comment of each make function says when.
+// this process does not need one; the comment of each function in bridgeKinds says when.
 type bridgeKind struct {
 	bridge.Kind
 	make func(p *Process, links []linkConfig, mesh bridge.Mesh) (bridge.Service, error)

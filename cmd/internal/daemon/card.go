@@ -18,8 +18,8 @@ const MetaAgeRecipient = "age_recipient"
 
 // buildCard makes the card from the configuration and the keys, for a process that others reach at base. It keeps the
 // agent id of the stored card, because a directory may have assigned the id (AM-57), and because the id derived from a
-// rotated key would be another one. It also keeps the stored name, which an earlier process set, unless the
-// configuration has a name.
+// rotated key would be another one. If the configuration has no name, it also keeps the stored name, which an
+// earlier process set.
 func buildCard(c config.Config, s datadir.Secrets, stored wire.Value, base string) (wire.Card, error) {
 	id := stored.GetStr("agent_id")
 	if id == "" {

@@ -70,8 +70,8 @@ func newMoltSpeak(p *Process, links []linkConfig, mesh bridge.Mesh) (bridge.Serv
 	return moltspeak.New(cfg)
 }
 
-// addMoltSpeakMetadata adds flat strings to the card: the node's MoltSpeak name, its keys and, if the card may name
-// it, its MoltSpeak URL (MS-22, AM-4). If the node does not serve MoltSpeak, the card stays unchanged.
+// addMoltSpeakMetadata adds the node's MoltSpeak name, its keys and, if isPublishable permits it, its MoltSpeak URL to
+// the metadata of the card (MS-22, AM-4). If the node does not serve MoltSpeak, the card stays unchanged.
 func (p *Process) addMoltSpeakMetadata(card wire.Card, base string) (wire.Card, error) {
 	agent, serve := p.cfg.MoltSpeakAgent(card.ID)
 	if !serve {

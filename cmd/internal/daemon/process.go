@@ -331,7 +331,8 @@ func (p *Process) addNode(ctx context.Context, base string) error {
 	return nil
 }
 
-// mountOperations adds operations to the owner API and to the agent's door, which refuses those for the owner alone.
+// mountOperations adds operations to the owner API and to the agent's door, the part of the API for the owner's agent.
+// The door refuses the operations that only the owner may use.
 func (p *Process) mountOperations(operations ...owner.Operation) {
 	owner.Mount(p.owner.Group(), operations...)
 	owner.MountAgent(p.owner.AgentGroup(), operations...)

@@ -144,8 +144,8 @@ func isDatabaseAway(err error) bool {
 	return errors.Is(err, store.ErrUnavailable) || exit.Code(err) == exit.Unavailable && !errors.Is(err, errPortInUse)
 }
 
-// serve serves the data directory until ctx ends or [rerun.restartOrUndo] is called. It returns the address of the owner's
-// page, and whether everything answered.
+// serve serves the data directory until ctx ends or [rerun.restartOrUndo] is called. It returns the address of the
+// owner's page, and whether everything answered.
 func (o Options) serve(ctx context.Context, started func(context.Context, *Process, ServeInfo) error) (page net.Addr, up bool, err error) {
 	p, err := OpenToServe(ctx, o)
 	if err != nil {

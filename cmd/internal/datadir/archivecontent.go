@@ -18,13 +18,13 @@ import (
 const (
 	maxOwnFiles = 10_000
 	maxOwnBytes = 1 << 30
-	maxLeftOut  = 50 // a manifest names no more omitted files
+	maxLeftOut  = 50 // files that a manifest names as left out
 )
 
 // programFiles are the small files of a data directory that the program writes, or reads by name.
 var programFiles = []string{FileKey, FileAge, FileCredential, FileCard, FileConfig, FileMoltSpeakKey, FileMoltSpeakBox}
 
-// isProgramFile reports whether a file belongs to the program. A restore makes such files readable only for the owner.
+// isProgramFile reports whether a file belongs to the program. A restore makes such files readable only by the owner.
 func isProgramFile(name string) bool {
 	return slices.Contains(programFiles, name) || path.Dir(name) == DirRetired || strings.HasPrefix(name, DirACME+"/") || isRelayToken(name)
 }
@@ -33,7 +33,7 @@ func isProgramFile(name string) bool {
 type archiveContent struct {
 	files   []string // slash-separated paths below the data directory
 	bytes   int64    // total size of the owner's own files
-	leftOut []string // the first files that omit noted, each with the reason
+	leftOut []string // the first files that are not in the archive, each with the reason
 }
 
 // collectFiles finds the regular files in a data directory, except transient files, the file with the path of the

@@ -80,8 +80,8 @@ func (d Dir) explainOpen(err error) error {
 // ErrInUse is the error for a data directory that another process uses.
 var ErrInUse = errors.New("in use")
 
-// WaitUntilFree calls attempt again and again until it is done, returns an error other than [ErrInUse], or the timeout
-// or ctx ends. It returns the last error of attempt. note tells the user about a wait of more than a second.
+// WaitUntilFree calls attempt again and again until done is true, err is not [ErrInUse], the timeout has passed, or ctx
+// ends. It returns the last err. note tells the user about a wait of more than a second.
 func (d Dir) WaitUntilFree(ctx context.Context, timeout time.Duration, note func(string, ...any), attempt func() (done bool, err error)) error {
 	const (
 		noteAfter  = time.Second

@@ -12,7 +12,7 @@ import (
 )
 
 // OpenPostgres opens a PostgreSQL database for this data directory, and records this process as its holder. It also
-// locks the directory, because it cannot lock a database file. The caller calls release.
+// locks the directory: only a database file has a lock of its own. The caller calls release.
 func (d Dir) OpenPostgres(ctx context.Context, cfg postgres.Config) (s *postgres.Store, release func(), err error) {
 	unlock, err := d.Lock()
 	if err != nil {

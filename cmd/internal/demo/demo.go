@@ -76,7 +76,7 @@ type demoResult struct {
 }
 
 // demoLine is one message. Verified reports whether the demo could verify the signature with the key in the directory,
-// and Form is the form of the JSON text that was signed.
+// and Form is the canonical form that was signed.
 type demoLine struct {
 	From     string          `json:"from"`
 	To       string          `json:"to"`

@@ -19,7 +19,7 @@ func isDirectoryURL(u *url.URL) bool {
 	return strings.HasSuffix(path, "/v1")
 }
 
-// directoryURLs returns the base URLs to try for a directory, if the user gave u.
+// directoryURLs returns what may be the base URL of the directory that the user named by u.
 func directoryURLs(u *url.URL) []string {
 	origin := u.Scheme + "://" + u.Host
 	base := origin + strings.TrimSuffix(strings.TrimRight(u.Path, "/"), "/agents")

@@ -162,8 +162,8 @@ func (d *examination) checkOwnDirectory(ctx context.Context, target string, loca
 	}
 }
 
-// checkEndpointHost checks the name and the certificate of the endpoint as a peer does. publicURL is that of the
-// process, and reachable is the result of [examination.checkPublicURL] for it. An endpoint at the same host is not
+// checkEndpointHost checks the name and the certificate of the endpoint as a peer does. publicURL is the URL
+// of the process, and reachable is the result of [examination.checkPublicURL] for it. An endpoint at the same host is not
 // checked again.
 func (d *examination) checkEndpointHost(ctx context.Context, publicURL string, reachable bool) bool {
 	u, err := url.Parse(d.card.GetStr("endpoint"))

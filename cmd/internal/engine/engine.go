@@ -109,7 +109,7 @@ func CheckIndex(ctx context.Context, s store.Store) error {
 	return nil
 }
 
-// FeedPosition returns a function for the newest position of the change feed, or nil for a database file.
+// FeedPosition returns a function that returns the newest position of the change feed, or nil for a database file.
 func FeedPosition(s store.Store) func(context.Context) (uint64, error) {
 	if db, ok := s.(*postgres.Store); ok {
 		return db.FeedPosition

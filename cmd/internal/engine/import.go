@@ -99,7 +99,7 @@ func Import(ctx context.Context, o Options, source string, p *Progress) (engine.
 	return tally, err
 }
 
-// open opens the database to import, and returns a function that supplies its rows. source is that of [Import].
+// open opens the database to import, and returns a function that supplies its rows. source is as in [Import].
 func (o Options) open(ctx context.Context, source string) (fill engine.Fill, release func(), err error) {
 	if strings.HasPrefix(source, "file:") || strings.Contains(source, "://") || strings.Contains(source, "=") {
 		url, err := o.Source.ConnectionString("the database to import", source)

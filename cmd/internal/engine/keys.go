@@ -94,7 +94,7 @@ func (k *KeyStore) Update(ctx context.Context, change func(datadir.Keys) error) 
 type records struct {
 	agent  store.Record // see [KeyStore.CheckAgent]
 	sealed store.Record
-	keys   datadir.Keys // those in sealed
+	keys   datadir.Keys // the keys in sealed
 }
 
 // find reads the records. If there are sealed keys but no key file, find returns an error, because the keys in the data

@@ -7,7 +7,7 @@ import (
 	"github.com/alecthomas/kong"
 )
 
-// CompletionScripts call the program for the candidates, so that they stay right when commands change.
+// CompletionScripts ask the program for the candidates, so that a script stays right when commands change.
 var CompletionScripts = map[string]string{
 	"bash": `_agentmesh() { local IFS=$'\n'; COMPREPLY=($(agentmesh complete -- "${COMP_WORDS[@]:1:COMP_CWORD}")); }
 complete -o default -F _agentmesh agentmesh

@@ -9,7 +9,7 @@ import (
 	"github.com/alecthomas/kong"
 )
 
-// OmitUnnamed returns an option that leaves out each command of a grammar that args does not name. Without it, kong
+// OmitUnnamed returns an option that leaves out all commands of a grammar except those that args names. Without it, kong
 // reads the tags of every flag of every command, which takes longer than many commands run. If args names no command,
 // or asks for help, the option leaves nothing out. grammar is a pointer to a struct with a field for each command.
 func OmitUnnamed(grammar any, args []string) kong.Option {

@@ -189,8 +189,8 @@ func write(e Env, text []byte) (daemon.Options, error) {
 }
 
 // undoOnError removes the configuration and the content of the data directory if err is not nil, so that the user can
-// try again. The directory was empty before. Its content stays if another process has begun to use it. undoOnError
-// returns err.
+// try again. The directory was empty before. The content stays if another process has begun to use the directory.
+// undoOnError returns err.
 func undoOnError(e Env, err error) error {
 	if err == nil {
 		return nil

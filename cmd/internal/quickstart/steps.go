@@ -60,8 +60,8 @@ type steps struct {
 	// none and the machine has no public one, of the machine.
 	Unreachable []string `json:"unreachable,omitempty"`
 
-	// These are only for the template. Program is the path of the program. Each command that a person types begins with
-	// Run, and the one that cron runs with Backup. Backups is the folder of the backups.
+	// These are only for the template. Program is the path of the program. The commands for a person begin with Run, and
+	// the command for cron begins with Backup. Backups is the folder of the backups.
 	Mode, User, Program, Run, Backup, Backups string `json:"-"`
 	TLS, NewUser                              bool   `json:"-"`
 	Install                                   string `json:"-"` // the program, if it must move to Program
@@ -206,7 +206,7 @@ func (s steps) unit(kind string) string {
 	return strings.Join(out, "\n")
 }
 
-// isTemporary reports whether a path is in a folder that is cleared, or that systemd hides from the service.
+// isTemporary reports whether a path is in a folder that the system empties, or that systemd hides from the service.
 func isTemporary(path string) bool {
 	for _, dir := range []string{"/tmp", "/var/tmp", "/dev/shm", os.TempDir()} {
 		if strings.HasPrefix(path, filepath.Clean(dir)+"/") {

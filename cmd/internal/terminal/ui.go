@@ -127,7 +127,7 @@ func (u *UI) Command(hint string) string {
 }
 
 // DataFlag returns the flag that names the data directory dir, followed by a space. It returns "" if dir is empty or
-// the directory of the environment, because commands then need no flag.
+// is the one in AGENTMESH_DATA, because commands then need no flag.
 func DataFlag(dir string) string {
 	if dir == "" || dir == os.Getenv("AGENTMESH_DATA") {
 		return ""
