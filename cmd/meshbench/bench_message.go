@@ -40,13 +40,13 @@ func (s *sender) nextMessage(to wire.AgentID, now time.Time) ([]byte, error) {
 		s.conv = wire.NewConversationID()
 	}
 	s.messages++
-	whole, err := s.key.SignValue(wire.Draft{
+	signed, err := s.key.SignValue(wire.Draft{
 		ID: wire.NewMessageID(), Conversation: s.conv, From: s.id, To: to, Time: now, Intent: wire.Deliver, Payload: payload,
 	}.Tree())
 	if err != nil {
 		return nil, err
 	}
-	return whole.JSON(), nil
+	return signed.JSON(), nil
 }
 
 // prepareMessage registers a sender for each worker and sends its first message, so that the recipient knows the sender.

@@ -15,8 +15,8 @@ func (s *study) measure(ctx context.Context, name string, tr traffic, cpu func()
 	}
 	defer stop()
 	tested := contender{name, s.Concurrency, tr.operation(tr.base, s.Concurrency, tr.check), cpu}
-	got := interleave(ctx, s.p, s.Rounds, s.Duration, tested, control)
-	return summarize(got[0], got[1]), ctx.Err()
+	samples := interleave(ctx, s.p, s.Rounds, s.Duration, tested, control)
+	return summarize(samples[0], samples[1]), ctx.Err()
 }
 
 // newControl starts a control server that repeats a response to the given traffic. It returns the server as a

@@ -128,11 +128,11 @@ func (c *fanout) measure(ctx context.Context, s streams, tested entrant, program
 				return nil, err
 			}
 			if relayClient != nil {
-				one, err := relayClient.run(ctx, w, c.Duration)
+				round, err := relayClient.run(ctx, w, c.Duration)
 				if err != nil {
 					return nil, fmt.Errorf("the Node relay: %w", err)
 				}
-				t.relaySamples = append(t.relaySamples, one)
+				t.relaySamples = append(t.relaySamples, round)
 			}
 		}
 		out = append(out, t)
@@ -140,8 +140,8 @@ func (c *fanout) measure(ctx context.Context, s streams, tested entrant, program
 	if tested.measureExtra == nil {
 		return out, nil
 	}
-	one, err := tested.measureExtra(ctx, s, program, filepath.Join(dir, fmt.Sprintf("also-%d", n)), n)
-	return append(out, one), err
+	extra, err := tested.measureExtra(ctx, s, program, filepath.Join(dir, fmt.Sprintf("also-%d", n)), n)
+	return append(out, extra), err
 }
 
 // idleMemory returns how much memory of the server an idle connection occupies. The server's garbage collector runs
@@ -180,8 +180,8 @@ const idleSettle = 3 * time.Second
 // the warmer server.
 func (c *fanout) runRound(ctx context.Context, t *caseResult, client *loadClient, server *host, w int, alsoStopped, stoppedFirst bool) error {
 	allReading := func() error {
-		one, err := client.run(ctx, w, c.Duration)
-		t.samples = append(t.samples, one)
+		round, err := client.run(ctx, w, c.Duration)
+		t.samples = append(t.samples, round)
 		return err
 	}
 	withStopped := func() error {
@@ -190,8 +190,8 @@ func (c *fanout) runRound(ctx context.Context, t *caseResult, client *loadClient
 			return err
 		}
 		defer conn.Close()
-		one, err := client.run(ctx, w, c.Duration)
-		t.stoppedSamples = append(t.stoppedSamples, one)
+		round, err := client.run(ctx, w, c.Duration)
+		t.stoppedSamples = append(t.stoppedSamples, round)
 		return err
 	}
 	switch {

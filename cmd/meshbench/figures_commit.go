@@ -62,14 +62,14 @@ func (s *study) measureCommits(ctx context.Context) (err error) {
 	n := s.Concurrency
 	many := interleave(ctx, s.p, s.Rounds, s.Duration,
 		contender{"step", n, appendRow, nil}, contender{"Update each", n, update, nil}, contender{"raw log", n, raw, nil}, contender{"acceptance", n, accept, nil})
-	one := interleave(ctx, s.p, s.Rounds, s.Duration, contender{"step, one sender", 1, appendRow, nil}, contender{"Update, one sender", 1, update, nil})
+	single := interleave(ctx, s.p, s.Rounds, s.Duration, contender{"step, one sender", 1, appendRow, nil}, contender{"Update, one sender", 1, update, nil})
 	step, updates, logs, acceptances := many[0], many[1], many[2], many[3]
 	rate := func(list []sample) float64 { return medianOf(list, sample.rate) }
 	s.add(
 		newFigure(fmt.Sprintf("group commit, %d senders, beside one Update each", n), ratio(step, updates, sample.rate), "×", "%.0f/s beside %.0f/s", rate(step), rate(updates)).withMin(4),
 		newFigure(fmt.Sprintf("group commit, %d senders, beside a raw log", n), ratio(step, logs, sample.rate), "×", "%.0f/s beside %.0f/s", rate(step), rate(logs)).withMin(0.25),
 		newFigure(fmt.Sprintf("acceptance, %d senders, beside a raw log", n), ratio(acceptances, logs, sample.rate), "×", "%.0f/s", rate(acceptances)).withMin(0.13),
-		newFigure("group commit, one sender, beside one Update", ratio(one[0], one[1], sample.rate), "×", "%.0f/s beside %.0f/s", rate(one[0]), rate(one[1])).withMin(0.85),
+		newFigure("group commit, one sender, beside one Update", ratio(single[0], single[1], sample.rate), "×", "%.0f/s beside %.0f/s", rate(single[0]), rate(single[1])).withMin(0.85),
 	)
 	return ctx.Err()
 }

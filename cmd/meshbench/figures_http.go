@@ -65,12 +65,12 @@ func (s *study) measureLookups(ctx context.Context, b *bench, cpu func() time.Du
 	}
 	defer stop()
 	n := s.Concurrency
-	got := interleave(ctx, s.p, s.Rounds, s.Duration,
+	samples := interleave(ctx, s.p, s.Rounds, s.Duration,
 		contender{"get", n, full.operation(full.base, n, nil), cpu},
 		contender{"get-conditional", n, conditional.operation(conditional.base, n, nil), cpu},
 		control,
 	)
-	get, cond, bare := summarize(got[0], got[2]), summarize(got[1], got[0]), summarize(got[2], nil)
+	get, cond, bare := summarize(samples[0], samples[2]), summarize(samples[1], samples[0]), summarize(samples[2], nil)
 	s.add(
 		newFigure("get: server CPU vs. bare", get.CPURatio, "×", "%.1f µs beside %.1f µs; %.0f/s, p99 %.0f µs, %d errors", get.CPU, bare.CPU, get.Rate, get.P99, get.Errors).withMax(1.2),
 		newFigure("get-conditional: server CPU beside get", cond.CPURatio, "×", "%.1f µs; %.0f/s, %d errors", cond.CPU, cond.Rate, cond.Errors).withMax(1),

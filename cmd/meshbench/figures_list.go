@@ -86,14 +86,14 @@ func (s *study) measureLists(ctx context.Context) (err error) {
 				results, stop = busy, b.startRenewals(ctx, s.Cards, s.Renewals)
 			}
 			for i, q := range queries {
-				got, _, err := runQuery(ctx, b, q.q, s.Duration/4)
+				result, _, err := runQuery(ctx, b, q.q, s.Duration/4)
 				if err != nil {
 					stop()
 					return err
 				}
-				results[i] = append(results[i], micros(got.P99))
+				results[i] = append(results[i], micros(result.P99))
 				if !renewing {
-					p50s[i] = append(p50s[i], micros(got.P50))
+					p50s[i] = append(p50s[i], micros(result.P50))
 				}
 			}
 			if rate := stop(); renewing {
@@ -130,16 +130,16 @@ func liveHeap() int64 {
 func runQuery(ctx context.Context, b *bigDirectory, q store.CardQuery, d time.Duration) (sample, int, error) {
 	q.Limit = 20
 	n := 0
-	got := drive(ctx, 1, d, func(ctx context.Context, _ int) error {
+	result := drive(ctx, 1, d, func(ctx context.Context, _ int) error {
 		q.Now = time.Now()
 		page, err := b.Cards().List(ctx, q)
 		n = len(page.Cards)
 		return err
 	})
-	if got.Errors > 0 {
-		return got, n, errors.New(got.Fault)
+	if result.Errors > 0 {
+		return result, n, errors.New(result.Fault)
 	}
-	return got, n, nil
+	return result, n, nil
 }
 
 // startRenewals renews cards at a rate until the caller calls stop, which returns the rate that was reached.

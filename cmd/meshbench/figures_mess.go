@@ -100,24 +100,25 @@ func (s *study) measureMESS(ctx context.Context) (err error) {
 	if err != nil {
 		return err
 	}
-	got := interleave(ctx, s.p, s.Rounds, s.Duration,
+	samples := interleave(ctx, s.p, s.Rounds, s.Duration,
 		contender{"mess create", b.workers, r.newCreation(), srv.cpu},
 		contender{"message", b.workers, messages.operation(messages.base, b.workers, messages.check), srv.cpu})
-	o := summarize(got[0], nil)
-	s.add(newFigure("mess: threads created beside signed messages taken, a second", ratio(got[0], got[1], sample.rate), "×",
+	created, accepted := samples[0], samples[1]
+	o := summarize(created, nil)
+	s.add(newFigure("mess: threads created beside signed messages taken, a second", ratio(created, accepted, sample.rate), "×",
 		"%d clients; %.0f/s beside %.0f/s; server CPU %.0f µs beside %.0f µs; p99 %.0f µs, %d errors %s", b.workers,
-		o.Rate, medianOf(got[1], sample.rate), o.CPU, medianOf(got[1], sample.cost), o.P99, o.Errors, o.Fault).withMin(0.5))
+		o.Rate, medianOf(accepted, sample.rate), o.CPU, medianOf(accepted, sample.cost), o.P99, o.Errors, o.Fault).withMin(0.5))
 	made := 0
-	for _, one := range got[0] {
-		made += one.Ops
+	for _, round := range created {
+		made += round.Ops
 	}
 	for create := r.newCreation(); made < s.Threads && ctx.Err() == nil; {
 		s.p.say("mess: %d of %d threads", made, s.Threads)
-		one := drive(ctx, b.workers, time.Second, create)
-		if one.Ops == 0 {
-			return fmt.Errorf("no thread was made: %s", one.Fault)
+		round := drive(ctx, b.workers, time.Second, create)
+		if round.Ops == 0 {
+			return fmt.Errorf("no thread was made: %s", round.Fault)
 		}
-		made += one.Ops
+		made += round.Ops
 	}
 	if err := s.measureMESSPages(ctx, r, made); err != nil {
 		return err
@@ -137,11 +138,11 @@ func (s *study) measureMESSPages(ctx context.Context, r *requesters, made int) e
 	for range s.Rounds {
 		seen := 0
 		for cursor := ""; ctx.Err() == nil; {
-			next, n, one, err := r.getPage(ctx, &c, cursor)
+			next, n, delay, err := r.getPage(ctx, &c, cursor)
 			if err != nil {
 				return err
 			}
-			took, seen = append(took, one), seen+n
+			took, seen = append(took, delay), seen+n
 			if cursor = next; cursor == "" {
 				break
 			}

@@ -49,20 +49,20 @@ func (s *study) measureMessages(ctx context.Context) (err error) {
 		return err
 	}
 	contenders := append([]contender{{"message", b.workers, messages.operation(messages.base, b.workers, messages.check), srv.cpu}, bare, {"durable step", b.workers, accept, ownCPU}}, pieces...)
-	got := interleave(ctx, s.p, s.Rounds, s.Duration, contenders...)
+	samples := interleave(ctx, s.p, s.Rounds, s.Duration, contenders...)
 	sums := make([]sample, s.Rounds)
 	var note strings.Builder
 	for i, c := range contenders[1:] {
-		fmt.Fprintf(&note, ", %s %.1f", c.name, medianOf(got[i+1], sample.cost))
-		for r, piece := range got[i+1] {
+		fmt.Fprintf(&note, ", %s %.1f", c.name, medianOf(samples[i+1], sample.cost))
+		for r, piece := range samples[i+1] {
 			sums[r].Ops = 1 // so that sample.cost returns CPU
 			sums[r].CPU += time.Duration(piece.cost() * 1e3)
 		}
 	}
-	o := summarize(got[0], nil)
-	read, verify := got[len(contenders)-1], got[3] // the last and the first of pieces
+	o := summarize(samples[0], nil)
+	read, verify := samples[len(contenders)-1], samples[3] // the last and the first of pieces
 	s.add(
-		newFigure(fmt.Sprintf("message: server CPU beside its pieces, %d senders", b.workers), ratio(got[0], sums, sample.cost), "×",
+		newFigure(fmt.Sprintf("message: server CPU beside its pieces, %d senders", b.workers), ratio(samples[0], sums, sample.cost), "×",
 			"%.0f µs beside %.0f µs%s; %.0f/s, p50 %.0f µs, p99 %.0f µs, %d errors %s", o.CPU, medianOf(sums, sample.cost), note.String(), o.Rate, o.P50, o.P99, o.Errors, o.Fault).withMax(1.25),
 		newFigure("read + canonicalize beside verify", ratio(read, verify, sample.cost), "×", "").withMax(0.08),
 	)

@@ -35,11 +35,12 @@ func (s *study) measureRelay(ctx context.Context) (err error) {
 	if err != nil {
 		return err
 	}
-	got := interleave(ctx, s.p, s.Rounds, s.Duration, contender{"direct", 1, direct, srv.cpu}, contender{"pass-through", 1, through, hub.cpu})
-	plain, passed := summarize(got[0], nil), summarize(got[1], nil)
-	added := make([]float64, len(got[1]))
+	samples := interleave(ctx, s.p, s.Rounds, s.Duration, contender{"direct", 1, direct, srv.cpu}, contender{"pass-through", 1, through, hub.cpu})
+	directRounds, relayRounds := samples[0], samples[1]
+	plain, passed := summarize(directRounds, nil), summarize(relayRounds, nil)
+	added := make([]float64, len(relayRounds))
 	for i := range added {
-		added[i] = micros(got[1][i].P50-got[0][i].P50) / 1e3
+		added[i] = micros(relayRounds[i].P50-directRounds[i].P50) / 1e3
 	}
 	s.add(newFigure("relay: what pass-through adds, p50", median(added), "ms", "%.0f µs beside %.0f µs, p99 %.0f µs beside %.0f µs; %.0f µs CPU of the relay; %d errors %s",
 		passed.P50, plain.P50, passed.P99, plain.P99, passed.CPU, passed.Errors+plain.Errors, passed.Fault+plain.Fault).withMax(2))

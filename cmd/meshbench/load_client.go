@@ -87,8 +87,8 @@ func dialSocket(ctx context.Context, base, path, token string) (net.Conn, error)
 	}
 	// Read byte by byte, so that no frame after the response is lost in a buffer.
 	head := make([]byte, 0, 256)
-	for one := make([]byte, 1); !bytes.HasSuffix(head, []byte("\r\n\r\n")); head = append(head, one[0]) {
-		_, err := io.ReadFull(conn, one)
+	for next := make([]byte, 1); !bytes.HasSuffix(head, []byte("\r\n\r\n")); head = append(head, next[0]) {
+		_, err := io.ReadFull(conn, next)
 		if err == nil && len(head) >= maxHandshake {
 			err = fmt.Errorf("the header of the response is larger than %d bytes", maxHandshake)
 		}

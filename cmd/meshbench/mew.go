@@ -47,11 +47,11 @@ func (c *mewCmd) measureWithLogs(ctx context.Context, s streams, program, dir st
 		s.p.say("%s: round %d of %d", t.name, r+1, c.Rounds)
 		const maxBatch = 64
 		batch := min(maxBatch, max(1, c.Rate/(4*n))) // the messages of a quarter of a second
-		one, err := client.runAtRate(ctx, batch, c.Duration, c.Rate)
+		round, err := client.runAtRate(ctx, batch, c.Duration, c.Rate)
 		if err != nil {
 			return t, errors.Join(err, g.stop())
 		}
-		t.samples = append(t.samples, one)
+		t.samples = append(t.samples, round)
 	}
 	client.close()
 	if err := g.stop(); err != nil {

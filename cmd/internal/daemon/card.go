@@ -26,8 +26,8 @@ func buildCard(c config.Config, s datadir.Secrets, stored wire.Value, base strin
 		id = string(s.Key.Public().AgentID())
 	}
 	name := c.Name
-	if kept := stored.GetStr("name"); name == config.Default().Name && kept != "" {
-		name = kept
+	if storedName := stored.GetStr("name"); name == config.Default().Name && storedName != "" {
+		name = storedName
 	}
 	endpoint := c.Card.Endpoint
 	if c.ViaRelay != "" {

@@ -77,12 +77,12 @@ func dialer(p *Process) websocket.Dialer {
 		if base, err := url.Parse(p.base); err != nil || u.Host != base.Host {
 			return p.http.Connect(ctx, client.Owner, u)
 		}
-		near, far := net.Pipe()
+		clientEnd, serverEnd := net.Pipe()
 		once := make(oneConn, 1)
-		once <- far
+		once <- serverEnd
 		server := http.Server{Handler: p.server.Internal()}
 		go func() { _ = server.Serve(once) }() // returns after the connection was accepted
-		return near, nil
+		return clientEnd, nil
 	}
 }
 

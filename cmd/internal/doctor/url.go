@@ -143,9 +143,9 @@ func (d *examination) checkCertificate(ctx context.Context, u *url.URL) bool {
 // URL that has the card, and the directory that the well-known document names. If u is a directory and not a node,
 // findCard examines the directory and returns false.
 func (d *examination) findCard(ctx context.Context, p peer, u *url.URL) (endpoint, listedAt string, ok bool) {
-	known, knownErr := p.get(ctx, u.Scheme+"://"+u.Host+"/.well-known/agentmesh.json", nil)
+	wellKnown, wellKnownErr := p.get(ctx, u.Scheme+"://"+u.Host+"/.well-known/agentmesh.json", nil)
 	var doc wire.WellKnown
-	if knownErr == nil && known.status == http.StatusOK && json.Unmarshal(known.body, &doc) == nil {
+	if wellKnownErr == nil && wellKnown.status == http.StatusOK && json.Unmarshal(wellKnown.body, &doc) == nil {
 		listedAt = doc.Directory
 	}
 	endpoint = u.String()
