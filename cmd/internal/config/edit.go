@@ -208,6 +208,7 @@ func endOfBlock(lines []string, begin, indent int) int {
 		if text == "" || strings.HasPrefix(text, "#") {
 			continue
 		}
+		// The items of a list may have the same indentation as the key.
 		if depth < indent || depth == indent && !strings.HasPrefix(text, "- ") {
 			break
 		}

@@ -98,7 +98,7 @@ func Run(
 		hasServed := started == nil // the first start that succeeds calls started, and sets it to nil
 		page, up, err := o.serve(ctx, started)
 		switch {
-		case err != nil && !up && undo != nil && ctx.Err() == nil && !isDatabaseAway(err):
+		case err != nil && !up && undo != nil && ctx.Err() == nil && !isDatabaseAway(err): // the changed configuration does not start
 			o.Logger.Error("the process cannot start with the new configuration, so the old one is back", "err", err)
 			r.setStartErr(err)
 			if err := undo(); err != nil {
@@ -106,7 +106,7 @@ func Run(
 			}
 			o = old
 			continue
-		case ctx.Err() == nil && r.wanted.Load() && (up || err == nil):
+		case ctx.Err() == nil && r.wanted.Load() && (up || err == nil): // restart was called, and the process served or at least did not fail
 			if err != nil { // for example, the database does not answer
 				o.Logger.Warn("the process did not stop cleanly, and starts again", "err", err)
 			}

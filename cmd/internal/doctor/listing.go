@@ -80,6 +80,7 @@ func (d *examination) checkListings(ctx context.Context, p peer) {
 			}
 		}
 	}
+	// A process with the role directory joins its own directory, whose URL is unknown while it is not running.
 	if len(urls) == 0 && (d.status != nil || !d.cfg.Has(config.RoleDirectory)) {
 		d.warn("directory", "name one: --directory URL, or directories in the configuration", "no directory is configured: nobody can find the agent, and peers must add its card by hand")
 	}

@@ -85,7 +85,7 @@ func Code(err error) int {
 		return Forbidden
 	case e.Status == http.StatusBadGateway, e.Code == wire.AgentUnavailable && e.Status != http.StatusNotFound:
 		return Unavailable
-	case e.Status == 400 || e.Status == 413 || e.Status == 415:
+	case e.Status == http.StatusBadRequest || e.Status == http.StatusRequestEntityTooLarge || e.Status == http.StatusUnsupportedMediaType:
 		return Input
 	}
 	return No
