@@ -243,8 +243,8 @@ func (a *app) showItem(i owner.Item) {
 	a.Print("untrusted text from the other side:")
 	a.Print("%s", terminal.CleanJSON(i.Payload))
 	switch isOpen := i.State == owner.ItemNew || i.State == owner.ItemRead; {
-	case i.About == "" || !isOpen:
-	case strings.HasPrefix(i.Turn, thread.TurnSuggestion+"/"):
+	case i.About == "" || !isOpen: // not a task that waits for an answer
+	case strings.HasPrefix(i.Turn, thread.TurnSuggestion+"/"): // the executor suggests something else
 		a.Hint("agentmesh reply %s --action accept follows the suggestion, --action decline rejects it", terminal.Clean(i.ID))
 	default:
 		a.Hint("agentmesh reply %s 'a text' answers the task; --action accept accepts it, --action decline declines it", terminal.Clean(i.ID))

@@ -12,8 +12,8 @@ import (
 	"github.com/agentmesh/agentmesh/node/wire"
 )
 
-// benchCredential registers the cards of all figures. It must not change, because the database that --data keeps has
-// cards with this credential.
+// benchCredential is the credential of the cards. It must not change, because the database that --data keeps has cards
+// with this credential.
 const benchCredential = "meshbench-big-credential"
 
 // bench makes the requests to one directory and one node.

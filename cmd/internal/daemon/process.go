@@ -237,17 +237,16 @@ func (p *Process) addDirectory(base string) error {
 			PerHour: zeroIsOff(p.cfg.Registration.PerHour),
 		},
 		Site: shown, Lifetime: p.cfg.Registration.Lifetime, AllowPrivate: p.cfg.Network.AllowPrivate, Addresses: p.server.Addresses(), Version: p.build.Version, Logger: p.log,
+		Audit: p.auditOperator, HTTP: p.http, ReadOnly: p.mirror != "", Metrics: p.metrics, Notices: p.notices,
+		FeedPosition: engine.FeedPosition(p.db), CountReader: p.followers.Add, WrapFront: wrapFront(p),
+		Referrals: p.cfg.Discovery.Referrals, Entries: func() []discovery.Entry { return ownEntries(p) },
 	}
 	if p.secrets.Credential != "" { // the node of this process may always register
 		cfg.Operators = [][32]byte{credential.HashOf(string(registration.Credential(p.secrets.Credential, &client.Directory{Base: base, Alias: OwnDirectory})))}
 	}
-	cfg.FeedPosition = engine.FeedPosition(p.db)
-	cfg.Audit, cfg.HTTP, cfg.ReadOnly, cfg.Metrics, cfg.Notices = p.auditOperator, p.http, p.mirror != "", p.metrics, p.notices
-	cfg.Referrals, cfg.Entries = p.cfg.Discovery.Referrals, func() []discovery.Entry { return ownEntries(p) }
 	if p.mirror != "" {
 		cfg.Referrals = append([]string{strings.TrimSuffix(strings.TrimRight(p.mirror, "/"), "/v1") + discovery.Base}, cfg.Referrals...)
 	}
-	cfg.CountReader, cfg.WrapFront = p.followers.Add, wrapFront(p)
 	p.registry = directory.New(cfg)
 	p.registry.Mount(p.server.Echo())
 	p.mountOperations(operator.Operations(p.registry)...)

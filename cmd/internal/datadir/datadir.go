@@ -46,7 +46,7 @@ type Dir string
 func (d Dir) Path(name string) string { return filepath.Join(string(d), name) }
 
 // Open returns the data directory and creates it if it does not exist. It refuses a directory that is open to other
-// users. It finishes a restore that was interrupted after its decision point (see replace.go).
+// users. It finishes a restore that was interrupted while it replaced the content (see replace.go).
 func Open(dir string) (Dir, error) {
 	if err := os.MkdirAll(dir, 0o700); err != nil {
 		return "", exit.FailHint(exit.Config, fmt.Errorf("make the data directory: %w", err), "name another one with --data")
