@@ -113,7 +113,7 @@ func (c *agentRelayHistoryCmd) Run(ctx context.Context, a *app) error {
 	if c.Search != "" {
 		payload = command{"search", c.Search, c.Limit}
 	}
-	call := post[relayHistory]("agentrelay/links/"+url.PathEscape(c.Link)+"/command", struct {
+	call := postCall[relayHistory]("agentrelay/links/"+url.PathEscape(c.Link)+"/command", struct {
 		Type    string  `json:"type"`
 		Payload command `json:"payload"`
 	}{"command", payload})

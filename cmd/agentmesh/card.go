@@ -30,7 +30,7 @@ type cardGetCmd struct {
 }
 
 func (c *cardGetCmd) Run(ctx context.Context, a *app) error {
-	return a.showJSON(ctx, get[wire.Value]("cards/"+url.PathEscape(c.Agent), nil))
+	return a.showJSON(ctx, getCall[wire.Value]("cards/"+url.PathEscape(c.Agent), nil))
 }
 
 // showJSON makes a call and prints the answer as JSON, even without --json.

@@ -96,7 +96,7 @@ func fetchPages[T any](ctx context.Context, o *daemon.Client, path string, query
 	}
 	all := []T{}
 	for {
-		page, err := daemon.Fetch(ctx, o, get[itemPage](path, query))
+		page, err := daemon.Fetch(ctx, o, getCall[itemPage](path, query))
 		if err != nil {
 			return all, err
 		}
@@ -114,7 +114,7 @@ type cardsRemoveCmd struct {
 }
 
 func (c *cardsRemoveCmd) Run(ctx context.Context, a *app) error {
-	order := post[operator.OrderResult]("directory/cards/"+url.PathEscape(c.ID)+"/remove", operator.Order{Reason: c.Reason})
+	order := postCall[operator.OrderResult]("directory/cards/"+url.PathEscape(c.ID)+"/remove", operator.Order{Reason: c.Reason})
 	return callAndShow(ctx, a, order, func(operator.OrderResult) { a.Note("removed") })
 }
 
@@ -124,7 +124,7 @@ type cardsHandoverCmd struct {
 }
 
 func (c *cardsHandoverCmd) Run(ctx context.Context, a *app) error {
-	order := post[operator.OrderResult]("directory/cards/"+url.PathEscape(c.ID)+"/handover", operator.Order{Reason: c.Reason})
+	order := postCall[operator.OrderResult]("directory/cards/"+url.PathEscape(c.ID)+"/handover", operator.Order{Reason: c.Reason})
 	return callAndShow(ctx, a, order, func(operator.OrderResult) {
 		a.Note("the next registration that proves the key of the card gets the card")
 	})
@@ -136,7 +136,7 @@ type cardsBanCmd struct {
 }
 
 func (c *cardsBanCmd) Run(ctx context.Context, a *app) error {
-	return callAndShow(ctx, a, post[operator.OrderResult]("directory/bans", operator.Order{What: c.What, Reason: c.Reason}), func(result operator.OrderResult) {
+	return callAndShow(ctx, a, postCall[operator.OrderResult]("directory/bans", operator.Order{What: c.What, Reason: c.Reason}), func(result operator.OrderResult) {
 		a.Note("banned %s %s; %s removed", result.Ban.Kind, terminal.Clean(result.Ban.Value), countText(result.Removed, "card"))
 	})
 }
@@ -147,7 +147,7 @@ type cardsUnbanCmd struct {
 }
 
 func (c *cardsUnbanCmd) Run(ctx context.Context, a *app) error {
-	return callAndShow(ctx, a, post[operator.OrderResult]("directory/bans/lift", operator.Order{What: c.What, Reason: c.Reason}), func(result operator.OrderResult) {
+	return callAndShow(ctx, a, postCall[operator.OrderResult]("directory/bans/lift", operator.Order{What: c.What, Reason: c.Reason}), func(result operator.OrderResult) {
 		a.Note("%s %s may register again", result.Ban.Kind, terminal.Clean(result.Ban.Value))
 	})
 }
@@ -194,7 +194,7 @@ func (c *cardsExportCmd) Run(ctx context.Context, a *app) error {
 	n := 0
 	err := a.withClient(ctx, func(o *daemon.Client) error {
 		for after := uint64(0); ; {
-			page, err := daemon.Fetch(ctx, o, get[exportPage]("directory/export", params("after", fmt.Sprint(after))))
+			page, err := daemon.Fetch(ctx, o, getCall[exportPage]("directory/export", params("after", fmt.Sprint(after))))
 			if err != nil {
 				return err
 			}
@@ -247,7 +247,7 @@ func (c *cardsImportCmd) sendBatches(ctx context.Context, o *daemon.Client, in i
 		if len(lines) == 0 {
 			return nil
 		}
-		result, err := daemon.Fetch(ctx, o, post[directory.ImportResult]("directory/import", struct {
+		result, err := daemon.Fetch(ctx, o, postCall[directory.ImportResult]("directory/import", struct {
 			Cards  []json.RawMessage `json:"cards"`
 			Reason string            `json:"reason"`
 		}{lines, c.Reason}))

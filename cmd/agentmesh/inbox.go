@@ -113,7 +113,7 @@ func (f *follower) run(ctx context.Context) error {
 // list prints the items in the inbox that were not printed before.
 func (f *follower) list(ctx context.Context) error {
 	for after := f.c.After; ; {
-		page, err := daemon.Fetch(ctx, f.o, get[owner.List[json.RawMessage]]("inbox", f.c.query(after)))
+		page, err := daemon.Fetch(ctx, f.o, getCall[owner.List[json.RawMessage]]("inbox", f.c.query(after)))
 		if err != nil {
 			return err
 		}
@@ -197,7 +197,7 @@ func nextItem(ctx context.Context, a *app, timeout time.Duration) (json.RawMessa
 	if o.Local == nil {
 		query.Set("wait", fmt.Sprint(wire.CeilSeconds(timeout)))
 	}
-	page, err := daemon.Fetch(ctx, o, get[owner.List[json.RawMessage]]("inbox", query))
+	page, err := daemon.Fetch(ctx, o, getCall[owner.List[json.RawMessage]]("inbox", query))
 	if err := errors.Join(err, o.Close()); err != nil {
 		return nil, err
 	}

@@ -243,11 +243,11 @@ func (c *messListCmd) Run(ctx context.Context, a *app) error {
 	if c.Limit < 1 {
 		return exit.Fail(exit.Usage, errors.New("--limit must be 1 or more"))
 	}
-	const page = 1000 // the exchange returns at most this many threads at once
+	const maxPage = 1000 // the exchange returns at most this many threads at once
 	list, v := []wire.Value{}, wire.Value{}
 	for more := true; more && len(list) < c.Limit; {
 		var err error
-		query := params("status", c.Status, "limit", fmt.Sprint(min(c.Limit-len(list), page)), "after", v.GetStr("next"))
+		query := params("status", c.Status, "limit", fmt.Sprint(min(c.Limit-len(list), maxPage)), "after", v.GetStr("next"))
 		if v, err = messCall(ctx, a, http.MethodGet, "requests", query, nil); err != nil {
 			return err
 		}

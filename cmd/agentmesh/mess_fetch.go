@@ -33,7 +33,7 @@ func (c *messFetchCmd) Run(ctx context.Context, a *app) error {
 func (c *messFetchCmd) fetch(ctx context.Context, a *app, o *daemon.Client) (err error) {
 	got := mess.Fetched{File: c.Attachment}
 	if strings.Contains(c.Attachment, "://") {
-		if got, err = daemon.Fetch(ctx, o, post[mess.Fetched]("mess/fetch/"+url.PathEscape(c.Ref), mess.FetchCall{URI: c.Attachment})); err != nil {
+		if got, err = daemon.Fetch(ctx, o, postCall[mess.Fetched]("mess/fetch/"+url.PathEscape(c.Ref), mess.FetchCall{URI: c.Attachment})); err != nil {
 			return err
 		}
 	} else if c.Out == "" {

@@ -43,7 +43,7 @@ func listMewSpaces(ctx context.Context, o *daemon.Client) (out mewSpaces, err er
 
 // listOrEmpty reads a list from the owner API. The list is empty if the process does not serve it.
 func listOrEmpty[T any](ctx context.Context, o *daemon.Client, path string) ([]T, error) {
-	page, err := daemon.Fetch(ctx, o, get[owner.List[T]](path, nil))
+	page, err := daemon.Fetch(ctx, o, getCall[owner.List[T]](path, nil))
 	if errors.Is(err, owner.ErrNotServed) {
 		err = nil
 	}
@@ -318,7 +318,7 @@ func (t mewTarget) sendAndAwait(ctx context.Context, a *app, e mewEnvelope, kind
 type mewConnectCmd struct{ linkArg }
 
 func (c *mewConnectCmd) Run(ctx context.Context, a *app) error {
-	return callAndShow(ctx, a, post[bridge.LinkStatus]("mew/links/"+url.PathEscape(c.Link)+"/connect", nil), func(l bridge.LinkStatus) {
+	return callAndShow(ctx, a, postCall[bridge.LinkStatus]("mew/links/"+url.PathEscape(c.Link)+"/connect", nil), func(l bridge.LinkStatus) {
 		a.Print("%s is %s and connects now", terminal.Clean(l.Name), l.State)
 	})
 }
@@ -330,12 +330,12 @@ type mewBringCmd struct {
 }
 
 func (c *mewBringCmd) Run(ctx context.Context, a *app) error {
-	conv, err := fetch(ctx, a, get[owner.Transcript]("conversations/"+url.PathEscape(c.Conversation), nil))
+	conv, err := fetch(ctx, a, getCall[owner.Transcript]("conversations/"+url.PathEscape(c.Conversation), nil))
 	if err != nil {
 		return err
 	}
 	share := mew.ShareRequest{Peer: conv.Peer, Conversation: conv.ID, Stop: c.Stop}
-	return callAndShow(ctx, a, post[mew.ShareRequest]("mew/links/"+url.PathEscape(c.Link)+"/conversations", share), func(b mew.ShareRequest) {
+	return callAndShow(ctx, a, postCall[mew.ShareRequest]("mew/links/"+url.PathEscape(c.Link)+"/conversations", share), func(b mew.ShareRequest) {
 		if b.Stop {
 			a.Print("the space behind %s no longer sees %s", terminal.Clean(c.Link), terminal.Clean(b.Conversation))
 			return

@@ -132,13 +132,13 @@ func fetch[T any](ctx context.Context, a *app, c owner.Call[T]) (T, error) {
 	return withResult(ctx, a, func(o *daemon.Client) (T, error) { return daemon.Fetch(ctx, o, c) })
 }
 
-// get returns a GET call for an operation that has no [owner.Endpoint].
-func get[T any](path string, query url.Values) owner.Call[T] {
+// getCall returns a GET call for an operation that has no [owner.Endpoint].
+func getCall[T any](path string, query url.Values) owner.Call[T] {
 	return owner.Call[T]{Method: http.MethodGet, Path: path, Query: query}
 }
 
-// post returns a POST call for an operation that has no [owner.Endpoint].
-func post[T any](path string, body any) owner.Call[T] {
+// postCall returns a POST call for an operation that has no [owner.Endpoint].
+func postCall[T any](path string, body any) owner.Call[T] {
 	return owner.Call[T]{Method: http.MethodPost, Path: path, Body: body}
 }
 

@@ -169,21 +169,21 @@ func (c *skillInstallCmd) configureGateway(ctx context.Context, a *app) error {
 	if resolved, err := filepath.EvalSymlinks(program); err == nil { // the gateway compares real paths
 		program = resolved
 	}
-	openclaw := []string{"openclaw"}
+	command := []string{"openclaw"}
 	if c.Profile != "" {
-		openclaw = append(openclaw, "--profile", c.Profile)
+		command = append(command, "--profile", c.Profile)
 	}
 	socket, err := agentSocket(a)
 	if err != nil {
 		return err
 	}
-	mcp := append(slices.Clone(openclaw), "mcp", "add", "agentmesh", "--command", program, "--arg", "mcp", "--env", "AGENTMESH_AGENT_SOCKET="+socket)
+	addMCP := append(slices.Clone(command), "mcp", "add", "agentmesh", "--command", program, "--arg", "mcp", "--env", "AGENTMESH_AGENT_SOCKET="+socket)
 	if !c.WriteConfig {
 		a.Hint("these commands let the gateway take messages and use the tools of agentmesh; --write-config runs them:")
-		set := quoteCommand(openclaw) + " config set channels.a2a."
+		set := quoteCommand(command) + " config set channels.a2a."
 		a.Hint("%senabled true", set)
 		a.Hint("%speers.mesh.token \"$(cat %s)\"", set, quoteCommand([]string{c.TokenFile}))
-		a.Hint("%s", quoteCommand(mcp))
+		a.Hint("%s", quoteCommand(addMCP))
 		return nil
 	}
 	token, err := (config.Source{}).Secret("--token-file", c.TokenFile, "")
@@ -198,10 +198,10 @@ func (c *skillInstallCmd) configureGateway(ctx context.Context, a *app) error {
 		return exit.Fail(exit.Config, err)
 	}
 	defer os.Remove(file)
-	if err := runOpenClaw(ctx, append(slices.Clone(openclaw), "config", "set", "--batch-file", file)); err != nil {
+	if err := runOpenClaw(ctx, append(slices.Clone(command), "config", "set", "--batch-file", file)); err != nil {
 		return err
 	}
-	if err := runOpenClaw(ctx, append(mcp, "--no-probe")); err != nil && !strings.Contains(err.Error(), "already exists") {
+	if err := runOpenClaw(ctx, append(addMCP, "--no-probe")); err != nil && !strings.Contains(err.Error(), "already exists") {
 		return err
 	}
 	a.Note("configured the gateway: channels.a2a and the MCP server agentmesh")

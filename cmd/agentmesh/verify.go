@@ -96,16 +96,16 @@ func (c *verifyCmd) Run(_ context.Context, a *app) error {
 		return err
 	}
 	defer in.Close()
-	text := bufio.NewReaderSize(in, 4<<10)
-	head, err := text.Peek(512)
+	reader := bufio.NewReaderSize(in, 4<<10)
+	head, err := reader.Peek(512)
 	if err != nil && !errors.Is(err, io.EOF) {
 		return exit.Fail(exit.Input, fmt.Errorf("read export: %w", err))
 	}
 	var v verification
 	if strings.Contains(string(head), `"agentmesh_export"`) {
-		v, err = verifyConversation(text)
+		v, err = verifyConversation(reader)
 	} else {
-		v, err = verifyLog(text)
+		v, err = verifyLog(reader)
 	}
 	if errors.Is(err, conversations.ErrExport) {
 		err = exit.Fail(exit.No, err)

@@ -81,8 +81,8 @@ func configuredBase(c config.Config) string {
 // lastBase returns the base URL for a process that does not listen. In the local profile, this is the URL of the last
 // serve process, from the stored card. With a public_url, or if the card's endpoint is elsewhere, it is the configured
 // URL.
-func lastBase(h datadir.Dir, c config.Config) (string, error) {
-	card, err := h.Card()
+func lastBase(dir datadir.Dir, c config.Config) (string, error) {
+	card, err := dir.Card()
 	if err != nil {
 		return "", err
 	}

@@ -107,9 +107,9 @@ func ConnectDoor(ctx context.Context, socket, dir string) (*Client, error) {
 	if socket != "" {
 		return ConnectAgent(ctx, socket)
 	}
-	own, err := httpapi.OwnerSocket(dir)
+	ownerSocket, err := httpapi.OwnerSocket(dir)
 	if err == nil {
-		if c := dialSocket(ctx, own, httpapi.DoorOfAgent); c != nil {
+		if c := dialSocket(ctx, ownerSocket, httpapi.DoorOfAgent); c != nil {
 			return c, nil
 		}
 	}

@@ -190,12 +190,12 @@ func awaitStore(ctx context.Context, s store.Store) bool {
 // stopped serving, see [hosting.close].
 func (h *hosting) await(ctx context.Context, p *Process) error {
 	standby := store.NewSession(p.store.Leases(), p.log) // not p.session, so that no work under the lease begins before the new start
-	var until time.Time                                  // end of the lease when this process last looked
+	var lastUntil time.Time                              // end of the lease when this process last looked
 	next := time.NewTimer(lookEvery)
 	defer next.Stop()
-	var starting store.Rev // revision of the newest record with Starting
-	var seen time.Time     // when this process first read that revision
-	var outage bool        // the store did not answer when this process last looked
+	var startingRev store.Rev  // revision of the newest record with Starting
+	var startingSeen time.Time // when this process first read that revision
+	var outage bool            // the store did not answer when this process last looked
 	for {
 		select {
 		case <-ctx.Done():
@@ -209,10 +209,10 @@ func (h *hosting) await(ctx context.Context, p *Process) error {
 			found, _ = h.read(p, record)
 		}
 		if found.Starting {
-			if starting != record.Rev {
-				starting, seen = record.Rev, time.Now()
+			if startingRev != record.Rev {
+				startingRev, startingSeen = record.Rev, time.Now()
 			}
-			if time.Since(seen) < startFor {
+			if time.Since(startingSeen) < startFor {
 				continue
 			}
 		}
@@ -226,10 +226,10 @@ func (h *hosting) await(ctx context.Context, p *Process) error {
 		}
 		outage = false
 		if taken {
-			if state.Until.Equal(until) { // the holder has not renewed the lease
+			if state.Until.Equal(lastUntil) { // the holder has not renewed the lease
 				next.Reset(lookSoon)
 			}
-			until = state.Until
+			lastUntil = state.Until
 			continue
 		}
 		leaseCtx, release, err := standby.Claim(context.WithoutCancel(ctx), h.lease)

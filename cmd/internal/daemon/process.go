@@ -117,19 +117,19 @@ type Options struct {
 
 // open locks the data directory for this process and opens its database.
 func open(ctx context.Context, o Options) (*Process, error) {
-	h, err := datadir.Open(string(o.Dir))
+	dir, err := datadir.Open(string(o.Dir))
 	if err != nil {
 		return nil, err
 	}
 	p := &Process{
-		cfg: o.Config, src: o.Source, build: o.Build, dataDir: h, log: o.Logger, metrics: httpapi.NewMetrics(o.Build.Version),
+		cfg: o.Config, src: o.Source, build: o.Build, dataDir: dir, log: o.Logger, metrics: httpapi.NewMetrics(o.Build.Version),
 		mirror: o.Mirror, rerun: cmp.Or(o.rerun, &rerun{}), passphrase: sync.OnceValues(o.Passphrase),
 	}
-	p.db, p.release, err = engine.Open(ctx, engine.Options{Config: o.Config, Source: o.Source, Dir: h, Metrics: p.metrics, Logger: p.log})
+	p.db, p.release, err = engine.Open(ctx, engine.Options{Config: o.Config, Source: o.Source, Dir: dir, Metrics: p.metrics, Logger: p.log})
 	if err != nil {
 		return nil, err
 	}
-	if p.keys, err = engine.OpenKeyStore(engine.Options{Config: o.Config, Source: o.Source, Dir: h, Logger: p.log}, p.db, p.passphrase); err != nil {
+	if p.keys, err = engine.OpenKeyStore(engine.Options{Config: o.Config, Source: o.Source, Dir: dir, Logger: p.log}, p.db, p.passphrase); err != nil {
 		p.release()
 		return nil, errors.Join(err, p.db.Close())
 	}

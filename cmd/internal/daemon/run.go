@@ -96,7 +96,7 @@ func Run(
 		undo := r.takeUndo()
 		r.wanted.Store(false)
 		hasServed := started == nil // the first start that succeeds calls started, and sets it to nil
-		page, up, err := o.serve(ctx, started)
+		pageAddr, up, err := o.serve(ctx, started)
 		switch {
 		case err != nil && !up && undo != nil && ctx.Err() == nil && !isDatabaseAway(err): // the changed configuration does not start
 			o.Logger.Error("the process cannot start with the new configuration, so the old one is back", "err", err)
@@ -129,8 +129,8 @@ func Run(
 			next = o
 		}
 		next.Passphrase, next.Mirror = o.Passphrase, o.Mirror
-		if page != nil && next.Config.OwnerAPI.Listen == "" { // an open page finds the new process at the old address
-			next.Config.OwnerAPI.Listen = page.String()
+		if pageAddr != nil && next.Config.OwnerAPI.Listen == "" { // an open page finds the new process at the old address
+			next.Config.OwnerAPI.Listen = pageAddr.String()
 		}
 		old, o = o, next
 		if up {
@@ -146,7 +146,7 @@ func isDatabaseAway(err error) bool {
 
 // serve serves the data directory until ctx ends or [rerun.restartOrUndo] is called. It returns the address of the
 // owner's page, and whether everything answered.
-func (o Options) serve(ctx context.Context, started func(context.Context, *Process, ServeInfo) error) (page net.Addr, up bool, err error) {
+func (o Options) serve(ctx context.Context, started func(context.Context, *Process, ServeInfo) error) (pageAddr net.Addr, up bool, err error) {
 	p, err := OpenToServe(ctx, o)
 	if err != nil {
 		return nil, false, err
@@ -160,9 +160,9 @@ func (o Options) serve(ctx context.Context, started func(context.Context, *Proce
 		return err
 	})
 	if p.owner != nil {
-		page = p.owner.Addr()
+		pageAddr = p.owner.Addr()
 	}
-	return page, up, errors.Join(err, p.Close())
+	return pageAddr, up, errors.Join(err, p.Close())
 }
 
 // How long a process waits for a data directory that another process uses without answering: another command, or serve

@@ -255,19 +255,19 @@ func verifyWithCard(ctx context.Context, directory *client.Directory, m wire.Mes
 }
 
 func (d *demo) show(r demoResult) {
-	a := d.UI
-	a.Print("")
+	ui := d.UI
+	ui.Print("")
 	for _, l := range r.Transcript {
 		mark := "signature verified"
 		if !l.Verified {
 			mark = "SIGNATURE BAD"
 		}
-		a.Print("%-5s → %-5s  %-8s  %s", l.From, l.To, terminal.Clean(l.Action), mark)
-		a.Print("               %s", terminal.Truncate(string(l.Payload), 200))
+		ui.Print("%-5s → %-5s  %-8s  %s", l.From, l.To, terminal.Clean(l.Action), mark)
+		ui.Print("               %s", terminal.Truncate(string(l.Payload), 200))
 	}
-	a.Print("")
+	ui.Print("")
 	for _, name := range []string{"Chris", "Sarah"} {
-		a.Print("%s's side: conversation %s, notice: %s", name, r.States[name], terminal.Clean(r.Notices[name]))
+		ui.Print("%s's side: conversation %s, notice: %s", name, r.States[name], terminal.Clean(r.Notices[name]))
 	}
 }
 
@@ -288,12 +288,12 @@ func (d *demo) keepRunning(ctx context.Context) error {
 	if err := d.registerSamples(ctx); err != nil {
 		return exit.Fail(exit.Unavailable, err)
 	}
-	a := d.UI
-	a.Note("directory and agents keep running; stop them with ctrl-c; try:")
-	a.Note("  curl '%s/agents?q=sarah'", d.directory.info.Directory)
-	a.Note("  curl '%s/agents?capability=translation'", d.directory.info.Directory)
-	a.Note("  agentmesh --data %s inbox", filepath.Join(d.dir, "Sarah"))
-	a.Note("  agentmesh --data %s conversations", filepath.Join(d.dir, "Chris"))
+	ui := d.UI
+	ui.Note("directory and agents keep running; stop them with ctrl-c; try:")
+	ui.Note("  curl '%s/agents?q=sarah'", d.directory.info.Directory)
+	ui.Note("  curl '%s/agents?capability=translation'", d.directory.info.Directory)
+	ui.Note("  agentmesh --data %s inbox", filepath.Join(d.dir, "Sarah"))
+	ui.Note("  agentmesh --data %s conversations", filepath.Join(d.dir, "Chris"))
 	<-ctx.Done()
 	return nil
 }
