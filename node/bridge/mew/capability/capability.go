@@ -13,7 +13,7 @@ import (
 type Capability struct {
 	value   wire.Value // as written
 	rule    string     // kind, to and payload; capabilities with equal rules allow the same envelopes
-	kinds   []text
+	kinds   []textPattern
 	to      []string
 	hasTo   bool // the member "to" is present; if its list is empty, the capability allows nothing
 	payload *shape
@@ -109,12 +109,12 @@ func (c Capability) UnknownKeys() []string {
 
 // HasDeadPattern reports whether a pattern of the capability never matches, because it is invalid or exceeds a bound.
 func (c Capability) HasDeadPattern() bool {
-	return slices.ContainsFunc(c.kinds, text.isDead) || c.payload != nil && c.payload.isDead()
+	return slices.ContainsFunc(c.kinds, textPattern.isDead) || c.payload != nil && c.payload.isDead()
 }
 
 // Addressee is a participant to whom an envelope is addressed. A capability may refer to it by its configured
-// name or by the runtime id under which it joined (MEW-J7).
-type Addressee struct{ Name, Runtime string }
+// name or by the id under which it joined (MEW-J7).
+type Addressee struct{ Name, ID string }
 
 // allows reports whether c allows an envelope. If c has a list of addressees, the envelope must have addressees, and the
 // list must contain all of them.
@@ -127,7 +127,7 @@ func (c *Capability) allows(kind string, to []Addressee, payload wire.Value, b *
 			return false
 		}
 		for _, id := range to {
-			if !b.takeSteps(2*len(c.to)) || !slices.Contains(c.to, id.Name) && !slices.Contains(c.to, id.Runtime) {
+			if !b.takeSteps(2*len(c.to)) || !slices.Contains(c.to, id.Name) && !slices.Contains(c.to, id.ID) {
 				return false
 			}
 		}
@@ -152,7 +152,7 @@ func (c *Capability) allowsKind(kind string, b *Budget) bool {
 // spent, it returns false, so a participant cannot grant more than it has (MEW-24).
 func (c *Capability) Contains(d *Capability, b *Budget) bool {
 	for i := range d.kinds {
-		if !slices.ContainsFunc(c.kinds, func(k text) bool { return k.containsKind(&d.kinds[i], b) }) {
+		if !slices.ContainsFunc(c.kinds, func(k textPattern) bool { return k.containsKind(&d.kinds[i], b) }) {
 			return false
 		}
 	}
@@ -173,7 +173,7 @@ func (c *Capability) Contains(d *Capability, b *Budget) bool {
 }
 
 // containsKind is contains for kinds, with one exception: "*" alone does not contain the full name of a system kind.
-func (t *text) containsKind(other *text, b *Budget) bool {
+func (t *textPattern) containsKind(other *textPattern, b *Budget) bool {
 	if t.kind == textAny && other.kind == textLiteral && envelope.IsSystem(other.lit) {
 		return false
 	}

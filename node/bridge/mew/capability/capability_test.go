@@ -216,9 +216,9 @@ func TestDecisionIsBounded(t *testing.T) {
 	}
 	for n := range 600 {
 		ids = append(ids, fmt.Sprintf(`"%d"`, n))
-		to = append(to, Addressee{Name: fmt.Sprint(max(599-n, 200)), Runtime: fmt.Sprint(max(599-n, 200))})
+		to = append(to, Addressee{Name: fmt.Sprint(max(599-n, 200)), ID: fmt.Sprint(max(599-n, 200))})
 	}
-	to[599].Name, to[599].Runtime = "x", "x"
+	to[599].Name, to[599].ID = "x", "x"
 	for _, tt := range []struct {
 		name    string
 		caps    []*Capability

@@ -14,8 +14,8 @@ type glob struct {
 	tail string // the text after the wildcard, if only is not 0
 }
 
-// prefixOnly returns g.only if the pattern ends with it and so demands only a prefix; otherwise 0.
-func (g *glob) prefixOnly() rune {
+// trailingWildcard returns the only wildcard of a pattern that ends with it; otherwise 0.
+func (g *glob) trailingWildcard() rune {
 	if g.tail != "" {
 		return 0
 	}
@@ -30,7 +30,7 @@ type globTok struct {
 // globAny stands for **.
 const globAny = 'W'
 
-// Comparisons take steps of about a nanosecond from a [Budget].
+// A [Budget] counts steps of about a nanosecond.
 const (
 	globWeight  = 5  // steps for each character and each position in the pattern that is active for it
 	searchBytes = 16 // bytes that a search for one byte covers in a step
@@ -111,8 +111,8 @@ func (g *glob) match(s string, b *Budget) bool {
 	return active.has(len(g.toks))
 }
 
-// arrive adds a position, and the next one if a wildcard at the position may match nothing. Two such wildcards never
-// follow each other, because newGlob joins them.
+// arrive adds a position and, if * or ** is there, which may match nothing, the next position. Two of these never follow
+// each other, because newGlob joins them.
 func (g *glob) arrive(p *positions, at int) {
 	p.add(at)
 	if at < len(g.toks) && (g.toks[at].wild == '*' || g.toks[at].wild == globAny) {

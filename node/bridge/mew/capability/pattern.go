@@ -15,15 +15,15 @@ const (
 	MaxHeld       = 256     // capabilities of a participant
 )
 
-// text is a compiled string pattern. The zero value never matches.
-type text struct {
-	source string // as written
-	kind   textKind
-	not    bool // matches what the pattern does not match
-	lit    string
-	glob   *glob
-	re     *regexp.Regexp
-	insts  int // instructions of re
+// textPattern is a compiled pattern for a string. The zero value never matches.
+type textPattern struct {
+	source  string // as written
+	kind    textKind
+	negated bool // matches what the pattern does not match
+	lit     string
+	glob    *glob
+	re      *regexp.Regexp
+	insts   int // instructions of re
 }
 
 type textKind uint8
@@ -36,17 +36,17 @@ const (
 	textRegexp
 )
 
-func (t text) isDead() bool { return t.kind == textNever }
+func (t textPattern) isDead() bool { return t.kind == textNever }
 
 // compileText reads a string pattern: a regular expression between slashes, "*", a glob or a literal. Each "!" before it
 // negates it.
-func compileText(s string) text {
-	t := text{source: s}
+func compileText(s string) textPattern {
+	t := textPattern{source: s}
 	if len(s) > maxPattern {
 		return t
 	}
 	body := strings.TrimLeft(s, "!")
-	t.not = (len(s)-len(body))%2 == 1
+	t.negated = (len(s)-len(body))%2 == 1
 	switch {
 	case len(body) > 2 && body[0] == '/' && body[len(body)-1] == '/':
 		t.re, t.insts = compileRegexp(body[1 : len(body)-1])
@@ -100,7 +100,7 @@ func estimateInstructions(re *syntax.Regexp) int {
 }
 
 // match reports whether s matches. If a bound is exceeded, nothing matches, negated or not.
-func (t *text) match(s string, b *Budget) bool {
+func (t *textPattern) match(s string, b *Budget) bool {
 	hit := false
 	switch t.kind {
 	case textNever:
@@ -117,29 +117,29 @@ func (t *text) match(s string, b *Budget) bool {
 		}
 		hit = t.re.MatchString(s)
 	}
-	return hit != t.not && !b.spent
+	return hit != t.negated && !b.spent
 }
 
 // contains reports whether the patterns prove that t matches every string that other matches.
-func (t *text) contains(other *text, b *Budget) bool {
+func (t *textPattern) contains(other *textPattern, b *Budget) bool {
 	if !b.takeSteps(compareWeight) {
 		return false
 	}
 	switch {
 	case t.source == other.source:
 		return true
-	case t.kind == textNever, other.kind == textNever, other.not, other.kind == textRegexp:
+	case t.kind == textNever, other.kind == textNever, other.negated, other.kind == textRegexp:
 		return false
 	case t.kind == textAny:
-		return !t.not
+		return !t.negated
 	case other.kind == textLiteral:
 		return t.match(other.lit, b)
-	case t.not || t.kind != textGlob || t.glob.prefixOnly() == 0:
+	case t.negated || t.kind != textGlob || t.glob.trailingWildcard() == 0:
 		return false
 	}
 	otherHead, otherCrosses := "", true // if other is "*" alone, it matches every string, also across slashes
 	if other.kind == textGlob {
-		if other.glob.prefixOnly() == 0 {
+		if other.glob.trailingWildcard() == 0 {
 			return false
 		}
 		otherHead, otherCrosses = other.glob.head, other.glob.only == globAny

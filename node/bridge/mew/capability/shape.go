@@ -10,9 +10,9 @@ import (
 
 // shape is a compiled value pattern (MEW-55).
 type shape struct {
-	kind  wire.Kind // Array: one of elems must match; Object: all of keys must match
-	text  text      // String
-	num   string    // Number, normalized
+	kind  wire.Kind   // Array: one of elems must match; Object: all of keys must match
+	text  textPattern // for kind String
+	num   string      // for kind Number, normalized
 	elems []*shape
 	keys  []keyShape
 }

@@ -38,7 +38,7 @@ type receiver struct {
 func (d *delivery) removeGone() {
 	receivers := make([]*receiver, 0, len(d.receivers)+1)
 	for _, old := range d.receivers { // keeps the order
-		if old.conn != nil && old.m.session == old.session || old.output != nil && old.m.virtualOn && old.id == old.m.runtime {
+		if old.conn != nil && old.m.session == old.session || old.output != nil && old.m.virtualOn && old.id == old.m.id {
 			receivers = append(receivers, old)
 		}
 	}
@@ -49,10 +49,10 @@ func (d *delivery) removeGone() {
 func (d *delivery) addReceiver(m *member) {
 	d.removeGone()
 	if m.session != nil && !slices.ContainsFunc(d.receivers, func(r *receiver) bool { return r.session == m.session }) {
-		d.receivers = append(d.receivers[:len(d.receivers):len(d.receivers)], &receiver{m: m, id: m.runtime, conn: m.session.conn, session: m.session, transport: "websocket"})
+		d.receivers = append(d.receivers[:len(d.receivers):len(d.receivers)], &receiver{m: m, id: m.id, conn: m.session.conn, session: m.session, transport: "websocket"})
 	}
 	if m.virtualOn && !slices.ContainsFunc(d.receivers, func(r *receiver) bool { return r.m == m && r.output != nil }) {
-		d.receivers = append(d.receivers[:len(d.receivers):len(d.receivers)], &receiver{m: m, id: m.runtime, output: m.output, transport: "virtual"})
+		d.receivers = append(d.receivers[:len(d.receivers):len(d.receivers)], &receiver{m: m, id: m.id, output: m.output, transport: "virtual"})
 	}
 }
 
@@ -158,5 +158,5 @@ func (d *delivery) welcome(m *member, cut bool, extra ...wire.Member) {
 	if cut || m.cut {
 		members = append(members, wire.Field("truncated", wire.Bool(true)))
 	}
-	d.tell(m, envelope.Outgoing{From: envelope.FromSystem, Kind: envelope.KindWelcome, To: []string{m.runtime}, Payload: wire.Obj(members...)})
+	d.tell(m, envelope.Outgoing{From: envelope.FromSystem, Kind: envelope.KindWelcome, To: []string{m.id}, Payload: wire.Obj(members...)})
 }

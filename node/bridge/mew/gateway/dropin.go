@@ -97,7 +97,7 @@ func readParticipant(m wire.Member) (Participant, error) {
 	var ok bool
 	if file, _ := m.Value.Get("output_log"); !file.IsNull() {
 		if p.OutputLog, ok = file.Str(); !ok {
-			return p, errors.New("output_log must be a text")
+			return p, errors.New("output_log must be a string")
 		}
 	}
 	if auto, _ := m.Value.Get("auto_connect"); !auto.IsNull() {
@@ -107,12 +107,12 @@ func readParticipant(m wire.Member) (Participant, error) {
 	}
 	if list, _ := m.Value.Get("tokens"); !list.IsNull() {
 		if list.Kind() != wire.Array {
-			return p, errors.New("tokens must be a list of texts")
+			return p, errors.New("tokens must be a list of strings")
 		}
 		for t := range list.Elems() {
 			token, ok := t.Str()
 			if !ok || token == "" {
-				return p, errors.New("tokens must be a list of texts")
+				return p, errors.New("tokens must be a list of strings")
 			}
 			p.Tokens = append(p.Tokens, token)
 		}
@@ -145,16 +145,15 @@ func (d *DropIn) readLogging(v wire.Value) {
 	d.Decisions = all && override(d.env("CAPABILITY_DECISIONS"), isOn(decisions))
 }
 
-// override returns what env, the text of an environment variable, sets a switch to. If env is not a known word, it
-// returns value.
-func override(env string, value bool) bool {
-	switch strings.ToLower(env) {
+// override parses text, the value of an environment variable, as on or off. If text is neither, it returns fallback.
+func override(text string, fallback bool) bool {
+	switch strings.ToLower(text) {
 	case "true", "1", "yes", "on":
 		return true
 	case "false", "0", "no", "off":
 		return false
 	}
-	return value
+	return fallback
 }
 
 // Journal returns the logs that the space.yaml or the environment switches on, or nil if both logs are off.

@@ -308,7 +308,7 @@ func TestJournal(t *testing.T) {
 func TestLineFile(t *testing.T) {
 	path := filepath.Join(t.TempDir(), "a", "x.jsonl")
 	f := newLineFile(path, quietLog())
-	f.maxLines, f.lost = 3, formatLost
+	f.maxLines, f.appendDropped = 3, appendDropped
 	for i := range 5 {
 		f.putLine([]byte(`{"n":` + strconv.Itoa(i) + `}`))
 	}

@@ -48,8 +48,8 @@ type Config struct {
 	PublicURL string
 	// AnyPath accepts connections on every path, not only on /ws (MEW-J1).
 	AnyPath bool
-	// Origins are further origins whose pages may open WebSockets, and CORSOrigins those whose pages may call the HTTP
-	// routes. Both are empty by default.
+	// Origins are the foreign origins whose pages may open WebSockets, and CORSOrigins those whose pages may call the
+	// HTTP routes. Both are empty by default.
 	Origins, CORSOrigins []string
 	// Journal logs envelopes and decisions. It may be nil.
 	Journal *Journal

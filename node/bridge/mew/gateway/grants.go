@@ -78,7 +78,7 @@ func (s *Space) findBases(p *submission, caps []capability.Capability) ([]string
 			return nil, refuseTooComplex()
 		}
 		if at < 0 {
-			return nil, envelope.RefuseCapability(p.by.runtime, p.Kind, p.by.shown)
+			return nil, envelope.RefuseCapability(p.by.id, p.Kind, p.by.shown)
 		}
 		bases[i] = p.by.held[at].key()
 	}
@@ -155,10 +155,7 @@ func (s *Space) revokeMatching(e *edit, m *member, matches func(heldCapability) 
 	var losses []loss
 	lose := func(m *member, matches func(h heldCapability) bool) {
 		rec := e.record(m)
-		own := m.own
-		if rec.Invited {
-			own = rec.own
-		}
+		own := m.ownUnder(rec)
 		for i := range own {
 			h := heldCapability{cap: &own[i]}
 			if !slices.Contains(rec.RevokedRules, own[i].Rule()) && matches(h) {

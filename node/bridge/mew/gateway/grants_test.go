@@ -224,7 +224,7 @@ func TestNoEscalation(t *testing.T) {
 			}
 			for _, kind := range probe {
 				for _, method := range []string{"m", "m/x", "m/x/y", "n"} {
-					for _, to := range [][]capability.Addressee{nil, {{Name: "p0", Runtime: "p0"}}, {{Name: "p1", Runtime: "p1"}}} {
+					for _, to := range [][]capability.Addressee{nil, {{Name: "p0", ID: "p0"}}, {{Name: "p1", ID: "p1"}}} {
 						payload := wire.Obj(wire.TextField("method", method))
 						if capability.FirstAllowing(m.caps, kind, to, payload) != nil && !slices.ContainsFunc(roots, func(c capability.Capability) bool {
 							return capability.FirstAllowing([]*capability.Capability{&c}, kind, to, payload) != nil

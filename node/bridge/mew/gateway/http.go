@@ -171,13 +171,13 @@ func (g *Gateway) inject(w http.ResponseWriter, r *http.Request, id string) {
 		s.connectVirtual(m) // the participant of an output log joins with its first message (MEW-D6)
 	}
 	got, fault := s.handle(m, e, fault, "http")
-	runtime := m.runtime // a join may change it after the unlock
+	sender := m.id // a join may change it after the unlock
 	s.unlock()
 	switch {
 	case fault == nil:
 		answer(w, got.code, got.body)
 	case fault.Whole:
-		answerJSON(w, fault.Status, fault.Envelope(runtime, e.ID).Append(nil, envelope.NewID(), envelope.FormatTime(time.Now())))
+		answerJSON(w, fault.Status, fault.Envelope(sender, e.ID).Append(nil, envelope.NewID(), envelope.FormatTime(time.Now())))
 	default:
 		answerRefusal(w, fault)
 	}
@@ -263,7 +263,7 @@ func (s *Space) participants() wire.Value {
 	var out []wire.Value
 	for _, name := range slices.Sorted(maps.Keys(s.members.byName)) {
 		if m := s.members.byName[name]; !m.record.Barred {
-			out = append(out, wire.Obj(wire.TextField("id", m.runtime), wire.Field("connected", wire.Bool(m.isPresent())), wire.Field("capabilities", m.shown)))
+			out = append(out, wire.Obj(wire.TextField("id", m.id), wire.Field("connected", wire.Bool(m.isPresent())), wire.Field("capabilities", m.shown)))
 		}
 	}
 	return wire.Arr(out...)

@@ -49,7 +49,7 @@ func (s *Space) invite(p *submission) *envelope.Refusal {
 		return fault
 	}
 	ack := func(members ...wire.Member) { // the first member is the status
-		p.direct = &envelope.Outgoing{From: envelope.FromSystem, Kind: envelope.KindInviteAck, To: []string{p.by.runtime}, Correlation: []string{p.ID}, Payload: wire.Obj(members...)}
+		p.direct = &envelope.Outgoing{From: envelope.FromSystem, Kind: envelope.KindInviteAck, To: []string{p.by.id}, Correlation: []string{p.ID}, Payload: wire.Obj(members...)}
 		p.status, _ = members[0].Value.Str()
 		p.extra = members[1:]
 	}
@@ -59,7 +59,7 @@ func (s *Space) invite(p *submission) *envelope.Refusal {
 		return nil
 	}
 	ack(wire.TextField("status", "created"), wire.TextField("participant_id", name), wire.TextField("token", token), wire.TextField("connection_url", s.connectionURL()))
-	details := []wire.Member{wire.TextField("invited_by", p.by.runtime)}
+	details := []wire.Member{wire.TextField("invited_by", p.by.id)}
 	if reason := p.Payload.GetStr("reason"); reason != "" {
 		details = append(details, wire.TextField("reason", reason))
 	}
@@ -73,7 +73,7 @@ func (s *Space) invite(p *submission) *envelope.Refusal {
 func (s *Space) addInvitee(inviter *member, name string, caps []capability.Capability, invitation *Invitation) (token string, fault *envelope.Refusal) {
 	m := s.members.byName[name]
 	switch {
-	case m != nil && !m.record.Barred, m == nil && s.members.byID[name] != nil: // a name or an id of another participant
+	case m != nil && !m.record.Barred, m == nil && s.members.byID[name] != nil: // another participant has this name or id
 		return "", nil
 	case m == nil && len(s.members.byName) >= maxMembers:
 		return "", envelope.RefuseWith(503, "unavailable", "The space is full")

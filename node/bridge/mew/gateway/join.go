@@ -51,8 +51,8 @@ func (s *Space) join(ses *session, requestedID string) *envelope.Refusal {
 	if m.record.Barred || slices.Contains(m.record.RevokedTokens, ses.tokenHash) {
 		return envelope.RefuseToken("Authentication failed")
 	}
-	runtime := strings.Clone(cmp.Or(requestedID, m.name))
-	if fault := s.members.checkID(m, runtime); fault != nil {
+	id := strings.Clone(cmp.Or(requestedID, m.name))
+	if fault := s.members.checkID(m, id); fault != nil {
 		return fault
 	}
 	old := m.session
@@ -64,12 +64,12 @@ func (s *Space) join(ses *session, requestedID string) *envelope.Refusal {
 		}
 		old.conn.Close(envelope.CloseReplaced, "replaced by a newer connection")
 	}
-	s.members.rename(m, runtime)
+	s.members.rename(m, id)
 	m.session, m.down = ses, false
 	ses.since = time.Now()
 	s.out.addReceiver(m)
 	s.welcome(m)
-	s.gatewayCfg.Logger.Info("participant joined", "space", s.cfg.ID, "participant", m.name, "id", runtime, "connection", ses.id, "replaced", old != nil)
+	s.gatewayCfg.Logger.Info("participant joined", "space", s.cfg.ID, "participant", m.name, "id", id, "connection", ses.id, "replaced", old != nil)
 	if old == nil && !m.virtualOn {
 		s.out.announcePresence("join", m.info(), m)
 	}
@@ -83,7 +83,7 @@ func (s *Space) rejoin(ses *session) {
 	switch {
 	case ses.m.session != ses: // replaced or kicked, and being closed
 	case exceedsRate(&ses.rejoins, maxRejoins):
-		s.out.tell(ses.m, envelope.RefuseRate(time.Minute).Envelope(ses.m.runtime, ""))
+		s.out.tell(ses.m, envelope.RefuseRate(time.Minute).Envelope(ses.m.id, ""))
 	default:
 		s.welcome(ses.m)
 	}
@@ -103,7 +103,7 @@ func (s *Space) endSession(ses *session) {
 		return
 	}
 	m.session = nil
-	id := m.runtime
+	id := m.id
 	s.gatewayCfg.Logger.Info("participant left", "space", s.cfg.ID, "participant", m.name, "id", id, "connection", ses.id)
 	s.out.removeGone()
 	if !m.virtualOn {
@@ -118,7 +118,7 @@ func (s *Space) endSession(ses *session) {
 
 // announceLeave announces that a participant left, and the changes of streams that follow from it.
 func (s *Space) announceLeave(m *member) {
-	s.out.announcePresence("leave", wire.Obj(wire.TextField("id", m.runtime)), m)
+	s.out.announcePresence("leave", wire.Obj(wire.TextField("id", m.id)), m)
 	s.announceAll(s.streams.leave(m))
 }
 

@@ -32,7 +32,7 @@ func NewJournal(dir string, envelopes, decisions bool, log *slog.Logger) *Journa
 			return nil
 		}
 		f := newLineFile(filepath.Join(dir, name), log)
-		f.rotateSize, f.lost = rotateAt, formatLost
+		f.rotateSize, f.appendDropped = rotateAt, appendDropped
 		return f
 	}
 	j.envelopes, j.decisions = file(envelopes, "envelope-history.jsonl"), file(decisions, "capability-decisions.jsonl")
@@ -42,8 +42,8 @@ func NewJournal(dir string, envelopes, decisions bool, log *slog.Logger) *Journa
 	return j
 }
 
-// formatLost appends a line that reports n dropped lines.
-func formatLost(dst []byte, n int) []byte {
+// appendDropped appends a line that reports n dropped lines.
+func appendDropped(dst []byte, n int) []byte {
 	dst = append(dst, `{"timestamp":"`...)
 	dst = append(dst, envelope.FormatTime(time.Now())...)
 	dst = append(dst, `","event":"dropped","metadata":{"lines":`...)
@@ -65,7 +65,7 @@ func (j *Journal) run(ctx context.Context) {
 
 func (j *Journal) logsEnvelopes() bool { return j != nil && j.envelopes != nil }
 
-// event is an entry of the envelope log. It becomes one line for each receiver in who, without those of except.
+// event is an entry of the envelope log. It becomes one line for each of its receivers, except those of one member.
 type event struct {
 	at        time.Time
 	name      string // received, delivered, rejected
@@ -73,12 +73,12 @@ type event struct {
 	envelope  []byte
 	space     string
 	direction string      // inbound, outbound
-	who       []*receiver // the sender, or the receivers
-	except    *member     // may be nil
+	receivers []*receiver // of an inbound envelope: only its sender
+	except    *member     // gets no line; may be nil
 	reason    string      // why the envelope was rejected
 }
 
-// write is the [lineEntry] of the event.
+// write is the [lineEntry] of the event. It calls spill after each line, to write the lines in parts.
 func (e *event) write(dst []byte, spill func([]byte) []byte) []byte {
 	head := append(make([]byte, 0, len(e.envelope)+160), `{"timestamp":"`...)
 	head = append(head, envelope.FormatTime(e.at)...)
@@ -99,7 +99,7 @@ func (e *event) write(dst []byte, spill func([]byte) []byte) []byte {
 	tail = append(tail, `,"direction":"`...)
 	tail = append(tail, e.direction...)
 	tail = append(tail, `","transport":"`...)
-	for _, r := range e.who {
+	for _, r := range e.receivers {
 		if r.m == e.except {
 			continue
 		}
@@ -118,7 +118,7 @@ func (e *event) write(dst []byte, spill func([]byte) []byte) []byte {
 }
 
 func (j *Journal) put(e *event) {
-	j.envelopes.put(len(e.who), len(e.envelope)+128, e.write)
+	j.envelopes.put(len(e.receivers), len(e.envelope)+128, e.write)
 }
 
 // logInbound logs an accepted envelope in the form in which it is delivered. If reason is not empty, it logs a refused
@@ -127,11 +127,11 @@ func (j *Journal) logInbound(space string, p *submission, raw []byte, reason str
 	if !j.logsEnvelopes() {
 		return
 	}
-	sender := &receiver{m: p.by, id: p.by.runtime, transport: p.transport}
-	e := &event{at: p.at, name: "received", id: p.ID, envelope: raw, space: space, direction: "inbound", who: []*receiver{sender}, reason: reason}
+	sender := &receiver{m: p.by, id: p.by.id, transport: p.transport}
+	e := &event{at: p.at, name: "received", id: p.ID, envelope: raw, space: space, direction: "inbound", receivers: []*receiver{sender}, reason: reason}
 	if reason != "" {
 		e.name = "rejected"
-		if _, isJoin := readJoin(p.Tree); !isJoin && p.Tree.Kind() == wire.Object { // a join has a token (MEW-D10)
+		if _, isJoin := readJoin(p.Tree); !isJoin && p.Tree.Kind() == wire.Object { // not a join, which contains a token (MEW-D10)
 			e.envelope = p.Tree.JSON()
 		}
 	}
@@ -143,7 +143,7 @@ func (j *Journal) logDelivery(space string, at time.Time, id string, raw []byte,
 		return
 	}
 	j.put(&event{
-		at: at, name: "delivered", id: id, envelope: raw, space: space, direction: "outbound", who: receivers, except: except,
+		at: at, name: "delivered", id: id, envelope: raw, space: space, direction: "outbound", receivers: receivers, except: except,
 	})
 }
 
@@ -158,18 +158,18 @@ func (j *Journal) logDirect(space string, id string, o envelope.Outgoing, r *rec
 	now := time.Now()
 	j.put(&event{
 		at: now, name: "delivered", id: id, envelope: o.Append(nil, id, envelope.FormatTime(now)), space: space,
-		direction: "outbound", who: []*receiver{r},
+		direction: "outbound", receivers: []*receiver{r},
 	})
 }
 
-// decisionSize is about the memory that a decision takes, in bytes.
+// decisionSize is roughly the memory that a decision takes, in bytes.
 const decisionSize = 512
 
 // decision is one line of the decision log.
 type decision struct {
 	at        time.Time
 	id        string
-	who       string // runtime id of the sender
+	sender    string // its id in the space
 	space     string
 	kind      string
 	match     heldCapability // the capability that allowed the envelope; zero if allowed is false
@@ -182,7 +182,7 @@ type decision struct {
 // write is the [lineEntry] of the decision.
 func (d *decision) write(dst []byte, _ func([]byte) []byte) []byte {
 	members := []wire.Member{
-		wire.TextField("timestamp", envelope.FormatTime(d.at)), wire.TextField("event", "capability_check"), wire.TextField("envelope_id", d.id), wire.TextField("participant", d.who),
+		wire.TextField("timestamp", envelope.FormatTime(d.at)), wire.TextField("event", "capability_check"), wire.TextField("envelope_id", d.id), wire.TextField("participant", d.sender),
 		wire.TextField("space_id", d.space), wire.TextField("result", "denied"), wire.TextField("required_capability", d.kind),
 	}
 	if d.allowed {
@@ -203,7 +203,7 @@ func (j *Journal) logDecision(space string, p *submission, match *capability.Cap
 		return
 	}
 	d := &decision{ // with copies of texts, so that a queued decision does not keep the whole envelope in memory
-		at: p.at, id: strings.Clone(p.ID), who: p.by.runtime, space: space, kind: strings.Clone(p.Kind), allowed: match != nil,
+		at: p.at, id: strings.Clone(p.ID), sender: p.by.id, space: space, kind: strings.Clone(p.Kind), allowed: match != nil,
 		granted: p.by.shown, transport: p.transport, related: envelope.CloneTexts(p.Correlation),
 	}
 	if at := slices.Index(p.by.caps, match); at >= 0 {

@@ -18,12 +18,12 @@ import (
 // lineFile appends JSON lines to a file in the background, so that callers only queue an entry. If the queue is full,
 // lineFile drops lines and later reports how many it dropped (MEW-D10).
 type lineFile struct {
-	path       string
-	maxLines   int                            // bound of the queue
-	maxBytes   int                            // bound of the queue
-	rotateSize int64                          // the file is rotated at this size; 0: never
-	lost       func(dst []byte, n int) []byte // appends a line that reports n dropped lines; may be nil
-	log        *slog.Logger
+	path          string
+	maxLines      int                            // bound of the queue
+	maxBytes      int                            // bound of the queue
+	rotateSize    int64                          // the file is rotated at this size; 0: never
+	appendDropped func(dst []byte, n int) []byte // appends a line that reports n dropped lines; may be nil
+	log           *slog.Logger
 
 	mu      sync.Mutex
 	queue   []lineEntry
@@ -94,8 +94,8 @@ func (f *lineFile) flush() {
 	}
 	if dropped > 0 {
 		f.log.Warn("lines were dropped", "file", f.path, "lines", dropped)
-		if f.lost != nil {
-			buf = f.lost(buf, dropped)
+		if f.appendDropped != nil {
+			buf = f.appendDropped(buf, dropped)
 		}
 	}
 	f.write(buf)

@@ -12,10 +12,10 @@ import (
 // member is a participant that the space knows: the owner, the node of this process, or one that is configured or was
 // invited. The lock of the space guards it.
 type member struct {
-	name    string
-	runtime string                  // its current id in the space; equals name while it is not connected
-	own     []capability.Capability // the configured or default capabilities; not used for an invited member
-	record  *memberRecord           // the part that survives a restart; replaced, never changed
+	name   string
+	id     string                  // its current id in the space; equals name while it is not connected
+	own    []capability.Capability // the configured or default capabilities; not used for an invited member
+	record *memberRecord           // the part that survives a restart; replaced, never changed
 
 	held  []heldCapability         // all its capabilities; recompute sets this field and the next three
 	caps  []*capability.Capability // the capabilities of held, in the same order
@@ -71,13 +71,19 @@ func mustCapability(text string) capability.Capability {
 	return c
 }
 
+// ownUnder returns the member's own capabilities if rec is its record. A member that was invited has those of its last
+// invite.
+func (m *member) ownUnder(rec *memberRecord) []capability.Capability {
+	if rec.Invited {
+		return rec.own
+	}
+	return m.own
+}
+
 // recompute updates the capabilities of the member. They apply from the next envelope on (MEW-Q1).
 func (m *member) recompute(dropIn bool) {
 	m.held, m.caps = nil, nil
-	own := m.own
-	if m.record.Invited {
-		own = m.record.own
-	}
+	own := m.ownUnder(m.record)
 	for i := range own {
 		if !slices.Contains(m.record.RevokedRules, own[i].Rule()) {
 			m.held = append(m.held, heldCapability{cap: &own[i]})
@@ -122,5 +128,5 @@ func (m *member) info() wire.Value { return m.infoWith(m.shown) }
 
 // infoWith works like info, with other capabilities in place of m.shown.
 func (m *member) infoWith(capabilities wire.Value) wire.Value {
-	return wire.Obj(wire.TextField("id", m.runtime), wire.Field("capabilities", capabilities))
+	return wire.Obj(wire.TextField("id", m.id), wire.Field("capabilities", capabilities))
 }

@@ -186,7 +186,7 @@ func (s *Space) load(ctx context.Context) error {
 		if err != nil {
 			return fmt.Errorf("read participant %s: %w", row.Key, err)
 		}
-		if rec.Space != s.cfg.ID { // the hashes are equal
+		if rec.Space != s.cfg.ID { // the ids of both spaces have the same hash
 			continue
 		}
 		m := s.members.byName[rec.Name]

@@ -15,19 +15,19 @@ type members struct {
 	space    string
 	dropIn   bool // everybody holds mcp/response (MEW-D7)
 	byName   map[string]*member
-	byID     map[string]*member // by runtime id, if it differs from the name
+	byID     map[string]*member // by current id, if it differs from the name
 	operator *member            // the owner; nil in a drop-in space
 	node     *member            // the node of this process; nil if it takes no part
 }
 
 func (ms *members) add(name string, own []capability.Capability) *member {
-	m := &member{name: name, runtime: name, own: own, record: &memberRecord{Space: ms.space, Name: name}}
+	m := &member{name: name, id: name, own: own, record: &memberRecord{Space: ms.space, Name: name}}
 	m.recompute(ms.dropIn)
 	ms.byName[name] = m
 	return m
 }
 
-// find returns the participant with a name or a runtime id, or nil (MEW-22, MEW-J7).
+// find returns the participant with a name or a current id, or nil (MEW-22, MEW-J7).
 func (ms *members) find(id string) *member {
 	if m := ms.byName[id]; m != nil {
 		return m
@@ -46,7 +46,7 @@ func (ms *members) findAll(to []string) []*member {
 	return out
 }
 
-// checkID refuses a runtime id that m cannot use.
+// checkID refuses an id that m cannot use.
 func (ms *members) checkID(m *member, id string) *envelope.Refusal {
 	if !envelope.IsName(id) {
 		return envelope.RefuseToken("The participant id cannot be used")
@@ -57,13 +57,13 @@ func (ms *members) checkID(m *member, id string) *envelope.Refusal {
 	return nil
 }
 
-// rename gives m another runtime id.
-func (ms *members) rename(m *member, runtime string) {
-	if m.runtime != m.name {
-		delete(ms.byID, m.runtime)
+// rename gives m another current id.
+func (ms *members) rename(m *member, id string) {
+	if m.id != m.name {
+		delete(ms.byID, m.id)
 	}
-	m.runtime = runtime
-	if runtime != m.name {
-		ms.byID[runtime] = m
+	m.id = id
+	if id != m.name {
+		ms.byID[id] = m
 	}
 }

@@ -55,7 +55,7 @@ func TestWhatIsKeptIsSmall(t *testing.T) {
 func TestDecisionsWaitSmall(t *testing.T) {
 	j := NewJournal(t.TempDir(), false, true, slog.New(slog.DiscardHandler)) // nothing runs, so the decisions wait
 	s := &Space{cfg: SpaceConfig{ID: "lab"}}
-	m := &member{name: "alice", runtime: "alice"}
+	m := &member{name: "alice", id: "alice"}
 	const each = 200
 	before := mewtest.Heap()
 	for n := range each {

@@ -57,7 +57,7 @@ func (s *Space) View() view.Space {
 	}
 	for _, m := range s.members.byName {
 		p := view.Participant{
-			Name: m.name, ID: m.runtime, Connected: m.isPresent(), Capabilities: []json.RawMessage{}, Invited: m.record.Invited,
+			Name: m.name, ID: m.id, Connected: m.isPresent(), Capabilities: []json.RawMessage{}, Invited: m.record.Invited,
 			Paused: m.isPaused(time.Now()), Down: m.down, Barred: m.record.Barred,
 			Own: m == s.members.node,
 		}

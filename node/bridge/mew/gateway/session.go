@@ -232,7 +232,7 @@ func (g *Gateway) isSameJoin(ses *session, j joinRequest) bool {
 // joinRequest holds the fields of a join; see readJoin for the forms in which a client may send it.
 type joinRequest struct {
 	space, token string
-	id           string // the requested runtime id, if any
+	id           string // the requested id in the space, if any
 }
 
 func parseJoin(data []byte) (joinRequest, bool) {

@@ -106,8 +106,8 @@ func (s *Space) checkRate(m *member) *envelope.Refusal {
 
 // judge checks an envelope and runs the action of its kind. The order of the checks decides which fault is reported.
 func (s *Space) judge(p *submission) *envelope.Refusal {
-	if p.HasFrom && p.From != p.by.name && p.From != p.by.runtime { // MEW-53, MEW-J6
-		return envelope.RefuseWith(403, "identity_mismatch", "from must be "+p.by.runtime)
+	if p.HasFrom && p.From != p.by.name && p.From != p.by.id { // MEW-53, MEW-J6
+		return envelope.RefuseWith(403, "identity_mismatch", "from must be "+p.by.id)
 	}
 	r := envelope.RuleOf(p.Kind)
 	if r.GatewayOnly && !(r.UnlessDropIn && s.cfg.DropIn) { // MEW-54
@@ -132,7 +132,7 @@ func (s *Space) judge(p *submission) *envelope.Refusal {
 	p.to = slices.Clone(p.Envelope.To)
 	for i, id := range p.to {
 		if m := s.members.find(id); m != nil {
-			p.to[i] = m.runtime
+			p.to[i] = m.id
 		}
 	}
 	if act := actions[p.Kind]; act != nil {
@@ -143,7 +143,7 @@ func (s *Space) judge(p *submission) *envelope.Refusal {
 
 // fill sets the sender, and the fields that the sender left out (MEW-3, MEW-J6).
 func (p *submission) fill() {
-	p.From = p.by.runtime
+	p.From = p.by.id
 	if p.ID == "" {
 		p.ID = envelope.NewID()
 	}
@@ -168,16 +168,16 @@ func (s *Space) checkState(m *member, r envelope.Rule) *envelope.Refusal {
 func (s *Space) checkCapabilities(p *submission) *envelope.Refusal {
 	to := make([]capability.Addressee, len(p.Envelope.To))
 	for i, id := range p.Envelope.To {
-		to[i] = capability.Addressee{Name: id, Runtime: id}
+		to[i] = capability.Addressee{Name: id, ID: id}
 		if m := s.members.find(id); m != nil {
-			to[i] = capability.Addressee{Name: m.name, Runtime: m.runtime}
+			to[i] = capability.Addressee{Name: m.name, ID: m.id}
 		}
 	}
 	match := capability.FirstAllowing(p.by.caps, p.Kind, to, p.Payload)
 	s.gatewayCfg.Journal.logDecision(s.cfg.ID, p, match)
 	if match == nil {
 		s.auditRefusal(p.by, "capability_violation", "", "refused")
-		return envelope.RefuseCapability(p.by.runtime, p.Kind, p.by.shown)
+		return envelope.RefuseCapability(p.by.id, p.Kind, p.by.shown)
 	}
 	return nil
 }
@@ -185,7 +185,7 @@ func (s *Space) checkCapabilities(p *submission) *envelope.Refusal {
 // maxRefusalLines bounds the refusals of one participant that are logged at level info, per minute.
 const maxRefusalLines = 20
 
-// reportRefusal reports a refusal to the sender, to nobody else in the space, and to the logs (MEW-36, MEW-H2).
+// reportRefusal reports a refusal in the logs and to the sender. Nobody else in the space learns of it (MEW-36, MEW-H2).
 func (s *Space) reportRefusal(p *submission, r *envelope.Refusal) {
 	s.gatewayCfg.Journal.logInbound(s.cfg.ID, p, nil, r.Reason)
 	level := slog.LevelInfo
@@ -193,7 +193,7 @@ func (s *Space) reportRefusal(p *submission, r *envelope.Refusal) {
 		level = slog.LevelDebug
 	}
 	s.gatewayCfg.Logger.Log(context.Background(), level, "envelope refused", "space", s.cfg.ID, "participant", p.by.name, "kind", envelope.ToPrintable(p.Kind, envelope.MaxKind), "reason", r.Reason)
-	s.out.tell(p.by, r.Envelope(p.by.runtime, p.ID))
+	s.out.tell(p.by, r.Envelope(p.by.id, p.ID))
 }
 
 // send delivers an accepted envelope with the envelopes that its action added.

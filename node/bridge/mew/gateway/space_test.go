@@ -230,7 +230,7 @@ func FuzzEnvelope(f *testing.F) {
 			return
 		}
 		e.From, e.HasFrom = "me", true
-		p := &submission{Envelope: e, by: &member{name: "me", runtime: "me"}, at: time.Unix(0, 0)}
+		p := &submission{Envelope: e, by: &member{name: "me", id: "me"}, at: time.Unix(0, 0)}
 		p.fill()
 		raw := p.AppendDelivery(nil, e.To)
 		again, fault := envelope.Parse(raw)

@@ -55,7 +55,7 @@ func (st *stream) canWrite(m *member) bool { return st.owner == m || slices.Cont
 func idsOf(list ...*member) wire.Value {
 	ids := make([]string, len(list))
 	for i, m := range list {
-		ids[i] = m.runtime
+		ids[i] = m.id
 	}
 	return wire.Texts(ids)
 }
@@ -84,12 +84,12 @@ func (ss *streams) request(p *submission) *envelope.Refusal {
 		st.orphanedAt = st.created
 	}
 	ss.open[st.id] = st
-	payload := wire.Obj(wire.TextField("stream_id", st.id), wire.TextField("encoding", "text"), wire.TextField("owner", p.by.runtime),
+	payload := wire.Obj(wire.TextField("stream_id", st.id), wire.TextField("encoding", "text"), wire.TextField("owner", p.by.id),
 		wire.Field("authorized_writers", st.writerIDs()))
 	if target != nil {
 		payload = payload.With("target", idsOf(st.target...))
 	}
-	open := envelope.Outgoing{From: envelope.FromStream, Kind: envelope.KindStreamOpen, To: []string{p.by.runtime}, Correlation: []string{p.ID}, Payload: payload}
+	open := envelope.Outgoing{From: envelope.FromStream, Kind: envelope.KindStreamOpen, To: []string{p.by.id}, Correlation: []string{p.ID}, Payload: payload}
 	p.before = append(p.before, open)
 	p.opened = st
 	p.status, p.extra = "stream_opened", []wire.Member{wire.TextField("stream_id", st.id)}
@@ -152,7 +152,7 @@ func streamNumber(id string) (n int, ok bool) {
 func (ss *streams) announce(p *submission) *envelope.Refusal {
 	id := p.Payload.GetStr("stream_id")
 	if id == "" || len(id) > envelope.MaxID {
-		return envelope.RefuseShape("payload.stream_id must be a text of 1 to " + strconv.Itoa(envelope.MaxID) + " bytes")
+		return envelope.RefuseShape("payload.stream_id must be a string of 1 to " + strconv.Itoa(envelope.MaxID) + " bytes")
 	}
 	if ss.isIssued(id) {
 		return envelope.RefuseStream(403, "unauthorized", "The gateway issued this stream id")
@@ -219,7 +219,7 @@ func (s *Space) handleFrame(ses *session, id string, typ websocket.Type, data []
 		return // the session was replaced or kicked, and is being closed
 	}
 	if fault := s.checkFrame(m, id, typ, data); fault != nil {
-		s.out.tell(m, fault.Envelope(m.runtime, ""))
+		s.out.tell(m, fault.Envelope(m.id, ""))
 		return
 	}
 	s.out.sendFrame(f, s.streams.open[id].target)
@@ -315,7 +315,7 @@ func (ss *streams) grantWrite(p *submission) *envelope.Refusal {
 	if !st.canWrite(m) {
 		st.writers = append(st.writers, m)
 	}
-	announceWriters(p, st, envelope.KindStreamGranted, "granted", wire.TextField("participant_id", m.runtime))
+	announceWriters(p, st, envelope.KindStreamGranted, "granted", wire.TextField("participant_id", m.id))
 	return nil
 }
 
@@ -332,7 +332,7 @@ func (ss *streams) revokeWrite(p *submission) *envelope.Refusal {
 	}
 	if m != nil {
 		st.writers = slices.DeleteFunc(st.writers, func(w *member) bool { return w == m })
-		id = m.runtime
+		id = m.id
 	}
 	announceWriters(p, st, envelope.KindStreamRevoked, "revoked", wire.TextField("participant_id", envelope.ToPrintable(id, envelope.MaxID)))
 	return nil
@@ -353,12 +353,12 @@ func (ss *streams) transfer(p *submission) *envelope.Refusal {
 	}
 	st.writers = slices.DeleteFunc(st.writers, func(w *member) bool { return w == m })
 	st.owner, st.orphanedAt = m, time.Time{}
-	announceWriters(p, st, envelope.KindStreamMoved, "transferred", wire.TextField("previous_owner", p.by.runtime), wire.TextField("new_owner", m.runtime))
+	announceWriters(p, st, envelope.KindStreamMoved, "transferred", wire.TextField("previous_owner", p.by.id), wire.TextField("new_owner", m.id))
 	return nil
 }
 
-// announceWriters announces who may write now, instead of the submitted envelope. The HTTP answer lists the writers,
-// too.
+// announceWriters announces who may write now, instead of the submitted envelope. The HTTP answer also lists the writers
+// and, after a transfer, the details.
 func announceWriters(p *submission, st *stream, kind, status string, details ...wire.Member) {
 	id, writers := wire.TextField("stream_id", st.id), wire.Field("authorized_writers", st.writerIDs())
 	fields := append(append([]wire.Member{id}, details...), writers)
@@ -382,7 +382,7 @@ func (ss *streams) leave(m *member) (announcements []envelope.Outgoing) {
 		} else if slices.Contains(st.writers, m) {
 			st.writers = slices.DeleteFunc(st.writers, func(w *member) bool { return w == m })
 			announcements = append(announcements, envelope.Outgoing{From: envelope.FromStream, Kind: envelope.KindStreamRevoked, Payload: wire.Obj(wire.TextField("stream_id", st.id),
-				wire.TextField("participant_id", m.runtime), wire.Field("authorized_writers", st.writerIDs()), wire.TextField("reason", "disconnected"))})
+				wire.TextField("participant_id", m.id), wire.Field("authorized_writers", st.writerIDs()), wire.TextField("reason", "disconnected"))})
 		}
 	}
 	return announcements
@@ -430,6 +430,6 @@ func (st *stream) describe() wire.Value {
 	if st.target != nil {
 		v = v.With("target", idsOf(st.target...))
 	}
-	return v.With("stream_id", wire.Text(st.id)).With("owner", wire.Text(st.owner.runtime)).
+	return v.With("stream_id", wire.Text(st.id)).With("owner", wire.Text(st.owner.id)).
 		With("authorized_writers", st.writerIDs()).With("created", wire.Text(envelope.FormatTime(st.created)))
 }

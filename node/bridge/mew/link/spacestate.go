@@ -12,7 +12,7 @@ import (
 
 // spaceState is what a link knows about a space. The lock of the membership guards it.
 type spaceState struct {
-	me           string // runtime id of this node
+	me           string // id of this node in the space
 	caps         []*capability.Capability
 	rawCaps      []wire.Value          // the same as caps, as the gateway wrote them
 	participants map[string]wire.Value // the capabilities of each other participant
@@ -62,11 +62,11 @@ func (s *spaceState) addUnlisted(id string) bool {
 
 // handlePresence updates the participants. If a new participant has joined, it returns the id; otherwise "".
 func (s *spaceState) handlePresence(e *envelope.Envelope) (newcomer string) {
-	who, _ := e.Payload.Get("participant")
-	id := who.GetStr("id")
+	participant, _ := e.Payload.Get("participant")
+	id := participant.GetStr("id")
 	switch e.Payload.GetStr("event") {
 	case "join":
-		caps, _ := who.Get("capabilities")
+		caps, _ := participant.Get("capabilities")
 		if s.addParticipant(id, caps) {
 			return id
 		}
@@ -106,7 +106,7 @@ func (s *spaceState) openStream(v wire.Value) {
 func (s *spaceState) allows(d envelope.Draft) bool {
 	to := make([]capability.Addressee, len(d.To))
 	for i, id := range d.To {
-		to[i] = capability.Addressee{Name: id, Runtime: id}
+		to[i] = capability.Addressee{Name: id, ID: id}
 	}
 	return capability.FirstAllowing(s.caps, d.Kind, to, d.Payload) != nil
 }
