@@ -79,8 +79,8 @@ func ownerSay(c echo.Context, s *ownerSpace) error {
 	return forwardAnswer(c, status, answer, err)
 }
 
-// audience describes which participants get an envelope that the owner sends now. A space stores
-// nothing for participants that are away.
+// audience describes which participants get an envelope that the owner sends now. A space stores nothing
+// for participants that are away.
 type audience struct {
 	listeners int      // other participants that are connected, except our own node
 	absent    []string // recipients that are not connected

@@ -35,7 +35,8 @@ const (
 // Intents is a pattern for all intents of this package.
 const Intents = "com.github.rjcorwin.mew.*"
 
-// networkMesh stands for AgentMesh in a transit rule. Every other network in such a rule is the name of a link.
+// networkMesh stands for AgentMesh in a rule of policy.transit, which lets messages pass from one network to another.
+// Every other network in such a rule is the name of a link.
 const networkMesh = "mesh"
 
 // Config configures a bridge.
@@ -89,7 +90,7 @@ func (b *Bridge) Run(ctx context.Context) error {
 		g.Go(func() error { return l.run(ctx) })
 	}
 	if len(b.links) > 0 {
-		g.Go(func() error { b.follow(ctx); return nil })
+		g.Go(func() error { b.followEvents(ctx); return nil })
 	}
 	return g.Wait()
 }

@@ -74,8 +74,8 @@ func (l *Link) rememberProposal(p storedProposal) store.Change {
 
 func (l *Link) proposalTerm(id string) string { return l.records.key("prop", envelope.Digest(id)) }
 
-// closeProposals withdraws the questions about proposals that the envelope in j withdraws or fulfills. Only the proposer
-// can withdraw a proposal.
+// closeProposals ends the questions to the owner about the proposals that the envelope in j withdraws or fulfills. Only
+// the proposer can withdraw a proposal.
 func (l *Link) closeProposals(ctx context.Context, j job, reason string) error {
 	for _, id := range j.e.Correlation[:min(len(j.e.Correlation), maxCorrelated)] {
 		for rec, err := range store.AllRecords(ctx, l.records.store, nsLinks, l.proposalTerm(id), time.Now()) {
@@ -117,8 +117,8 @@ func (p storedProposal) rejection(reason string) envelope.Draft {
 	}
 }
 
-// request returns the request that fulfills the proposal. The request goes to others, the other participants that the
-// proposal named, or to this node, me, if it named no others.
+// request returns the request that fulfills the proposal. others are the participants that the proposal named besides
+// this node, whose id is me. The request goes to them or, if others is empty, to this node.
 func (p storedProposal) request(others []string, me string, payload wire.Value) envelope.Draft {
 	d := envelope.Draft{
 		ID: "am-f-" + envelope.Digest(string(p.Conv)), Kind: envelope.KindRequest, To: others, Correlation: []string{p.Envelope},
@@ -203,7 +203,7 @@ func (l *Link) handleResponse(ctx context.Context, j job) error {
 		if err != nil {
 			return err
 		}
-		in.Records, in.Draw = []store.Change{l.records.drop("sent", id)}, bridge.DrawNothing // we asked for this message
+		in.Records, in.Draw = []store.Change{l.records.drop("sent", id)}, bridge.DrawNothing // it counts toward no limit, because we asked for it
 		_, err = l.b.cfg.Mesh.Accept(ctx, in)
 		return err
 	}

@@ -95,7 +95,7 @@ func (r *records) remember(kind, rest string, body any, keep time.Duration) stor
 	return store.Change{Record: rec, IfRev: store.Any}
 }
 
-// rememberInContext works like remember, for a record that counts as context of the link (MEW-L5).
+// rememberInContext works like remember, for a record that participants may count and clear as context (MEW-L5).
 func (r *records) rememberInContext(kind, rest string, body any, keep time.Duration) store.Change {
 	c := r.remember(kind, rest, body, keep)
 	c.Record.Terms = append(c.Record.Terms, r.link+"/context")

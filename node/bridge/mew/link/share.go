@@ -313,8 +313,8 @@ func (l *Link) sendForward(ctx context.Context, from string, payload wire.Value)
 	return err
 }
 
-// follow reacts to events in the node, until ctx ends.
-func (b *Bridge) follow(ctx context.Context) {
+// followEvents reacts to events in the node, until ctx ends.
+func (b *Bridge) followEvents(ctx context.Context) {
 	b.cfg.Mesh.Follow(ctx, func(e bridge.Event) {
 		if e.Item != nil {
 			b.followItem(ctx, *e.Item)

@@ -27,14 +27,14 @@ import (
 	"github.com/agentmesh/agentmesh/store/bolt"
 )
 
-// Server is the gateway that a rig serves.
-type Server interface {
+// Gateway is a gateway that a rig serves.
+type Gateway interface {
 	http.Handler
 	Run(ctx context.Context) error
 }
 
 // Rig is a running gateway with its store and listener.
-type Rig[G Server] struct {
+type Rig[G Gateway] struct {
 	T      testing.TB
 	dir    string
 	G      G // the gateway
@@ -47,7 +47,7 @@ type Rig[G Server] struct {
 
 // NewRig opens a store in dir, calls open to make a gateway with that store, and serves the gateway: on l, or on a
 // socket if l is nil.
-func NewRig[G Server](t testing.TB, dir string, l *Pipes, open func(records store.Records) (G, error)) *Rig[G] {
+func NewRig[G Gateway](t testing.TB, dir string, l *Pipes, open func(records store.Records) (G, error)) *Rig[G] {
 	t.Helper()
 	r := &Rig[G]{Dial: PlainDial, T: t, dir: dir, Done: make(chan struct{})}
 	var err error
@@ -343,7 +343,7 @@ func (r *Rig[G]) Post(name, token, body string) (int, string) {
 // Get returns a member, or null if it is absent.
 func Get(v wire.Value, key string) wire.Value { v, _ = v.Get(key); return v }
 
-// Held returns the capabilities of the player, as the gateway lists them in a welcome.
+// Held sends a join, which the gateway answers with a welcome, and returns the capabilities that the welcome lists.
 func (p *Player) Held() string {
 	p.t.Helper()
 	p.Send(`{"type":"join"}`)
