@@ -117,7 +117,7 @@ func TestPageInBrowser(t *testing.T) {
 		tb.WaitUntilStable()
 		tb.Submit("#chat") // the typed text is still there
 		said := alice.Until("chat")
-		for said.GetStr("from") != gateway.OperatorName {
+		for said.GetStr("from") != gateway.OwnerName {
 			said = alice.Until("chat")
 		}
 		if mewtest.Text(mewtest.Payload(said, "text")) != "to <all>" {

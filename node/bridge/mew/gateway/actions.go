@@ -2,7 +2,7 @@ package gateway
 
 import "github.com/agentmesh/agentmesh/node/bridge/mew/envelope"
 
-// actions maps a kind to the action that a space takes for envelopes of this kind, besides their delivery.
+// actions maps a kind to what a space does with a submitted envelope of this kind, besides the delivery.
 var actions = map[string]func(*Space, *submission) *envelope.Refusal{
 	envelope.KindProposal:       func(s *Space, p *submission) *envelope.Refusal { return s.proposals.remember(p) },
 	envelope.KindWithdraw:       func(s *Space, p *submission) *envelope.Refusal { return s.proposals.checkWithdraw(p) },

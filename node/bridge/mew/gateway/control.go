@@ -49,7 +49,7 @@ func (s *Space) shutDown(p *submission) *envelope.Refusal {
 func (s *Space) control(p *submission, result string, apply func(*member)) {
 	var entries []acl.AuditEntry
 	for _, m := range s.members.findAll(p.Envelope.To) {
-		if m != s.members.operator {
+		if m != s.members.owner {
 			apply(m)
 			entries = append(entries, s.auditEntry(p.by, p.Kind, m.name, result))
 		}

@@ -235,7 +235,7 @@ func TestOperator(t *testing.T) {
 		t.Fatal(err)
 	}
 	req := alice.Until("mcp/request")
-	if req.GetStr("from") != OperatorName || string(mewtest.Get(req, "correlation_id").JSON()) != `["p1"]` ||
+	if req.GetStr("from") != OwnerName || string(mewtest.Get(req, "correlation_id").JSON()) != `["p1"]` ||
 		string(mewtest.Get(req, "to").JSON()) != `["bob"]` || mewtest.Text(mewtest.Payload(req, "jsonrpc")) != "2.0" || mewtest.Text(mewtest.Payload(req, "params", "name")) != "x" {
 		t.Errorf("the request is %s", req.JSON())
 	}

@@ -136,11 +136,11 @@ func (g *Gateway) newSpace(ctx context.Context, sc SpaceConfig) (*Space, error) 
 		}
 	}
 	if !sc.DropIn {
-		if s.members.byName[OperatorName] != nil {
-			return nil, fmt.Errorf("space %s: %s is the name of the owner; give the participant another name", sc.ID, OperatorName)
+		if s.members.byName[OwnerName] != nil {
+			return nil, fmt.Errorf("space %s: %s is the name of the owner; give the participant another name", sc.ID, OwnerName)
 		}
 		// The owner has no connection, and may send and grant everything.
-		s.members.operator = s.members.add(OperatorName, []capability.Capability{mustCapability(`{"kind":"*"}`)})
+		s.members.owner = s.members.add(OwnerName, []capability.Capability{mustCapability(`{"kind":"*"}`)})
 	}
 	if err := s.load(ctx); err != nil {
 		return nil, err

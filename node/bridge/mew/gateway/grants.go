@@ -69,7 +69,7 @@ func (s *Space) grant(p *submission) *envelope.Refusal {
 func (s *Space) findBases(p *submission, caps []capability.Capability) ([]string, *envelope.Refusal) {
 	bases, b := make([]string, len(caps)), capability.NewComparisonBudget()
 	for i := range caps {
-		if p.by == s.members.operator { // the owner holds every capability
+		if p.by == s.members.owner { // the owner holds every capability
 			bases[i] = "operator"
 			continue
 		}
@@ -90,7 +90,7 @@ func (s *Space) findBases(p *submission, caps []capability.Capability) ([]string
 func (s *Space) revoke(p *submission) *envelope.Refusal {
 	m, fault := s.findRecipient(p)
 	if fault == nil {
-		fault = s.protectOperator(m)
+		fault = s.protectOwner(m)
 	}
 	if fault != nil {
 		return fault

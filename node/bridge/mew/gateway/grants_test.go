@@ -198,7 +198,7 @@ func TestNoEscalation(t *testing.T) {
 			s.mu.Lock()
 			var names []string
 			for name := range s.members.byName {
-				if name != OperatorName {
+				if name != OwnerName {
 					names = append(names, name)
 				}
 			}
@@ -219,7 +219,7 @@ func TestNoEscalation(t *testing.T) {
 		}
 		probe := []string{"a", "b", "a/x", "a/x/y", "c", "capability/grant", "space/kick"}
 		for _, m := range s.members.byName {
-			if m == s.members.operator {
+			if m == s.members.owner {
 				continue
 			}
 			for _, kind := range probe {

@@ -116,7 +116,7 @@ func (s *Space) kick(p *submission) *envelope.Refusal {
 	if m == nil {
 		return refuseUnknownParticipant()
 	}
-	if fault := s.protectOperator(m); fault != nil {
+	if fault := s.protectOwner(m); fault != nil {
 		return fault
 	}
 	e := s.newEdit()

@@ -12,12 +12,12 @@ const maxMembers = 20_000
 
 // members holds the participants that a space knows. The lock of the space guards it.
 type members struct {
-	space    string
-	dropIn   bool // everybody holds mcp/response (MEW-D7)
-	byName   map[string]*member
-	byID     map[string]*member // by current id, if it differs from the name
-	operator *member            // the owner; nil in a drop-in space
-	node     *member            // the node of this process; nil if it takes no part
+	space  string
+	dropIn bool // everybody holds mcp/response (MEW-D7)
+	byName map[string]*member
+	byID   map[string]*member // by current id, if it differs from the name
+	owner  *member            // the owner; nil in a drop-in space
+	node   *member            // the node of this process; nil if it takes no part
 }
 
 func (ms *members) add(name string, own []capability.Capability) *member {

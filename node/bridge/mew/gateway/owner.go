@@ -15,8 +15,8 @@ import (
 	"github.com/agentmesh/agentmesh/node/bridge/mew/view"
 )
 
-// OperatorName is the name of the owner in a hosted space. No participant may have it.
-const OperatorName = "owner"
+// OwnerName is the name of the owner in a hosted space. No participant may have it.
+const OwnerName = "owner"
 
 // AddNode adds the node of this process as a participant, and returns the token with which the node joins. It adds a
 // number to the name if another participant has that name. Call AddNode before [Gateway.Run].
@@ -36,9 +36,9 @@ func (s *Space) AddNode(name string) (token string, err error) {
 	return token, s.tokens.claim(token, s.cfg.ID, unused)
 }
 
-// protectOperator returns a refusal if m is the owner: no participant may kick the owner or revoke the owner's rights.
-func (s *Space) protectOperator(m *member) *envelope.Refusal {
-	if m == s.members.operator {
+// protectOwner returns a refusal if m is the owner: no participant may kick the owner or revoke the owner's rights.
+func (s *Space) protectOwner(m *member) *envelope.Refusal {
+	if m == s.members.owner {
 		return envelope.RefuseWith(403, "unauthorized", "The space belongs to its owner")
 	}
 	return nil
@@ -83,7 +83,7 @@ func (s *Space) View() view.Space {
 func (s *Space) Watch() *view.Feed { return s.out.feeds.Watch() }
 
 // Name returns the id of the owner in the space.
-func (s *Space) Name() string { return OperatorName }
+func (s *Space) Name() string { return OwnerName }
 
 // Say sends an envelope as the owner, under the usual rules. It returns the status and body of an HTTP answer.
 func (s *Space) Say(_ context.Context, data []byte) (status int, body []byte, err error) {
@@ -94,11 +94,11 @@ func (s *Space) Say(_ context.Context, data []byte) (status int, body []byte, er
 
 // say works like [Space.Say]. The caller holds s.mu.
 func (s *Space) say(data []byte) (status int, body []byte, err error) {
-	if s.members.operator == nil {
+	if s.members.owner == nil {
 		return 0, nil, view.NewRefusal(403, envelope.RefuseWithName(403, "unauthorized").Payload)
 	}
 	e, fault := envelope.Parse(data)
-	got, fault := s.handle(s.members.operator, e, fault, "owner")
+	got, fault := s.handle(s.members.owner, e, fault, "owner")
 	if fault != nil {
 		return 0, nil, view.NewRefusal(fault.Status, fault.Payload)
 	}
@@ -114,11 +114,11 @@ func (s *Space) Decide(_ context.Context, proposal string, approve bool, reason 
 	if !ok {
 		return 0, nil, view.NewRefusal(404, envelope.RefuseWithName(404, "proposal_not_found").Payload)
 	}
-	d, err := p.Decision(OperatorName, approve, reason)
+	d, err := p.Decision(OwnerName, approve, reason)
 	if err != nil {
 		return 0, nil, err
 	}
-	if status, body, err = s.say(d.JSON(OperatorName)); err == nil {
+	if status, body, err = s.say(d.JSON(OwnerName)); err == nil {
 		s.board.Remove(p.Key)
 	}
 	return status, body, err
