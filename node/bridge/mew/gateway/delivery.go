@@ -23,7 +23,8 @@ type delivery struct {
 	scratch   []byte // reused to encode envelopes
 }
 
-// receiver is a connection or an output log that gets envelopes. It is immutable, because log lines use it later.
+// receiver gets the envelopes for a participant: it is a connection or a file, the output log of the participant. It is
+// immutable, because queued lines of the envelope log refer to it.
 type receiver struct {
 	m         *member
 	id        string          // the id of m when the receiver was added
@@ -38,7 +39,7 @@ type receiver struct {
 func (d *delivery) removeGone() {
 	receivers := make([]*receiver, 0, len(d.receivers)+1)
 	for _, old := range d.receivers { // keeps the order
-		if old.conn != nil && old.m.session == old.session || old.output != nil && old.m.virtualOn && old.id == old.m.id {
+		if old.conn != nil && old.m.session == old.session || old.output != nil && old.m.joinedByLog && old.id == old.m.id {
 			receivers = append(receivers, old)
 		}
 	}
@@ -51,7 +52,7 @@ func (d *delivery) addReceiver(m *member) {
 	if m.session != nil && !slices.ContainsFunc(d.receivers, func(r *receiver) bool { return r.session == m.session }) {
 		d.receivers = append(d.receivers[:len(d.receivers):len(d.receivers)], &receiver{m: m, id: m.id, conn: m.session.conn, session: m.session, transport: "websocket"})
 	}
-	if m.virtualOn && !slices.ContainsFunc(d.receivers, func(r *receiver) bool { return r.m == m && r.output != nil }) {
+	if m.joinedByLog && !slices.ContainsFunc(d.receivers, func(r *receiver) bool { return r.m == m && r.output != nil }) {
 		d.receivers = append(d.receivers[:len(d.receivers):len(d.receivers)], &receiver{m: m, id: m.id, output: m.output, transport: "virtual"})
 	}
 }
@@ -87,8 +88,8 @@ func (d *delivery) announceExcept(except *member, o envelope.Outgoing) (id strin
 
 // announcePresence announces to everybody except one member that a participant joined, left or was invited (MEW-33).
 func (d *delivery) announcePresence(event string, participant wire.Value, except *member, more ...wire.Member) {
-	members := append([]wire.Member{wire.TextField("event", event), {Key: "participant", Value: participant}}, more...)
-	d.announceExcept(except, envelope.Outgoing{From: envelope.FromSystem, Kind: envelope.KindPresence, Payload: wire.Obj(members...)})
+	fields := append([]wire.Member{wire.TextField("event", event), {Key: "participant", Value: participant}}, more...)
+	d.announceExcept(except, envelope.Outgoing{From: envelope.FromSystem, Kind: envelope.KindPresence, Payload: wire.Obj(fields...)})
 }
 
 // broadcast sends an envelope to every receiver, and adds it to the history (MEW-Q2).
@@ -154,9 +155,9 @@ func (d *delivery) welcome(m *member, cut bool, extra ...wire.Member) {
 		}
 		others = append(others, info)
 	}
-	members := append([]wire.Member{{Key: "you", Value: you}, {Key: "participants", Value: wire.Arr(others...)}}, extra...)
+	fields := append([]wire.Member{{Key: "you", Value: you}, {Key: "participants", Value: wire.Arr(others...)}}, extra...)
 	if cut || m.cut {
-		members = append(members, wire.Field("truncated", wire.Bool(true)))
+		fields = append(fields, wire.Field("truncated", wire.Bool(true)))
 	}
-	d.tell(m, envelope.Outgoing{From: envelope.FromSystem, Kind: envelope.KindWelcome, To: []string{m.id}, Payload: wire.Obj(members...)})
+	d.tell(m, envelope.Outgoing{From: envelope.FromSystem, Kind: envelope.KindWelcome, To: []string{m.id}, Payload: wire.Obj(fields...)})
 }

@@ -157,7 +157,7 @@ func (g *Gateway) newSpace(ctx context.Context, sc SpaceConfig) (*Space, error) 
 	for _, p := range sc.Participants {
 		if m := s.members.byName[p.Name]; p.AutoConnect && m.output != nil && !m.record.Barred {
 			s.mu.Lock()
-			s.connectVirtual(m)
+			s.joinByLog(m)
 			s.unlock()
 		}
 	}

@@ -168,7 +168,7 @@ func (g *Gateway) inject(w http.ResponseWriter, r *http.Request, id string) {
 		return
 	}
 	if m.output != nil {
-		s.connectVirtual(m) // the participant of an output log joins with its first message (MEW-D6)
+		s.joinByLog(m) // the participant of an output log joins with its first message (MEW-D6)
 	}
 	got, fault := s.handle(m, e, fault, "http")
 	sender := m.id // a join may change it after the unlock

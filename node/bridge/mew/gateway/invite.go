@@ -48,10 +48,10 @@ func (s *Space) invite(p *submission) *envelope.Refusal {
 	if fault != nil {
 		return fault
 	}
-	ack := func(members ...wire.Member) { // the first member is the status
-		p.direct = &envelope.Outgoing{From: envelope.FromSystem, Kind: envelope.KindInviteAck, To: []string{p.by.id}, Correlation: []string{p.ID}, Payload: wire.Obj(members...)}
-		p.status, _ = members[0].Value.Str()
-		p.extra = members[1:]
+	ack := func(fields ...wire.Member) { // the first field is the status
+		p.direct = &envelope.Outgoing{From: envelope.FromSystem, Kind: envelope.KindInviteAck, To: []string{p.by.id}, Correlation: []string{p.ID}, Payload: wire.Obj(fields...)}
+		p.status, _ = fields[0].Value.Str()
+		p.extra = fields[1:]
 	}
 	if token == "" {
 		p.code = 409
@@ -137,8 +137,8 @@ func (s *Space) kick(p *submission) *envelope.Refusal {
 
 // disconnect closes the connection of a participant, and ends the participation of its output log (MEW-D6).
 func (s *Space) disconnect(m *member) {
-	if m.virtualOn {
-		m.virtualOn = false
+	if m.joinedByLog {
+		m.joinedByLog = false
 		s.out.removeGone()
 		if m.session == nil {
 			s.announceLeave(m)

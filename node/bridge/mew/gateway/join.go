@@ -70,7 +70,7 @@ func (s *Space) join(ses *session, requestedID string) *envelope.Refusal {
 	s.out.addReceiver(m)
 	s.welcome(m)
 	s.gatewayCfg.Logger.Info("participant joined", "space", s.cfg.ID, "participant", m.name, "id", id, "connection", ses.id, "replaced", old != nil)
-	if old == nil && !m.virtualOn {
+	if old == nil && !m.joinedByLog {
 		s.out.announcePresence("join", m.info(), m)
 	}
 	return nil
@@ -106,12 +106,12 @@ func (s *Space) endSession(ses *session) {
 	id := m.id
 	s.gatewayCfg.Logger.Info("participant left", "space", s.cfg.ID, "participant", m.name, "id", id, "connection", ses.id)
 	s.out.removeGone()
-	if !m.virtualOn {
+	if !m.joinedByLog {
 		s.announceLeave(m)
 		s.board.Leave(id)
 	}
 	s.members.rename(m, m.name)
-	if m.virtualOn { // the participant stays in the space through its output log, under its name
+	if m.joinedByLog { // the participant stays in the space through its output log, under its name
 		s.out.addReceiver(m)
 	}
 }
@@ -128,13 +128,13 @@ func (s *Space) welcome(m *member) {
 	s.out.welcome(m, cut, wire.Field("active_streams", streams))
 }
 
-// connectVirtual brings a participant into the space through its output log, without a connection. It does not announce
-// the participant to the others (MEW-D6).
-func (s *Space) connectVirtual(m *member) {
-	if m.output == nil || m.virtualOn {
+// joinByLog brings a participant into the space through its output log, a file that gets its envelopes, instead of a
+// connection. It does not announce the participant to the others (MEW-D6).
+func (s *Space) joinByLog(m *member) {
+	if m.output == nil || m.joinedByLog {
 		return
 	}
-	m.virtualOn = true
+	m.joinedByLog = true
 	s.out.addReceiver(m)
 	s.welcome(m)
 }

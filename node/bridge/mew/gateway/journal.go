@@ -181,20 +181,20 @@ type decision struct {
 
 // write is the [lineEntry] of the decision.
 func (d *decision) write(dst []byte, _ func([]byte) []byte) []byte {
-	members := []wire.Member{
+	fields := []wire.Member{
 		wire.TextField("timestamp", envelope.FormatTime(d.at)), wire.TextField("event", "capability_check"), wire.TextField("envelope_id", d.id), wire.TextField("participant", d.sender),
 		wire.TextField("space_id", d.space), wire.TextField("result", "denied"), wire.TextField("required_capability", d.kind),
 	}
 	if d.allowed {
-		members[5] = wire.TextField("result", "allowed") // instead of "denied"
-		members = append(members, wire.Field("matched_capability", d.match.cap.Value()), wire.TextField("matched_source", d.match.source()))
+		fields[5] = wire.TextField("result", "allowed") // instead of "denied"
+		fields = append(fields, wire.Field("matched_capability", d.match.cap.Value()), wire.TextField("matched_source", d.match.source()))
 	}
 	meta := []wire.Member{wire.TextField("source", "gateway"), wire.TextField("transport", d.transport)}
 	if len(d.related) > 0 {
 		meta = append(meta, wire.Field("correlation_id", wire.Texts(d.related)))
 	}
-	members = append(members, wire.Field("granted_capabilities", d.granted), wire.Field("metadata", wire.Obj(meta...)))
-	return append(wire.Obj(members...).AppendJSON(dst), '\n')
+	fields = append(fields, wire.Field("granted_capabilities", d.granted), wire.Field("metadata", wire.Obj(meta...)))
+	return append(wire.Obj(fields...).AppendJSON(dst), '\n')
 }
 
 // logDecision logs which capability allowed an envelope, or that no capability did.

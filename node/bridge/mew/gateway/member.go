@@ -22,9 +22,9 @@ type member struct {
 	shown wire.Value               // the capabilities that others see, bounded by maxShownCaps and maxNested
 	cut   bool                     // shown lacks some of held
 
-	session   *session  // its live connection
-	output    *lineFile // its output log; nil for none
-	virtualOn bool      // it is in the space through its output log
+	session     *session  // its live connection
+	output      *lineFile // its output log; nil for none
+	joinedByLog bool      // it is in the space through its output log
 
 	paused      bool
 	pausedUntil time.Time   // zero: until another participant resumes it
@@ -113,7 +113,7 @@ func (m *member) recompute(dropIn bool) {
 // maxShownCaps is the maximum size, in bytes, of the list of capabilities of a participant in a welcome or a refusal.
 const maxShownCaps = 256 << 10
 
-func (m *member) isPresent() bool { return m.session != nil || m.virtualOn }
+func (m *member) isPresent() bool { return m.session != nil || m.joinedByLog }
 
 // isPaused reports whether the member is paused. It ends a pause whose time has passed.
 func (m *member) isPaused(now time.Time) bool {
