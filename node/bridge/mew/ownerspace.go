@@ -17,7 +17,7 @@ import (
 	"github.com/agentmesh/agentmesh/node/wire"
 )
 
-// space is a space as the owner of this node sees and uses it, hosted here or behind a link.
+// space is a space as the owner of this node sees and uses it, hosted here or joined through a link.
 type space interface {
 	View() view.Space
 	// Watch starts a feed of the envelopes in the space. The caller must close it.

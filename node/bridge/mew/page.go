@@ -27,7 +27,7 @@ var pageFiles embed.FS
 
 // spacePages serves the spaces on the owner's page (MEW-L7).
 type spacePages struct {
-	shell       *httpapi.Pages // the owner's page, which shows the entries and renders the templates
+	shell       *httpapi.Pages // the owner's page, which renders the templates
 	spaces      []*ownerSpace
 	list, space *httpapi.PageTemplate
 }
@@ -36,7 +36,7 @@ type spacePages struct {
 // parts again.
 const topicSpaces = "mew"
 
-// MountPages adds the entry "MEW" with the spaces of g and those behind the links of b. Either may be nil.
+// MountPages adds the navigation entry "MEW" with the spaces of g and those behind the links of b. Either may be nil.
 func MountPages(shell *httpapi.Pages, g *gateway.Gateway, b *link.Bridge) {
 	p := &spacePages{
 		shell: shell,

@@ -134,7 +134,7 @@ const (
 const maxNested = envelope.MaxDepth - 5
 
 // tellRights tells a participant its capabilities after a change, with a welcome that lists no streams.
-func (d *delivery) tellRights(m *member) { d.welcome(m, false) }
+func (d *delivery) tellRights(m *member) { d.welcome(m, false) } // false: nothing is cut
 
 // welcome tells a participant its id, its capabilities and who else is in the space (MEW-34). cut is true if extra is
 // incomplete. The payload has the member "truncated" if anything is missing.

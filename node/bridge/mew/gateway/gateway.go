@@ -113,6 +113,7 @@ func New(ctx context.Context, cfg Config) (*Gateway, error) {
 	return g, nil
 }
 
+// newJoinPenalties returns a list that bars an address with too many failed joins until one of them is forgotten.
 func newJoinPenalties() *rate.Penalties { return rate.NewPenalties(maxFailedJoins, 0, maxJoinKeys) }
 
 func (g *Gateway) newSpace(ctx context.Context, sc SpaceConfig) (*Space, error) {

@@ -99,7 +99,8 @@ func (f *lineFile) flush() {
 		}
 	}
 	f.write(buf)
-	if f.buf = buf; cap(buf) > 2*writeSize {
+	f.buf = buf
+	if cap(buf) > 2*writeSize {
 		f.buf = nil // free a buffer that has grown for a large envelope
 	}
 }

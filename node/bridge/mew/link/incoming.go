@@ -153,7 +153,8 @@ func (m *membership) handleWelcome(conn *websocket.Conn, e *envelope.Envelope) (
 			m.space.openStream(v)
 		}
 	}
-	if first = m.conn != conn; first {
+	first = m.conn != conn
+	if first {
 		m.space.unlisted = make(map[string]struct{})
 	}
 	m.conn = conn

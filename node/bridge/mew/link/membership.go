@@ -319,7 +319,8 @@ func (m *membership) view() view.Space {
 func (m *membership) claimProposal(key string) (p view.Proposal, me string, ok bool) {
 	m.mu.Lock()
 	defer m.mu.Unlock()
-	if p, ok = m.space.board.Find(key); p.Conv == "" { // to others: the owner was not asked in a conversation
+	p, ok = m.space.board.Find(key)
+	if p.Conv == "" { // to others: the owner was not asked in a conversation
 		m.space.board.SetDecided(key, true)
 	}
 	return p, m.space.me, ok

@@ -32,7 +32,8 @@ func (l *Link) handleJob(ctx context.Context, j job) {
 	case envelope.KindWithdraw:
 		err = l.closeProposals(ctx, j, "withdrawn by its proposer")
 	case envelope.KindRequest:
-		if err = l.closeProposals(ctx, j, "fulfilled by another participant"); toUs {
+		err = l.closeProposals(ctx, j, "fulfilled by another participant")
+		if toUs {
 			err = errors.Join(err, l.handleRequest(ctx, j))
 		}
 	case envelope.KindResponse:
