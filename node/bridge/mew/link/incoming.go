@@ -40,7 +40,8 @@ func (m *membership) handle(ctx context.Context, conn *websocket.Conn, data []by
 		return job{}, false
 	}
 	m.mu.Lock()
-	proceed, me, isNew := m.conn != nil, m.space.me, false // without a connection, the node has not joined
+	proceed := m.conn != nil // otherwise the node has not joined
+	me, isNew := m.space.me, false
 	if proceed {
 		if envelope.RuleOf(e.Kind).Remembered {
 			j.e.Detach()
