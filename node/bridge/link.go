@@ -1,6 +1,7 @@
 package bridge
 
 import (
+	"cmp"
 	"errors"
 	"fmt"
 	"net/url"
@@ -148,29 +149,24 @@ func (l Link) Validate() error {
 	case l.TokenFile != "" && l.TokenEnv != "":
 		return fmt.Errorf("link %s: set token_file or token_env, not both", l.Name)
 	}
-	for _, address := range []string{l.URL, l.RegistryURL} {
-		if err := checkURL(address); err != nil {
-			return fmt.Errorf("link %s: %w", l.Name, err)
-		}
-	}
-	if err := l.Policy.validate(); err != nil {
+	if err := cmp.Or(checkURL("url", l.URL), checkURL("registry_url", l.RegistryURL), l.Policy.validate()); err != nil {
 		return fmt.Errorf("link %s: %w", l.Name, err)
 	}
 	return nil
 }
 
-// checkURL returns an error for a URL that is not absolute, or that contains a user name or password: a configuration
-// holds no secrets.
-func checkURL(s string) error {
+// checkURL checks the value s of a configuration key. It returns an error for a URL that is not absolute, or that
+// contains a user name or password: a configuration holds no secrets.
+func checkURL(key, s string) error {
 	if s == "" {
 		return nil
 	}
 	u, err := url.Parse(s)
 	switch {
 	case err != nil || u.Host == "":
-		return errors.New("url must be absolute")
+		return fmt.Errorf("%s must be absolute", key)
 	case u.User != nil:
-		return errors.New("url must not contain a user name or a password: set token_file or token_env instead")
+		return fmt.Errorf("%s must not contain a user name or a password: set token_file or token_env instead", key)
 	}
 	return nil
 }
