@@ -82,10 +82,7 @@ func (r *reader) piiMeta() *PIIMeta {
 	if c, ok := sub.opt("consent", wire.Object); ok {
 		in := sub.at("consent", c)
 		m.GrantedBy, m.Purpose, m.Proof = in.name("granted_by"), in.name("purpose"), in.text("proof")
-		m.Expires = in.optMillis("expires")
-		if s, ok := c.Get("scope"); ok && s.Kind() == wire.Array {
-			m.Scope = in.optTexts("scope")
-		}
+		m.Expires, m.Scope = in.optMillis("expires"), in.optTexts("scope")
 	}
 	return m
 }

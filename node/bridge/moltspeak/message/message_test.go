@@ -61,6 +61,8 @@ func TestMembers(t *testing.T) {
 		{"from", `{"agent":"a","org":"o","enc_key":null}`, ""}, {"op", `"respond"`, CodeMissingField},
 		{"unknown", `{"a":[1e5]}`, ""}, {"ext", `{"acme.x":{}}`, ""}, {"pii_meta", `{"types":[]}`, CodeSchema},
 		{"pii_meta", `{"types":["shoe"]}`, CodeSchema}, {"pii_meta", `{"types":["email"]}`, ""},
+		{"pii_meta", `{"types":["email"],"consent":{"granted_by":"u","purpose":"x","proof":"y","scope":["email"]}}`, ""},
+		{"pii_meta", `{"types":["email"],"consent":{"granted_by":"u","purpose":"x","proof":"y","scope":"email"}}`, CodeSchema},
 	} {
 		_, e := Parse(good.With(tt.key, parseText(t, tt.value)))
 		if got := codeOf(e); got != tt.want {
