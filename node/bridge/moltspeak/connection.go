@@ -61,7 +61,11 @@ func (c *connection) serve(ctx context.Context, charge func() *message.Error, on
 		r := c.handleUnbound(ctx, raw)
 		onReply(r)
 		if r.Status >= http.StatusBadRequest {
-			c.conn.Close(websocket.CodeProtocol, "the first message must be a valid hello")
+			reason := "the first message must be a valid hello"
+			if c.greeted {
+				reason = "a message was refused before the connection was bound to its sender"
+			}
+			c.conn.Close(websocket.CodeProtocol, reason)
 		}
 	}
 }

@@ -1,9 +1,11 @@
 package moltspeak
 
 import (
+	"errors"
 	"fmt"
 	"net/http"
 	"net/http/httptest"
+	"strings"
 	"testing"
 	"time"
 
@@ -129,8 +131,9 @@ func TestUnboundStreamTakesNoWork(t *testing.T) {
 		if got := o.exchange(r.sign(cat, d), 1)[0]; got.GetStr("op") != "error" {
 			t.Errorf("%s: %s", d.Op, got.JSON())
 		}
-		if _, err := next(t, o.conn); err == nil {
-			t.Errorf("%s: the stream stays open", d.Op)
+		_, err := next(t, o.conn)
+		if end, ok := errors.AsType[*websocket.CloseError](err); !ok || strings.Contains(end.Reason, "first message") {
+			t.Errorf("%s: the stream ends with %+v", d.Op, end)
 		}
 	}
 	if len(n.got) != 0 {
