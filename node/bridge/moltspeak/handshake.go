@@ -27,7 +27,7 @@ type session struct {
 	key     string // the pinned key of the peer
 	Expires time.Time
 	active  time.Time     // when the last message arrived
-	bytes   int64         // size of the messages that arrived
+	bytes   int64         // size of the messages that arrived, without the answers to our calls
 	known   bool          // the peer was a known peer when the session began
 	sources []rate.Source // the address and networks of the peer, to share the places fairly among strangers
 }

@@ -281,7 +281,7 @@ func (b *Bridge) sendOnce(ctx context.Context, to target, raw []byte, boxed bool
 	if err != nil || reply == nil {
 		return err
 	}
-	c := &request{ctx: ctx, now: time.Now(), packet: *reply, size: len(raw), answersCall: true}
+	c := &request{ctx: ctx, now: time.Now(), packet: *reply, answersCall: true}
 	if e := b.checkShape(c); e != nil {
 		return &client.SendError{Retry: true, Processed: true, Status: http.StatusBadGateway, Cause: fmt.Errorf("read the answer: %w", e)}
 	}

@@ -28,7 +28,7 @@ type request struct {
 	peer        peer
 	key         *signing.PublicKey
 	now         time.Time
-	size        int
+	size        int // what the message counts against the sender's session; 0 for an answer to our call
 	digest      [32]byte
 	body        message.Payload
 	boundTo     *message.Agent // the sender to which the WebSocket is bound; nil if it is not bound, and for HTTP requests
