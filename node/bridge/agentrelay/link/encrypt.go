@@ -78,7 +78,7 @@ func (l *Link) decrypt(h *incoming) (wire.Value, error) {
 		return none, errors.New("it is encrypted to another key")
 	}
 	data := h.payload.GetStr("encrypted_data")
-	if base64.StdEncoding.DecodedLen(len(data)) > maxSealed+3 {
+	if base64.StdEncoding.DecodedLen(len(data)) > maxSealed+3 { // DecodedLen counts the padding, too
 		return none, errors.New("it is too large")
 	}
 	sealed, err := base64.StdEncoding.Strict().DecodeString(data)

@@ -71,7 +71,7 @@ type Link struct {
 	log          *slog.Logger
 	target       *url.URL
 	sender       *sender
-	itemLog      *itemLog
+	itemLog      *itemLog // the owner's feed
 	peers        *peers
 	convStore    convStore
 	waiters      waiting.Results[wire.Value] // by waitKey
@@ -158,7 +158,7 @@ func (l *Link) setStatus(state bridge.LinkState, fault string, retry time.Time) 
 	l.status.Set(state, fault)
 	l.status.Retry = retry
 	if state == bridge.LinkUp {
-		select { // a test before this moment must not wake the link when it is down again
+		select { // forget an earlier successful test: it must not wake the link when it is down again
 		case <-l.wake:
 		default:
 		}

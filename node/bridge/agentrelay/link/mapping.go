@@ -122,7 +122,7 @@ func deliverPayload(p wire.Value, priority string) wire.Value {
 	if p.Kind() == wire.Object && p.GetStr("text") != "" {
 		m = prepend(wire.TextField("body", p.GetStr("text")), p.Without("text", "body"))
 	}
-	if own := m.GetStr("priority"); own != "low" {
+	if m.GetStr("priority") != "low" { // no type stands for low, so AgentMesh nodes write it into the payload
 		m = m.With("priority", wire.Text(priority))
 	}
 	return wire.Obj(wire.TextField("action", "deliver"), wire.Field("message", m))

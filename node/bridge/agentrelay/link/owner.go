@@ -51,7 +51,8 @@ type Command struct {
 	Payload wire.Value `json:"payload"`
 }
 
-// UnmarshalJSON ignores other members, because a client may repeat members of the payload beside it.
+// UnmarshalJSON ignores unknown members, which the owner API otherwise refuses, because a client may repeat members of
+// the payload beside it.
 func (c *Command) UnmarshalJSON(data []byte) error {
 	type plain Command
 	return json.Unmarshal(data, (*plain)(c))

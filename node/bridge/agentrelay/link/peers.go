@@ -89,9 +89,9 @@ func (p *peers) setHint(peer string, h hint) {
 	p.recentHints[peer] = h
 }
 
-// discover handles the frame in which a peer announces its skills and its key. It remembers the frame for a day, and
-// pins the key if it is the first one of the peer (AR-49).
-func (p *peers) discover(h *incoming) {
+// handleDiscovery handles the frame in which a peer announces its skills and its key. It remembers the frame for a day,
+// and pins the key if it is the first one of the peer (AR-49).
+func (p *peers) handleDiscovery(h *incoming) {
 	skills, _ := h.payload.Get("skills")
 	list, ok := frame.ReadKeywords(skills)
 	if !ok {

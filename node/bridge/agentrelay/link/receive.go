@@ -37,7 +37,7 @@ func (l *Link) handleFrame(ctx context.Context, v wire.Value) {
 	}
 	h.extractMeshMembers(v)
 	if h.kind == "discovery" {
-		l.peers.discover(&h)
+		l.peers.handleDiscovery(&h)
 	}
 	if hasTarget(to, frame.Everybody) {
 		l.handleBroadcast(ctx, &h, v.JSON())
@@ -117,12 +117,13 @@ func (l *Link) handleDirect(ctx context.Context, h *incoming, raw []byte) {
 			l.itemLog.add(note)
 			return
 		}
-		h.kind, h.payload = inner.GetStr("type"), wire.Value{}
+		h.kind = inner.GetStr("type")
 		if ref := inner.GetStr("ref"); ref != "" && len(ref) <= frame.MaxRefText {
 			h.ref = ref
 		}
 		h.payload, _ = inner.Get("payload")
 		h.extractMeshMembers(inner)
+		// No tunneled message, announcement or second encryption is accepted inside.
 		if h.kind == "encrypted" || h.kind == "agentmesh" || h.kind == "discovery" || len(h.kind) > frame.MaxTypeText {
 			return
 		}
@@ -218,7 +219,7 @@ func (l *Link) newInbound(ctx context.Context, h *incoming, raw []byte, now time
 	messageID := wire.MessageID("msg_" + hashKey(l.cfg.Link.Name, h.from, id))
 	writtenAt := time.UnixMilli(h.ts)
 	if writtenAt.Before(now.Add(-keepConv)) || writtenAt.After(now.Add(time.Minute)) {
-		writtenAt = now
+		writtenAt = now // the clock of the relay seems to be wrong
 	}
 	return bridge.Inbound{
 		Principal: address.String(), Peer: address.Pseudonym(), Address: address.String(), Name: h.from, Verified: bridge.VerifiedNone,

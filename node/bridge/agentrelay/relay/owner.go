@@ -145,6 +145,7 @@ func (r *Relay) Join(ctx context.Context, id string) (frame.Credentials, error) 
 	return frame.Credentials{AgentID: id, Token: token}, err
 }
 
+// invites returns the invite codes of the relay. Each registers one agent and is forgotten after that.
 func (r *Relay) invites() credential.Invites {
 	return credential.Invites{Records: r.cfg.Records, NS: nsInvites, Name: credential.Hash.String, Max: maxInvites, Forget: true}
 }

@@ -130,7 +130,6 @@ func (r *Relay) searchAgents(q SearchQuery) (out []wire.Value, complete bool) {
 	if r.cfg.Search != nil && complete {
 		ctx, cancel := context.WithTimeout(context.Background(), searchTimeout)
 		defer cancel()
-		q := q
 		q.Limit = maxResults + 1 // so that the caller sees whether there are more
 		found, err := r.cfg.Search(ctx, q)
 		if err != nil {

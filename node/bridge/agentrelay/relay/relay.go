@@ -131,10 +131,10 @@ func New(ctx context.Context, cfg Config) (*Relay, error) {
 	return r, nil
 }
 
-// newRegistrationPool returns the pool of registrations for a relay of at most maxAgents agents. It holds n
-// registrations, and regains n during keepUnused. If maxAgents is at least 200, 2n is at most maxAgents, so strangers
-// need longer than keepUnused to fill the relay, and their first unused ids can then be replaced. One network can
-// take most of the pool, but not all of it.
+// newRegistrationPool returns the pool of registrations for a relay of at most maxAgents agents. The pool has room for
+// a quarter of them, at least 100, and refills during keepUnused. So strangers need longer than keepUnused to fill a
+// relay of 200 or more agents, and their first unused ids can then be replaced. One network can take most of the pool,
+// but not all of it.
 func newRegistrationPool(maxAgents int) *rate.Pool {
 	n := max(maxAgents/4, 100)
 	return rate.NewPool(rate.Limit(float64(n)/keepUnused.Seconds()), n)

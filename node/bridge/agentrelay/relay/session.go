@@ -48,9 +48,9 @@ func notice(to, kind, ref string, payload wire.Value) []byte {
 	return frame.Notice{ID: frame.NewID(), Type: kind, To: to, Ref: ref, Payload: payload, TS: time.Now().UnixMilli()}.Encode()
 }
 
-// refuse answers a frame that the relay did not accept (AR-18).
-func (s *session) refuse(f frame.Frame, r *frame.Refusal) {
-	s.tell("error", f.Ref, wire.Obj(wire.TextField("code", r.Code), wire.TextField("message", r.Message)))
+// refuse answers a frame that the relay did not accept (AR-18). ref is that of the frame, if it is known.
+func (s *session) refuse(ref string, r *frame.Refusal) {
+	s.tell("error", ref, wire.Obj(wire.TextField("code", r.Code), wire.TextField("message", r.Message)))
 }
 
 // read handles the frames of a connection until the connection ends.
@@ -77,7 +77,7 @@ func (r *Relay) read(s *session) {
 			fault = r.forward(s, f)
 		}
 		if fault != nil {
-			s.refuse(f, fault)
+			s.refuse(f.Ref, fault)
 		}
 	}
 }
@@ -100,7 +100,7 @@ func (s *session) chargeFrame() bool {
 		s.conn.Close(frame.CloseRate, "rate limit")
 		return false
 	}
-	s.refuse(frame.Frame{}, frame.Refuse(frame.CodeRate, fmt.Sprintf("you sent as many messages as you may; send the next one in %v", time.Duration(wire.CeilSeconds(wait))*time.Second)))
+	s.refuse("", frame.Refuse(frame.CodeRate, fmt.Sprintf("you sent as many messages as you may; send the next one in %v", time.Duration(wire.CeilSeconds(wait))*time.Second)))
 	return false
 }
 
