@@ -49,11 +49,8 @@ func (r *reader) class(optional bool) Class {
 	if !r.has("cls") && optional {
 		return Internal
 	}
-	text := r.text("cls")
-	c := classNames[text]
-	if r.has("cls") {
-		r.check(c != "", "cls", "must be pub, int, conf, pii or sec")
-	}
+	c := classNames[r.text("cls")]
+	r.check(c != "", "cls", "must be pub, int, conf, pii or sec")
 	return c
 }
 

@@ -210,7 +210,7 @@ func (m Message) Verify(key *signing.PublicKey) *Error {
 
 // ReadBatch reads {moltspeak, batch} or a bare array of at most 100 entries.
 func ReadBatch(raw []byte) ([]wire.Value, *Error) {
-	tree, e := parseTree(raw, MaxNesting+4, maxBatchValues)
+	tree, e := parseTree(raw, MaxNesting+4, maxBatchValues) // a batch adds two levels to those of a packet
 	if e != nil {
 		return nil, e
 	}

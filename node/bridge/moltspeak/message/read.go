@@ -51,7 +51,7 @@ func (r *reader) need(key string, kind wire.Kind) wire.Value {
 	case !ok || m.IsNull():
 		r.fail(CodeMissingField, key, "is required")
 	case m.Kind() != kind:
-		r.fail(r.bad, key, "must be "+article(kind))
+		r.fail(r.bad, key, "must be "+withArticle(kind))
 		return wire.Value{}
 	}
 	return m
@@ -63,13 +63,13 @@ func (r *reader) opt(key string, kind wire.Kind) (wire.Value, bool) {
 		return wire.Value{}, false
 	}
 	if m.Kind() != kind {
-		r.fail(r.bad, key, "must be "+article(kind))
+		r.fail(r.bad, key, "must be "+withArticle(kind))
 		return wire.Value{}, false
 	}
 	return m, true
 }
 
-func article(k wire.Kind) string {
+func withArticle(k wire.Kind) string {
 	if k == wire.Array || k == wire.Object {
 		return "an " + k.String()
 	}
@@ -90,17 +90,13 @@ func (r *reader) optText(key string) string {
 // name returns a text of 1 to MaxText bytes.
 func (r *reader) name(key string) string {
 	s := r.text(key)
-	if s != "" || r.has(key) {
-		r.check(s != "" && len(s) <= MaxText, key, "must have 1 to 256 bytes")
-	}
+	r.check(s != "" && len(s) <= MaxText, key, "must have 1 to 256 bytes")
 	return s
 }
 
 func (r *reader) oneOf(key string, allowed ...string) string {
 	s := r.text(key)
-	if r.has(key) {
-		r.check(slices.Contains(allowed, s), key, "is not one of the values of the protocol")
-	}
+	r.check(slices.Contains(allowed, s), key, "is not one of the values of the protocol")
 	return s
 }
 
@@ -143,7 +139,7 @@ func (r *reader) optWhole(key string) (int64, bool) {
 
 func (r *reader) whole(key string) int64 {
 	n, ok := r.optWhole(key)
-	if !ok && r.err == nil {
+	if !ok {
 		r.fail(CodeMissingField, key, "is required")
 	}
 	return n
