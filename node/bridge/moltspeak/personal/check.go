@@ -206,7 +206,7 @@ func isStreet(found, before, _ string) bool {
 		name := strings.Fields(found)[1]
 		return name[:1] != strings.ToLower(name[:1])
 	}
-	return !strings.HasSuffix(before, ".")
+	return !strings.HasSuffix(before, ".") // not the decimals of a number, as in "2.5 main road"
 }
 
 // notNames are capitalized words that follow words of context and are not names.
@@ -252,5 +252,6 @@ func isCoordinates(found, before, after string) bool {
 	}
 	lat, err := strconv.ParseFloat(parts[0], 64)
 	long, err2 := strconv.ParseFloat(parts[1], 64)
+	// A comma after them continues a longer list of numbers.
 	return err == nil && err2 == nil && -90 <= lat && lat <= 90 && -180 <= long && long <= 180 && strings.Contains(found, ",") && !strings.HasPrefix(after, ",")
 }

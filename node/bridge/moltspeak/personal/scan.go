@@ -123,8 +123,9 @@ func Scan(text string) []Finding {
 	return dropOverlaps(out)
 }
 
-// dropOverlaps drops findings that overlap another one of the same type or, in some cases, of a stronger type: the
-// digits of a card are not also a phone number. It keeps at most MaxFindings of each type.
+// dropOverlaps drops findings that overlap another one of the same type. A phone number or address also gives way to
+// any stronger type, for example to a card number with the same digits, and every weaker type to a date of birth.
+// dropOverlaps keeps at most MaxFindings of each type.
 func dropOverlaps(found []Finding) []Finding {
 	strength := []string{TypeEmail, TypeFinancial, TypeSSN, TypeBirth, TypeLocation, TypePhone, TypeAddress, TypeName, TypeHealth}
 	slices.SortStableFunc(found, func(a, b Finding) int {

@@ -142,8 +142,8 @@ func capabilitiesIn(v wire.Value) []string {
 	return out
 }
 
-// bearer returns the hash of the caller's bearer token, or the zero hash if the token is missing or too short.
-func bearer(c echo.Context) credential.Hash {
+// bearerHash returns the hash of the caller's bearer token, or the zero hash if the token is missing or too short.
+func bearerHash(c echo.Context) credential.Hash {
 	text, ok := strings.CutPrefix(c.Request().Header.Get("Authorization"), "Bearer ")
 	if !ok || len(text) < minBearer {
 		return credential.Hash{}
@@ -164,7 +164,7 @@ func (s *Server) add(c echo.Context) error {
 	if !ok {
 		return refuse(c, http.StatusBadRequest, "agent_name and org must each be 1 to 128 characters from A-Z a-z 0-9 _ -")
 	}
-	owner := bearer(c)
+	owner := bearerHash(c)
 	if !s.cfg.NoAuth {
 		if _, ok := message.ParseKey(in.key); !ok {
 			return refuse(c, http.StatusBadRequest, "public_key must have the prefix ed25519: and a key in base64")
@@ -262,16 +262,14 @@ func (s *Server) change(c echo.Context, edit func(*registration, time.Time), ans
 	if !ok {
 		return refuse(c, http.StatusNotFound, "Agent not found")
 	}
-	if !s.cfg.NoAuth || reg.readOnly {
-		hash := bearer(c)
-		switch {
-		case reg.readOnly:
-			return refuse(c, http.StatusForbidden, "this entry is a card of the directory: change the card")
-		case hash == (credential.Hash{}):
-			return refuse(c, http.StatusUnauthorized, "a bearer token is required")
-		case !hash.Equal(reg.Bearer):
-			return refuse(c, http.StatusForbidden, "the bearer token does not own this entry")
-		}
+	switch hash := bearerHash(c); {
+	case reg.readOnly:
+		return refuse(c, http.StatusForbidden, "this entry is a card of the directory: change the card")
+	case s.cfg.NoAuth: // anybody may change the entry
+	case hash == (credential.Hash{}):
+		return refuse(c, http.StatusUnauthorized, "a bearer token is required")
+	case !hash.Equal(reg.Bearer):
+		return refuse(c, http.StatusForbidden, "the bearer token does not own this entry")
 	}
 	now := wire.Now()
 	edit(&reg, now)
