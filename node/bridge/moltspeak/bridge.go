@@ -57,7 +57,7 @@ type Config struct {
 	// Serve switches on the endpoint at /moltspeak/v0.1.
 	Serve   bool
 	URL     string   // URL of our endpoint, as peers see it; empty if peers cannot call us
-	Domains []string // domains of the queries that become messages of xyz.moltspeak.query
+	Domains []string // domains whose queries become messages with IntentQuery
 	Tools   []ToolInfo
 	// PlainConf lists peers that may send us confidential messages unencrypted. Our confidential messages to such a
 	// peer are unencrypted if it has no key (MS-37).

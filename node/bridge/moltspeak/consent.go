@@ -66,9 +66,12 @@ func (g Grant) covers(types []string, messageName string, now time.Time) bool {
 
 func (g Grant) change(rev store.Rev) store.Change {
 	return store.Change{IfRev: rev, Max: maxGrants, Record: store.Record{
-		NS: nsConsents, Key: g.ID, Body: wire.MustMarshal(g), Terms: []string{"peer:" + wire.HashOf(g.Peer)}, Expires: time.Unix(g.Expires, 0).Add(30 * 24 * time.Hour),
+		NS: nsConsents, Key: g.ID, Body: wire.MustMarshal(g), Terms: []string{"peer:" + wire.HashOf(g.Peer)}, Expires: time.Unix(g.Expires, 0).Add(keepEnded),
 	}}
 }
+
+// keepEnded is how long the owner still sees a grant that has expired.
+const keepEnded = 30 * 24 * time.Hour
 
 // durations are the lifetimes of consents. A "permanent" one ends after a year; the peer can ask again.
 var durations = map[string]time.Duration{"session": sessionLife, "24h": 24 * time.Hour, "7d": 7 * 24 * time.Hour, "permanent": 365 * 24 * time.Hour}

@@ -84,7 +84,7 @@ func (s *links) record(name string, err error) {
 	}
 	state, text := stateAfter(err), ""
 	if state == bridge.LinkUp {
-		status.Peers = 1
+		status.Peers = 1 // the agent at the URL of the link
 	} else {
 		text = err.Error()
 	}
@@ -119,9 +119,9 @@ func stateAfter(err error) bridge.LinkState {
 // linkAddress returns the address of all peers behind a link.
 func linkAddress(name string) bridge.Address { return bridge.Address{Kind: Kind, Link: name} }
 
-// check refuses a delivery over a link that is down. The message waits until `agentmesh links test` succeeds. A link
-// that names no peer cannot be tested, so its deliveries go on.
-func (s *links) check(name string) error {
+// errorIfDown refuses a delivery over a link that is down. The message waits until `agentmesh links test` succeeds. A
+// link that names no peer cannot be tested, so its deliveries go on.
+func (s *links) errorIfDown(name string) error {
 	if l, _ := s.find(name); l.Options["peer"] == "" {
 		return nil
 	}

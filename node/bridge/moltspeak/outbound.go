@@ -119,7 +119,7 @@ type target struct {
 func (b *Bridge) targetOf(ctx context.Context, a bridge.Address, agent message.Agent, now time.Time) (to target, err error) {
 	if l, ok := b.links.find(a.Link); ok {
 		to, err = targetBehind(l, agent)
-		return to, cmp.Or(err, b.links.check(l.Name))
+		return to, cmp.Or(err, b.links.errorIfDown(l.Name))
 	}
 	to = target{agent: agent, address: a, reach: b.cfg.reach()}
 	if a.Link != InboundLink {
@@ -203,7 +203,8 @@ func isLoopback(target string) bool {
 	return err == nil && httpapi.LoopbackHost(u.Host)
 }
 
-// storeSent stores one of our messages before it is sent, so that its answer finds the conversation.
+// storeSent stores one of our messages before it is sent, so that its answer finds the conversation. uses are the
+// changes that use up the consent of the message.
 func storeSent(ctx context.Context, records store.Records, sent sentMessage, key string, draft message.Draft, to message.Agent, uses []store.Change, now time.Time) error {
 	record := func(key string, sent sentMessage, keep time.Duration) store.Change {
 		return store.Change{IfRev: store.Any, Record: store.Record{NS: nsSent, Key: key, Body: wire.MustMarshal(sent), Expires: now.Add(keep)}}
@@ -233,7 +234,7 @@ func recordAnswer(ctx context.Context, records store.Records, d bridge.Delivery,
 			}
 		case wire.ActionPending, wire.ActionReceived:
 			state.TaskState = "pending"
-		default:
+		default: // only a close ends a task
 			state.Done = state.Done || state.Op != message.OpTask
 		}
 	})
@@ -305,7 +306,8 @@ func (b *Bridge) sendOnce(ctx context.Context, to target, raw []byte, boxed bool
 	case e != nil: // the peer accepted our message, so the owner must not send it again
 		return fmt.Errorf("moltspeak: the answer is not accepted: %w: %w", client.ErrReplyUnverified, e)
 	case c.m.Class == message.Secret:
-		_, e = b.handleSecret(c, false)
+		const isRepeat = false // every call gets an answer of its own
+		_, e = b.handleSecret(c, isRepeat)
 	default:
 		_, e = b.receiveReply(c)
 	}
@@ -318,7 +320,7 @@ func (b *Bridge) sendOnce(ctx context.Context, to target, raw []byte, boxed bool
 // packFor returns one of our signed messages as bytes for the peer, encrypted if its class, its link or an encrypted
 // request requires that. A confidential message may be plain only for a peer in PlainConf that has no key.
 func (b *Bridge) packFor(ctx context.Context, to message.Agent, link string, raw []byte, boxed bool) ([]byte, error) {
-	tree, err := wire.ParseForeign(raw, message.MaxNesting+2, message.MaxValues)
+	tree, err := wire.ParseForeign(raw, message.MaxNesting, message.MaxValues)
 	if err != nil {
 		return nil, err
 	}

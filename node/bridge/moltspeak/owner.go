@@ -174,7 +174,7 @@ func (b *Bridge) greet(ctx context.Context, to target) error {
 	if err != nil {
 		return err
 	}
-	// The fault is not wrapped, because it could take down a link that works.
+	// The fault is not wrapped: otherwise links.record could mark a link that works as down.
 	if f, failed := result.body.(message.Fault); failed {
 		return fmt.Errorf("the peer opens no session: %s", f.Code)
 	}

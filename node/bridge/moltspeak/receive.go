@@ -266,7 +266,8 @@ func (b *Bridge) checkCapability(c *request) *message.Error {
 
 // needsOwner reports whether the owner must approve a message, because the sender's trust level is too low (MS-28) and
 // the owner has not let the sender in, or because the sender may call the tool only with an approval (MS-34). A message
-// with personal data that calls no tool needs no approval: checkCapability required the owner's grant.
+// with personal data that calls no tool needs no approval: checkCapability required the owner's grant. needsOwner also
+// counts the message against the sender's session.
 func (b *Bridge) needsOwner(c *request) bool {
 	name := c.m.From.Name()
 	inSession := b.handshake.use(name, c.peer.Key, c.size, c.now)

@@ -113,7 +113,7 @@ func (b *Bridge) sign(d message.Draft) []byte { return b.signTree(d).JSON() }
 // requires it: for the sender's pinned key, or else for the key of the request's box, which the inner signature
 // confirmed. The answer to an unverified sender is not encrypted (MS-20).
 func (b *Bridge) pack(c *request, raw []byte) []byte {
-	tree, err := wire.ParseForeign(raw, message.MaxNesting+1, message.MaxValues)
+	tree, err := wire.ParseForeign(raw, message.MaxNesting, message.MaxValues)
 	if err != nil {
 		return noAnswer // our own JSON always parses
 	}

@@ -176,8 +176,8 @@ func (b *Bridge) serveStream(c echo.Context) error {
 }
 
 // discover answers with cards from the directories. Only agents that speak MoltSpeak have an endpoint in the results.
-// Each of the first five capabilities in d.Any is a search of its own. A stranger's message pays for the first search,
-// and each further search costs the stranger as much as a message.
+// Each capability in d.Any is a search of its own. A stranger's message pays for the first search, and each further
+// search costs the stranger as much as a message.
 func discover(c *request, d message.Discover, directories []Directory, quotas quotas) (answer, *message.Error) {
 	searches := [][]string{d.All}
 	if len(d.Any) > 0 {

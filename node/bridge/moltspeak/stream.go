@@ -185,7 +185,7 @@ func (b *Bridge) handleStream(c *request, p message.Stream) (a answer, e *messag
 	if e != nil {
 		return answer{}, e
 	}
-	isPersonal, payload := c.m.Class == message.PII, wire.Value{}
+	isPersonal := c.m.Class == message.PII
 	if isPersonal {
 		e = c.m.PII.CheckCoverage(personal.Types(c.m.Content()), c.now)
 	}
@@ -193,13 +193,14 @@ func (b *Bridge) handleStream(c *request, p message.Stream) (a answer, e *messag
 		return answer{}, b.replays.storeUnlessRepeat(c)
 	}
 	if e == nil {
-		c.m.PII, payload = complete.pii, complete.payload(p.ID)
+		c.m.PII = complete.pii
+		payload := complete.payload(p.ID)
 		if isPersonal { // parts may hide data that is split across two of them, or in base64
 			e = c.m.PII.CheckCoverage(personal.Types(message.StreamText(payload)), c.now)
 		}
-	}
-	if e == nil {
-		a, e = b.passOn(c, IntentStream, payload, "conv_"+wire.HashOf(c.m.From.Name(), "stream", p.ID), convState{})
+		if e == nil {
+			a, e = b.passOn(c, IntentStream, payload, "conv_"+wire.HashOf(c.m.From.Name(), "stream", p.ID), convState{})
+		}
 	}
 	b.streams.finish(c.m.From.Name(), p.ID, e)
 	return a, e
