@@ -27,7 +27,7 @@ const (
 
 	MaxDepth    = 32
 	MaxValues   = MaxSize  // a frame has no more values than bytes
-	MaxPayload  = 60 << 10 // bytes of a list in an answer, or of an AgentMesh message; other payloads have only MaxSize
+	MaxPayload  = 60 << 10 // bytes of a list in an answer, or of an AgentMesh message; MaxSize bounds all others
 	MaxTypeText = 128      // bytes of type
 	MaxRefText  = 512      // bytes of ref and id
 
@@ -61,7 +61,7 @@ const (
 type Frame struct {
 	To      []string
 	Type    string // "" if absent
-	Ref     string // what an answer has in common with the frame that it answers; "" if absent
+	Ref     string // links an answer to the frame that it answers; "" if absent
 	Payload wire.Value
 	Tree    wire.Value // as received, without id, from and ts
 }

@@ -147,6 +147,7 @@ func (l *Link) encode(ctx context.Context, peer string, m wire.Message) ([]byte,
 	if err != nil {
 		return nil, nil, err
 	}
+	// base is the state of the conversation that decides what m answers.
 	base, err := l.convStore.readBase(ctx, peer, m, current, now)
 	if err != nil {
 		return nil, nil, err
