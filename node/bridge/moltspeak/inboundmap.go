@@ -56,7 +56,7 @@ func (b *Bridge) handleTask(c *request, t message.Task) (answer, *message.Error)
 	if err != nil {
 		return answer{}, message.Fail(message.CodeInternal).Because(err)
 	}
-	if t.Action != "create" && (!known || old.Creator != c.m.From.Name()) {
+	if t.Action != "create" && (!known || old.Creator != c.m.From.Name()) { // not the peer's task, but perhaps ours
 		return b.handleDelegatedTask(c, t)
 	}
 	state := convState{TaskID: t.ID, Creator: c.m.From.Name(), TaskState: "pending"}
@@ -74,6 +74,7 @@ func (b *Bridge) handleTask(c *request, t message.Task) (answer, *message.Error)
 	if !t.Deadline.IsZero() && !c.now.Before(t.Deadline) {
 		return answer{}, message.FailAt(message.CodeInvalidParam, "p.deadline", "has passed")
 	}
+	// An AgentMesh peer sends a message with a standard intent as a task whose type is the intent.
 	intent, payload := IntentTask, c.m.P
 	if standard := wire.Intent(t.Type); slices.Contains(wire.StandardIntents(), standard) && t.Params.GetStr("action") != "" {
 		intent, payload, c.meshPayload = standard, t.Params, true

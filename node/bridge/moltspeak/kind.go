@@ -6,7 +6,7 @@ import (
 )
 
 // encryptAlways is the only value that policy.encrypt may have. It encrypts every message to the peer, whatever its
-// class, except a hello. To a peer that has shown no key, only errors and the messages of a handshake leave.
+// class, except a hello. To a peer that has shown no key, only errors, pongs and the messages of a handshake leave.
 const encryptAlways = "always"
 
 // LinkKind returns what the node must know about MoltSpeak links.

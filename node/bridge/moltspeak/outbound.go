@@ -23,8 +23,8 @@ import (
 )
 
 // resendWithin is how long after the first attempt we resend the same bytes: less than the time for which the peer
-// accepts their timestamp. After that we sign the message with a new timestamp, and also with a new id, because MS-30
-// permits only one content under an id.
+// accepts the timestamp in them. After that we sign the message with a new timestamp, and also with a new id, because
+// MS-30 permits only one content under an id.
 const resendWithin = 4 * time.Minute
 
 // Deliver implements [bridge.Transport].
@@ -64,6 +64,7 @@ func (b *Bridge) Deliver(ctx context.Context, d bridge.Delivery) (bridge.Deliver
 		} else {
 			err = b.send(ctx, target, raw, state.Boxed)
 		}
+		// The peer can still get an answer by repeating its message state.Re, or over its WebSocket.
 		cannotPost := target.endpoint == "" || errors.Is(err, errNotCallable) || errors.Is(err, errNoKey)
 		if cannotPost && draft.Op == message.OpRespond && state.Re != "" {
 			err = b.keepAnswer(ctx, to, state.Re, state.Boxed, raw, now)

@@ -2,6 +2,7 @@ package moltspeak
 
 import (
 	"fmt"
+	"slices"
 
 	"github.com/agentmesh/agentmesh/node/bridge"
 	"github.com/agentmesh/agentmesh/node/bridge/moltspeak/message"
@@ -18,17 +19,16 @@ func newDrafts(d bridge.Delivery, state convState) ([]message.Draft, error) {
 		return respondTo(state, payload, action), nil
 	}
 	p := payload // the payload of the draft
+	endsByItself := slices.Contains([]wire.Intent{wire.RequestInfo, IntentQuery, IntentTool, IntentStream}, m.Intent)
 	switch {
-	case isNotice(action):
+	case isNotice(action), action == wire.ActionClose && endsByItself:
 		return nil, nil // MoltSpeak has no message for it
-	case action == wire.ActionClose && m.Intent != wire.RequestInfo && m.Intent != IntentQuery && m.Intent != IntentTool && m.Intent != IntentStream:
+	case action == wire.ActionClose: // of a task
 		outcome := "complete"
 		if payload.GetStr("status") == "failed" {
 			outcome = "cancel"
 		}
 		return []message.Draft{{Op: message.OpTask, P: wire.Obj(wire.TextField("action", outcome), wire.TextField("task_id", string(m.Conversation)))}}, nil
-	case action == wire.ActionClose:
-		return nil, nil // only a task needs a close: queries, tools and streams end by themselves
 	case m.Intent == wire.RequestInfo && action == "ask":
 		return []message.Draft{{Op: message.OpQuery, P: wire.Obj(wire.TextField("domain", ownDomain), wire.TextField("intent", "ask"), wire.Field("params", payload.Without("action")))}}, nil
 	case m.Intent == IntentQuery:

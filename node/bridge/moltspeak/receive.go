@@ -62,7 +62,7 @@ type Response struct {
 	Sender message.Agent // verified sender of the request; zero if it is not verified
 	Known  bool          // Sender is a known peer, not a stranger
 	Fresh  bool          // Sender is set, and the message cannot be a replayed recording
-	Forged bool          // the request was refused because its box, sender, key or signature did not verify
+	Forged bool          // the request was refused because its encryption, sender, key or signature did not verify
 }
 
 // Receive handles one message or envelope and returns the response. It never fails: an error becomes a signed error
@@ -174,7 +174,7 @@ func (b *Bridge) checkListedKey(c *request) *message.Error {
 		return e
 	case listed.key != "" && listed.key != c.peer.Key:
 		b.cfg.Logger.WarnContext(c.ctx, "moltspeak: a sender shows a key other than the one listed for its name", "peer", c.m.From.Name(), "listed_by", listed.by)
-		c.signed = false
+		c.signed = false // not by the agent with this name
 		return message.Fail(message.CodeAuthFailed)
 	case listed.key != "":
 		c.peer.Vouched = listed.by
@@ -182,7 +182,8 @@ func (b *Bridge) checkListedKey(c *request) *message.Error {
 	return nil
 }
 
-// checkTime checks ts and exp (MS-30), then pins the key of the sender.
+// checkTime checks ts and exp (MS-30). Then it pins the key of the sender, and tells our registry that the sender has
+// used it.
 func (b *Bridge) checkTime(c *request) *message.Error {
 	if off := c.now.Sub(c.m.Time); off.Abs() > window {
 		return message.FailAt(message.CodeInvalidParam, "ts", "must be within five minutes of now")

@@ -87,7 +87,8 @@ func (b *Bridge) reply(c *request, a answer) Response {
 }
 
 // lacksKey reports whether the answer must be encrypted, because the sender's link encrypts always, but cannot be,
-// because we know no key. The answers of a handshake may leave in the open: with them, we learn the key.
+// because we know no key. The answer to a ping or to a message of a handshake need not be encrypted: it is in a
+// handshake that a peer shows its key.
 func (c *request) lacksKey(l *links) bool {
 	switch c.m.Op {
 	case message.OpHello, message.OpVerify, message.OpVerifyResponse, message.OpRespond, message.OpPing:
