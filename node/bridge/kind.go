@@ -31,7 +31,7 @@ type Kind struct {
 	Repeatable bool
 	// Receipts is the action of replies that only confirm an arrival. The node delivers them to nobody.
 	Receipts string
-	// Holds decide which messages of this kind wait for the owner. They come after the rules that the owner configured.
+	// Holds decide which messages of this kind wait for the owner, if no rule that the owner configured decides.
 	Holds []acl.HoldRule
 	// Silence is how long a conversation may be silent before it expires, for intents that do not have the default.
 	Silence map[wire.Intent]time.Duration

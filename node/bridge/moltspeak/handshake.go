@@ -69,7 +69,7 @@ func newID() string {
 
 // challenge returns the challenge for the sender of a hello. Each peer has at most one. A fresh hello gets a new
 // challenge. Any other hello may be a replayed recording, so it gets the challenge that still waits for its answer.
-// Known peers and strangers have separate limits. At its limit, challenge drops the expired challenges and then, for a
+// Known peers and strangers have separate limits. At the limit, challenge drops the expired challenges and then, for a
 // stranger, one of another stranger whose source has more of them (AM-42). It returns false if it finds no room.
 func (h *handshakes) challenge(peer, key string, fresh, known bool, sources []rate.Source, now time.Time) (string, bool) {
 	h.mu.Lock()

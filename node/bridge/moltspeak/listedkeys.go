@@ -53,11 +53,12 @@ func (l *listedKeys) lookup(c *request) (listedKey, *message.Error) {
 		return listed, nil
 	}
 	registries := l.registrar.Registries()
+	// A card is found by the id of its agent, so only a MoltSpeak name that is such an id can have one.
 	askCards := len(l.directories) > 0 && wire.AgentID(name.Agent).Valid()
 	if len(registries) == 0 && !askCards {
 		return listedKey{}, nil
 	}
-	if wait, ok := l.quota.Of(c.signed, c.isKnown()).Take(c.sources, name.Name(), now); !ok {
+	if wait, ok := l.quota.PoolFor(c.signed, c.isKnown()).Take(c.sources, name.Name(), now); !ok {
 		e := message.Fail(message.CodeRateLimit)
 		e.Delay = wait
 		return listedKey{}, e

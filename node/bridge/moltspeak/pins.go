@@ -76,10 +76,10 @@ func (pins *pins) address(a message.Agent) bridge.Address {
 	return out
 }
 
-// check returns what we know about the sender, and the key with which its signature must verify: the pinned key, or
-// else the key that the sender claims, or else the key that is listed for its name (MS-23). A new key is pinned later,
-// by update. check never uses a key that only an envelope names (MS-20).
-func (pins *pins) check(c *request) (peer, *signing.PublicKey, *message.Error) {
+// findSender returns what we know about the sender, and the key with which its signature must verify: the pinned key,
+// or else the key that the sender claims, or else the key that is listed for its name (MS-23). A new key is pinned
+// later, by update. findSender never uses a key that only an envelope names (MS-20).
+func (pins *pins) findSender(c *request) (peer, *signing.PublicKey, *message.Error) {
 	ctx, from, now := c.ctx, c.m.From, c.now
 	p, known, err := pins.get(ctx, from.Name(), now)
 	if err != nil {

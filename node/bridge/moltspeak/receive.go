@@ -147,7 +147,7 @@ func (b *Bridge) checkShape(c *request) (e *message.Error) {
 // checkSender checks the key and the signature. Then it charges the message, so that only verified messages use up the
 // quota of a sender (MS-48). An answer to our call costs the peer nothing, because we asked for it.
 func (b *Bridge) checkSender(c *request) (e *message.Error) {
-	if c.peer, c.key, e = b.pins.check(c); e != nil {
+	if c.peer, c.key, e = b.pins.findSender(c); e != nil {
 		return e
 	}
 	if e := c.m.Verify(c.key); e != nil {

@@ -27,18 +27,18 @@ const (
 
 // openStream is a stream whose end has not been accepted yet.
 type openStream struct {
-	peer, kind, content string
-	class               message.Class    // the class of every part
-	pii                 *message.PIIMeta // what all parts declare together
-	known               bool             // the peer is a known peer; all strangers together have half of maxStreams
-	next                int64            // expected seq; -1 before the first chunk
-	chunks              int64
-	data                []byte
-	last                [32]byte // digest of the start or of the last chunk
-	began, active       time.Time
-	ended               bool          // its end is being handled, so it takes no more parts
-	refusals            int           // how often its end was refused temporarily
-	sources             []rate.Source // the address and networks of the peer
+	peer, kind, contentType string
+	class                   message.Class    // the class of every part
+	pii                     *message.PIIMeta // what all parts declare together
+	known                   bool             // the peer is a known peer; all strangers together have half of maxStreams
+	next                    int64            // expected seq; -1 before the first chunk
+	chunks                  int64
+	data                    []byte
+	last                    [32]byte // digest of the start or of the last chunk
+	began, active           time.Time
+	ended                   bool          // its end is being handled, so it takes no more parts
+	refusals                int           // how often its end was refused temporarily
+	sources                 []rate.Source // the address and networks of the peer
 }
 
 // streams holds the streams of all peers whose end is still to come.
@@ -98,7 +98,7 @@ func (s *streams) add(c *request, p message.Stream) (complete *openStream, e *me
 
 func (s *streams) start(key string, c *request, p message.Stream) *message.Error {
 	st := &openStream{
-		peer: c.m.From.Name(), kind: p.Type, content: p.ContentType, class: c.m.Class, pii: c.m.PII, next: -1,
+		peer: c.m.From.Name(), kind: p.Type, contentType: p.ContentType, class: c.m.Class, pii: c.m.PII, next: -1,
 		known: c.isKnown(), sources: c.sources, began: c.now, active: c.now, last: c.digest,
 	}
 	ofPeer := count(maps.Values(s.open), func(o *openStream) bool { return o.peer == st.peer })
@@ -213,7 +213,7 @@ func (st *openStream) payload(id string) wire.Value {
 		text = base64.StdEncoding.EncodeToString(st.data)
 	}
 	payload := wire.Obj(wire.TextField("action", "stream"), wire.TextField("stream_id", id))
-	for _, m := range []struct{ key, value string }{{"type", st.kind}, {"content_type", st.content}} {
+	for _, m := range []struct{ key, value string }{{"type", st.kind}, {"content_type", st.contentType}} {
 		if m.value != "" {
 			payload = payload.With(m.key, wire.Text(m.value))
 		}

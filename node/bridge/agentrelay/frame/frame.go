@@ -125,8 +125,8 @@ func Parse(data []byte) (Frame, *Refusal) {
 	if f.Ref, ok = readOptional(v, "ref", MaxRefText); !ok {
 		return Frame{}, Invalid("ref must be a string of at most 512 bytes")
 	}
-	isCommand := len(f.To) == 1 && f.To[0] == RelayID
-	if f.Payload, ok = v.Get("payload"); !ok && !isCommand {
+	onlyToRelay := len(f.To) == 1 && f.To[0] == RelayID
+	if f.Payload, ok = v.Get("payload"); !ok && !onlyToRelay {
 		return Frame{}, Invalid("payload is required")
 	}
 	return f, nil

@@ -42,7 +42,7 @@ func (l *Link) seal(ctx context.Context, peer string, plain []byte) ([]byte, err
 		}
 		return plain, nil
 	}
-	v, err := wire.ParseForeign(plain, frame.MaxDepth+1, frame.MaxValues)
+	v, err := wire.ParseForeign(plain, frame.MaxDepth, frame.MaxValues)
 	if err != nil {
 		return nil, undeliverableError{"the message is nested too deeply to be encrypted"}
 	}

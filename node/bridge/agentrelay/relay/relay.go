@@ -192,8 +192,8 @@ func (r *Relay) newWelcome(id string) []byte {
 	))
 }
 
-// stamps gives times to frames and registrations. They never run backwards while the relay runs, and after a restart
-// they are later than the history.
+// stamps gives times to frames and registrations. The times never run backwards while the relay runs, and after a
+// restart they are later than the history.
 type stamps struct {
 	mu     sync.Mutex
 	last   int64 // the newest ts, in milliseconds

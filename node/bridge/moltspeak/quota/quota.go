@@ -73,8 +73,8 @@ func NewLookups() Lookups {
 	return Lookups{pool(), pool(), pool()}
 }
 
-// Of returns the pool for a message.
-func (l Lookups) Of(signed, known bool) *rate.Pool {
+// PoolFor returns the pool for a message.
+func (l Lookups) PoolFor(signed, known bool) *rate.Pool {
 	switch {
 	case !signed:
 		return l.unsigned
