@@ -92,7 +92,7 @@ func (c *connection) handleUnbound(ctx context.Context, raw []byte) Response {
 	case r.Status >= http.StatusBadRequest || r.Sender.Agent == "": // refused or unverified: bind nothing
 	case proves, x.m.Op == message.OpHello && r.Fresh: // not a replayed recording
 		if !c.b.sockets.bind(c.conn, x.peer.identity(), r.Known) {
-			c.end(ctx, message.Fail(message.CodeRateLimit), "too many streams")
+			c.end(ctx, message.Fail(message.CodeRateLimit), "too many WebSockets")
 			return r
 		}
 		c.boundTo = &r.Sender

@@ -261,7 +261,7 @@ func (b *Bridge) keepAnswer(ctx context.Context, to message.Agent, re string, bo
 	case !ok && pushed:
 		return nil
 	case !ok:
-		return fmt.Errorf("moltspeak: the peer can no longer fetch the answer, and has no open stream: %w", &client.SendError{Retry: true})
+		return fmt.Errorf("moltspeak: the peer can no longer fetch the answer, and has no open WebSocket: %w", &client.SendError{Retry: true})
 	}
 	s.Reply, s.Status = raw, http.StatusOK
 	const known = true // keep the reply for a stranger as well, whatever its size

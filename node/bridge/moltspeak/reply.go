@@ -60,7 +60,7 @@ func (b *Bridge) reply(c *request, a answer) Response {
 			out = screening{class: class}
 			// The log has the types of the data. The peer learns only the error code.
 			b.cfg.Logger.WarnContext(c.ctx, "moltspeak: an answer was blocked", "peer", to.Name(), "types", e.Types, "cause", e.Unwrap())
-			if c.fresh && e.Code != message.CodeInternal && b.cfg.OnBlocked != nil {
+			if c.fresh && e.Code != message.CodeInternal && b.cfg.OnBlocked != nil { // a repeat was reported already
 				b.cfg.OnBlocked(c.ctx, c.address, blockedError(e, to))
 			}
 			a.op, a.p, r.Status = message.OpError, message.Fail(e.Code).Payload(true), e.Status

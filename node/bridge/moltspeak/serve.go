@@ -28,7 +28,7 @@ func (b *Bridge) Mount(e *echo.Echo) {
 		g := e.Group("/moltspeak/v0.1", b.guard)
 		g.POST("/message", b.serveMessage)
 		g.POST("/batch", b.serveBatch)
-		g.GET("/stream", b.serveStream)
+		g.GET("/stream", b.serveWebSocket)
 	}
 	if b.cfg.Registry {
 		b.registry.Mount(e)
@@ -128,7 +128,7 @@ func (b *Bridge) guard(next echo.HandlerFunc) echo.HandlerFunc {
 	}
 }
 
-// charge takes a message from the allowance of the caller's address, so that batches and streams cost as much as
+// charge takes a message from the allowance of the caller's address, so that batches and frames cost as much as
 // single requests (AM-43).
 func charge(c echo.Context, addresses *httpapi.Addresses) *message.Error {
 	err := addresses.Check(c)
@@ -149,8 +149,8 @@ func countForgery(c echo.Context, addresses *httpapi.Addresses, r Response) {
 	}
 }
 
-// serveStream serves the WebSocket: one JSON text per frame, the first of them a valid hello (MS-47).
-func (b *Bridge) serveStream(c echo.Context) error {
+// serveWebSocket serves the WebSocket: one JSON text per frame, the first of them a valid hello (MS-47).
+func (b *Bridge) serveWebSocket(c echo.Context) error {
 	if !websocket.IsUpgrade(c.Request()) {
 		e := message.FailAt(message.CodeSchema, "", "this route is a WebSocket")
 		e.Status = http.StatusUpgradeRequired

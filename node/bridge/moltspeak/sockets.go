@@ -52,7 +52,7 @@ func (s *sockets) add(c *websocket.Conn, sources []rate.Source) bool {
 		displaced.Abort()
 		delete(s.all, displaced)
 	}
-	hello := time.AfterFunc(helloTime, func() { c.Close(websocket.CodeProtocol, "the stream was not bound in time") })
+	hello := time.AfterFunc(helloTime, func() { c.Close(websocket.CodeProtocol, "the WebSocket was not bound to a sender in time") })
 	s.all[c] = &socket{conn: c, sources: sources, since: time.Now(), hello: hello}
 	s.wait.Add(1)
 	return true
@@ -84,7 +84,7 @@ func (s *sockets) bind(c *websocket.Conn, peer string, known bool) bool {
 		if known || !ok {
 			return false
 		}
-		displaced.Close(websocket.CodeTryLater, "too many streams")
+		displaced.Close(websocket.CodeTryLater, "too many WebSockets")
 		delete(s.all, displaced)
 	}
 	sock.peer, sock.known, sock.since = peer, known, time.Now()
