@@ -221,7 +221,8 @@ func (b *Bridge) inbound(c *request, address string, intent wire.Intent, payload
 	if err != nil {
 		return bridge.Inbound{}, message.FailAt(message.CodeInvalidParam, "from", "is too long")
 	}
-	payload = c.markClass(a.Mark(c.maskPayload(payload, b.cfg.Reveal), true), b.grants)
+	const verified = true // by its signature
+	payload = c.markClass(a.Mark(c.maskPayload(payload, b.cfg.Reveal), verified), b.grants)
 	raw := c.maskMessage()
 	strict, err := wire.Parse(payload.JSON())
 	if err != nil || len(raw) > wire.MaxMessage || strict.Kind() != wire.Object {

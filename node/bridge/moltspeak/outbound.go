@@ -27,6 +27,9 @@ import (
 // MS-30 permits only one content under an id.
 const resendWithin = 4 * time.Minute
 
+// enveloped is the form in which our messages leave: in an envelope, even if they are not encrypted.
+const enveloped = true
+
 // Deliver implements [bridge.Transport].
 func (b *Bridge) Deliver(ctx context.Context, d bridge.Delivery) (bridge.Delivered, error) {
 	address, err := bridge.ParseAddress(d.Address)
@@ -327,7 +330,7 @@ func (b *Bridge) packFor(ctx context.Context, to message.Agent, link string, raw
 	}
 	class := message.ParseClass(tree.GetStr("cls"))
 	if !boxed && !class.IsBoxed() && (!b.links.encryptsAlways(link) || tree.GetStr("op") == string(message.OpHello)) {
-		return message.Wrap(tree, true), nil
+		return message.Wrap(tree, enveloped), nil
 	}
 	p, _, err := b.pins.get(ctx, to.Name(), time.Now())
 	if err != nil {
@@ -337,7 +340,7 @@ func (b *Bridge) packFor(ctx context.Context, to message.Agent, link string, raw
 		return message.Seal(tree, b.cfg.Box, point), nil
 	}
 	if class == message.Confidential && !boxed && slices.Contains(b.cfg.PlainConf, to.Name()) {
-		return message.Wrap(tree, true), nil
+		return message.Wrap(tree, enveloped), nil
 	}
 	return nil, errNoKey
 }
@@ -465,7 +468,7 @@ func (b *Bridge) challenge(ctx context.Context, e registry.Entry, now time.Time)
 	}
 	text := random32()
 	d := newVerify(text, message.Agent{Agent: e.AgentName, Org: e.Org}, message.Public, now)
-	reply, err := b.transmit(ctx, endpoint, b.cfg.reach(), "", message.Wrap(b.signTree(d), true))
+	reply, err := b.transmit(ctx, endpoint, b.cfg.reach(), "", message.Wrap(b.signTree(d), enveloped))
 	if err != nil {
 		return err
 	}

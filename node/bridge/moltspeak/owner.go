@@ -194,7 +194,8 @@ func challengeIn(m message.Message, body message.Payload) string {
 // answer is from the peer of the link.
 func (b *Bridge) handshakeCall(ctx context.Context, to target, d message.Draft) (*request, error) {
 	d.To = to.agent
-	reply, err := b.post(ctx, to, b.sign(d), false)
+	const boxed = false // it answers no encrypted request
+	reply, err := b.post(ctx, to, b.sign(d), boxed)
 	if err != nil {
 		return nil, err
 	}

@@ -58,12 +58,13 @@ func (b *Bridge) reply(c *request, a answer) Response {
 		}
 		if e != nil {
 			out = screening{class: class}
-			// The log has the types of the data. The peer learns only the error code.
+			// The log has the types of the data.
 			b.cfg.Logger.WarnContext(c.ctx, "moltspeak: an answer was blocked", "peer", to.Name(), "types", e.Types, "cause", e.Unwrap())
 			if c.fresh && e.Code != message.CodeInternal && b.cfg.OnBlocked != nil { // a repeat was reported already
 				b.cfg.OnBlocked(c.ctx, c.address, blockedError(e, to))
 			}
-			a.op, a.p, r.Status = message.OpError, message.Fail(e.Code).Payload(true), e.Status
+			const brief = true // the peer learns only the error code
+			a.op, a.p, r.Status = message.OpError, message.Fail(e.Code).Payload(brief), e.Status
 		}
 		class, meta = out.class.ForAnswer(c.m.Class), out.meta
 	}

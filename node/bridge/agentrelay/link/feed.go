@@ -42,13 +42,19 @@ func newItemLog() *itemLog {
 	return &itemLog{counts: make(map[string]int), seen: make(map[string]time.Time)}
 }
 
-func newFeedItem(h *incoming, broadcast bool) FeedItem {
-	out := FeedItem{ID: h.id, From: h.from, Type: h.kind, Ref: h.ref, Broadcast: broadcast, At: time.Now().UTC()}
+func newFeedItem(h *incoming) FeedItem {
+	out := FeedItem{ID: h.id, From: h.from, Type: h.kind, Ref: h.ref, At: time.Now().UTC()}
 	if body := h.payload.JSON(); len(body) <= maxFeedBytes {
 		out.Payload = body
 	} else {
 		out.Payload, out.Truncated = wire.Text(frame.Shorten(textOf(h.payload), maxFeedBytes)).JSON(), true
 	}
+	return out
+}
+
+func newBroadcastItem(h *incoming) FeedItem {
+	out := newFeedItem(h)
+	out.Broadcast = true
 	return out
 }
 

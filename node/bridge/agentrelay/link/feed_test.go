@@ -49,7 +49,7 @@ func TestFeedBounded(t *testing.T) {
 			t.Fatalf("item %d came twice", n)
 		}
 	}
-	big := newFeedItem(&incoming{id: "x", payload: wire.Text(strings.Repeat("x", 50_000))}, true)
+	big := newFeedItem(&incoming{id: "x", payload: wire.Text(strings.Repeat("x", 50_000))})
 	if !big.Truncated || len(big.Payload) > maxFeedBytes+2 {
 		t.Errorf("an item of %d bytes", len(big.Payload))
 	}

@@ -68,7 +68,7 @@ func (l *Link) handleNotice(h *incoming) {
 		l.log.Info("the relay refused a frame", slog.String("code", wire.OneLine(code, 64)))
 	}
 	if h.kind == "vote_result" {
-		l.itemLog.add(newFeedItem(h, true))
+		l.itemLog.add(newBroadcastItem(h))
 	}
 }
 
@@ -93,7 +93,7 @@ func (l *Link) passesFilter(h *incoming) bool {
 // handleBroadcast puts a message to everybody into the owner's feed. The node gets only a question, and only if the
 // policy accepts broadcasts; its answer goes to the sender alone (AR-56).
 func (l *Link) handleBroadcast(ctx context.Context, h *incoming, raw []byte) {
-	if !l.itemLog.add(newFeedItem(h, true)) {
+	if !l.itemLog.add(newBroadcastItem(h)) {
 		return // seen before (AR-29)
 	}
 	if h.kind == "question" && l.cfg.Link.Policy.Broadcast {
@@ -112,7 +112,7 @@ func (l *Link) handleDirect(ctx context.Context, h *incoming, raw []byte) {
 	case "encrypted":
 		inner, err := l.decrypt(h)
 		if err != nil {
-			note := newFeedItem(h, false)
+			note := newFeedItem(h)
 			note.Note = "an encrypted message that could not be read: " + err.Error()
 			l.itemLog.add(note)
 			return
@@ -132,7 +132,7 @@ func (l *Link) handleDirect(ctx context.Context, h *incoming, raw []byte) {
 		}
 	}
 	if h.kind == "data" && h.isMesh && h.payload.GetStr("action") == wire.ActionPending {
-		note := newFeedItem(h, false)
+		note := newFeedItem(h)
 		note.Note = "the peer asks its owner first"
 		l.itemLog.add(note)
 		return
@@ -221,10 +221,11 @@ func (l *Link) newInbound(ctx context.Context, h *incoming, raw []byte, now time
 	if writtenAt.Before(now.Add(-keepConv)) || writtenAt.After(now.Add(time.Minute)) {
 		writtenAt = now // the clock of the relay seems to be wrong
 	}
+	const verified = false // only the relay names the sender
 	return bridge.Inbound{
 		Principal: address.String(), Peer: address.Pseudonym(), Address: address.String(), Name: h.from, Verified: bridge.VerifiedNone,
 		MessageID: messageID, ConvID: conv, Intent: intent,
-		Payload: address.Mark(payload, false), Time: writtenAt, Received: now, Raw: raw, Digest: h.digest(),
+		Payload: address.Mark(payload, verified), Time: writtenAt, Received: now, Raw: raw, Digest: h.digest(),
 		Records: l.convStore.changes(h.from, state, messageID, []string{h.id, h.ref}, now),
 	}, state, nil
 }

@@ -104,7 +104,8 @@ func (s *sender) write(data []byte) (*websocket.Conn, error) {
 func (s *sender) send(data []byte) (time.Duration, error) {
 	s.mu.Lock()
 	defer s.mu.Unlock()
-	return s.sendLocked(data, false)
+	const isAnswer = false
+	return s.sendLocked(data, isAnswer)
 }
 
 func (s *sender) sendLocked(data []byte, isAnswer bool) (time.Duration, error) {
@@ -132,7 +133,8 @@ func (s *sender) answer(peer string, data []byte) {
 // drain sends the waiting answers. The caller holds s.mu.
 func (s *sender) drain() {
 	for s.unsent.Len() > 0 && s.resume == nil {
-		wait, err := s.sendLocked(s.unsent.First(), true)
+		const isAnswer = true
+		wait, err := s.sendLocked(s.unsent.First(), isAnswer)
 		if err != nil {
 			return // the next connection sends it
 		}

@@ -120,9 +120,9 @@ func (p Packet) open(r, env *reader, key *signing.BoxKey) (Packet, *Error) {
 		return p, r.err
 	}
 	from, err := signing.ParseBoxPublic(strings.TrimPrefix(sender, "x25519:"))
-	n, ok := unbase64(nonce)
-	c, ok2 := unbase64(sealed)
-	if err != nil || !ok || !ok2 || len(n) != signing.NonceSize || !strings.HasPrefix(sender, "x25519:") {
+	n, nonceOK := unbase64(nonce)
+	c, sealedOK := unbase64(sealed)
+	if err != nil || !nonceOK || !sealedOK || len(n) != signing.NonceSize || !strings.HasPrefix(sender, "x25519:") {
 		return p, FailAt(CodeSchema, "envelope", "the box is not of the protocol's form")
 	}
 	if key == nil {

@@ -87,8 +87,8 @@ func isNIR(s string) bool {
 	}
 	body := strings.NewReplacer("2A", "19", "2B", "18").Replace(s[:13])
 	n, err := strconv.ParseInt(body, 10, 64)
-	key, err2 := strconv.ParseInt(s[13:], 10, 64)
-	return err == nil && err2 == nil && 97-n%97 == key
+	key, keyErr := strconv.ParseInt(s[13:], 10, 64)
+	return err == nil && keyErr == nil && 97-n%97 == key
 }
 
 // isCPF reports whether both check digits of a Brazilian CPF are right.
@@ -251,7 +251,7 @@ func isCoordinates(found, before, after string) bool {
 		return false
 	}
 	lat, err := strconv.ParseFloat(parts[0], 64)
-	long, err2 := strconv.ParseFloat(parts[1], 64)
+	long, longErr := strconv.ParseFloat(parts[1], 64)
 	// A comma after them continues a longer list of numbers.
-	return err == nil && err2 == nil && -90 <= lat && lat <= 90 && -180 <= long && long <= 180 && strings.Contains(found, ",") && !strings.HasPrefix(after, ",")
+	return err == nil && longErr == nil && -90 <= lat && lat <= 90 && -180 <= long && long <= 180 && strings.Contains(found, ",") && !strings.HasPrefix(after, ",")
 }

@@ -295,7 +295,7 @@ func (s *Server) put(c echo.Context) error {
 	return s.change(c, func(reg *registration, now time.Time) {
 		if in.given["endpoint"] && in.endpoint != reg.Endpoint {
 			reg.Endpoint, reg.Answered, reg.Tried = in.endpoint, time.Time{}, time.Time{}
-			reg.TrustScore = trustScore(!reg.KeyUsed.IsZero(), false)
+			reg.TrustScore = trustScore(!reg.KeyUsed.IsZero(), !reg.Answered.IsZero())
 		}
 		if in.given["description"] {
 			reg.Description = in.description
