@@ -61,7 +61,7 @@ type PIIMeta struct {
 	Purpose    string
 	Proof      string
 	Expires    time.Time // zero: no expiry
-	Scope      []string  // the types that the consent covers; empty: all
+	Scope      []string  // the types that the consent covers; empty: it names none, and covers all
 	MaskFields []string  // the members to mask; see [PIIMeta.Mask]
 }
 
@@ -80,6 +80,7 @@ func (r *reader) piiMeta() *PIIMeta {
 		in := sub.at("consent", c)
 		m.GrantedBy, m.Purpose, m.Proof = in.name("granted_by"), in.name("purpose"), in.text("proof")
 		m.Expires, m.Scope = in.optMillis("expires"), in.optTexts("scope")
+		in.check(len(m.Scope) > 0 || !in.has("scope"), "scope", "must have at least one entry")
 	}
 	return m
 }

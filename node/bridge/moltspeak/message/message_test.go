@@ -63,6 +63,7 @@ func TestMembers(t *testing.T) {
 		{"pii_meta", `{"types":["shoe"]}`, CodeSchema}, {"pii_meta", `{"types":["email"]}`, ""},
 		{"pii_meta", `{"types":["email"],"consent":{"granted_by":"u","purpose":"x","proof":"y","scope":["email"]}}`, ""},
 		{"pii_meta", `{"types":["email"],"consent":{"granted_by":"u","purpose":"x","proof":"y","scope":"email"}}`, CodeSchema},
+		{"pii_meta", `{"types":["email"],"consent":{"granted_by":"u","purpose":"x","proof":"y","scope":[]}}`, CodeSchema},
 	} {
 		_, e := Parse(good.With(tt.key, parseText(t, tt.value)))
 		if got := codeOf(e); got != tt.want {
