@@ -220,7 +220,7 @@ func (pins *pins) setGranted(ctx context.Context, name, capability string, grant
 func (pins *pins) run(ctx context.Context) {
 	tick := time.Tick(forgetEvery)
 	for now := time.Now(); ; {
-		if pins.isDue(now, forgetWhenFull) {
+		if pins.isDue(now, forgetWhenFull) { // update may have swept just before
 			if err := pins.forgetStrangers(ctx, now); err != nil && ctx.Err() == nil {
 				pins.log.WarnContext(ctx, "moltspeak: cannot delete old pins of strangers", "err", err)
 			}

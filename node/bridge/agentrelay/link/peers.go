@@ -89,14 +89,11 @@ func (p *peers) setHint(peer string, h hint) {
 	p.recentHints[peer] = h
 }
 
-// handleDiscovery handles the frame in which a peer announces its skills and its key. It remembers the frame for a day,
-// and pins the key if it is the first one of the peer (AR-49).
+// handleDiscovery handles the frame in which a peer announces its skills and its key. It remembers the skills for a
+// day, and pins the key if it is the first one of the peer (AR-49).
 func (p *peers) handleDiscovery(h *incoming) {
 	skills, _ := h.payload.Get("skills")
-	list, ok := frame.ReadKeywords(skills)
-	if !ok {
-		list = nil
-	}
+	list, _ := frame.ReadKeywords(skills) // nil if it is not valid
 	p.mu.Lock()
 	p.setHint(h.from, hint{list[:min(len(list), maxSkills)], time.Now(), p.hint(h.from).Key})
 	p.mu.Unlock()
@@ -105,12 +102,12 @@ func (p *peers) handleDiscovery(h *incoming) {
 	}
 }
 
-func (p *peers) key(peer string) string { return p.convStore.link + "/" + peer }
+func (p *peers) recordKey(peer string) string { return p.convStore.link + "/" + peer }
 
 // get returns the record of a peer, or a new one with only its id.
 func (p *peers) get(ctx context.Context, id string) (Peer, error) {
 	peer := Peer{Peer: id}
-	rev, _, err := store.ReadRecord(ctx, p.convStore.records, nsPeers, p.key(id), &peer, time.Now())
+	rev, _, err := store.ReadRecord(ctx, p.convStore.records, nsPeers, p.recordKey(id), &peer, time.Now())
 	peer.rev = rev
 	return peer, err
 }
@@ -161,7 +158,7 @@ func (p *peers) record(peer Peer) store.Record {
 	if peer.Agent != "" {
 		terms = append(terms, "agent:"+string(peer.Agent))
 	}
-	return store.Record{NS: nsPeers, Key: p.key(peer.Peer), Body: body, Terms: terms}
+	return store.Record{NS: nsPeers, Key: p.recordKey(peer.Peer), Body: body, Terms: terms}
 }
 
 // pin stores the first key that a peer announces. It shows a different later key to the owner but does not use it.
@@ -248,7 +245,7 @@ func (p *peers) findIdle(ctx context.Context) (*store.Change, error) {
 		if last, err := p.convStore.read(ctx, p.convStore.lastKey(id), now); err != nil {
 			return nil, err
 		} else if last.Conv == "" {
-			return &store.Change{IfRev: peer.rev, Delete: true, Record: store.Record{NS: nsPeers, Key: p.key(id)}}, nil
+			return &store.Change{IfRev: peer.rev, Delete: true, Record: store.Record{NS: nsPeers, Key: p.recordKey(id)}}, nil
 		}
 	}
 	return nil, nil

@@ -103,7 +103,7 @@ func Carry(ctx context.Context, links []*Link, recipient wire.AgentID, message [
 	for _, l := range links {
 		for _, rec := range page.Records {
 			var p Peer
-			if json.Unmarshal(rec.Body, &p) == nil && rec.Key == l.peers.key(p.Peer) {
+			if json.Unmarshal(rec.Body, &p) == nil && rec.Key == l.peers.recordKey(p.Peer) {
 				answer, err := l.sendTunnel(ctx, p.Peer, message)
 				return answer, true, err
 			}
