@@ -178,8 +178,8 @@ func (s replays) store(c *request) *message.Error {
 	return nil
 }
 
-// storeUnlessRepeat is store, except that it accepts a copy of a message that was accepted since find. The copy is not
-// fresh.
+// storeUnlessRepeat is store, except that it accepts a copy of a message that was accepted since find. It marks the copy
+// as not fresh, because it may be a replayed recording.
 func (s replays) storeUnlessRepeat(c *request) *message.Error {
 	e := s.store(c)
 	if e != nil && e.Status == http.StatusConflict {

@@ -4,6 +4,8 @@ import (
 	"slices"
 	"strconv"
 	"strings"
+	"unicode"
+	"unicode/utf8"
 )
 
 func digits(s string) string {
@@ -203,8 +205,8 @@ func isStreet(found, before, _ string) bool {
 	last := words[len(words)-1]
 	// Everyday words need a name with a capital letter before them.
 	if len(last) <= 2 || last == "close" || last == "drive" || last == "court" || last == "square" {
-		name := strings.Fields(found)[1]
-		return name[:1] != strings.ToLower(name[:1])
+		first, _ := utf8.DecodeRuneInString(strings.Fields(found)[1])
+		return unicode.IsUpper(first)
 	}
 	return !strings.HasSuffix(before, ".") // not the decimals of a number, as in "2.5 main road"
 }
