@@ -190,7 +190,8 @@ func (p LinkPolicy) validate() error {
 	return nil
 }
 
-// ValidateLinks checks each link, and that all names are different, because pseudonyms depend on the names.
+// ValidateLinks checks each link, and that all names are different, because the agent ids that stand for foreign peers
+// depend on the names.
 func ValidateLinks(links []Link) error {
 	seen := make(map[string]bool, len(links))
 	for _, l := range links {

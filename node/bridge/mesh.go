@@ -40,7 +40,7 @@ type Mesh interface {
 	// Decide carries out the owner's decision about the message that waits in a conversation. If no message waits
 	// there, or the owner must decide about its sender first, the error is a *[wire.Error].
 	Decide(ctx context.Context, conv store.ConvKey, approve bool) error
-	// Standing returns what the owner's rules say about a principal.
+	// Standing returns what the owner's rules say about a principal, which is a peer or a whole link.
 	Standing(ctx context.Context, principal string, now time.Time) (acl.Standing, error)
 	// Asks returns the store of questions to the owner. A bridge adds questions of its own kinds.
 	Asks() *acl.Asks

@@ -7,8 +7,8 @@ import (
 	"github.com/agentmesh/agentmesh/node/wire"
 )
 
-// Progress is what a hook reports about a message of a foreign peer before it answers. Reports are not stored and may
-// be lost, so the answer must repeat everything that counts.
+// Progress is what a hook, the program behind the node, reports before it answers a message of a foreign peer. Reports
+// are not stored and may be lost, so the answer must repeat everything that counts.
 type Progress struct {
 	Address      string // of the peer
 	MessageID    wire.MessageID

@@ -36,7 +36,7 @@ type PageMounter interface {
 	MountPage(pages *httpapi.Pages)
 }
 
-// Handler handles the messages whose intents match [Kind].Intents, in place of a hook.
+// Handler handles the messages whose intents match [Kind].Intents, in place of the owner's hook.
 type Handler interface {
 	// Handle is called at least once for each message. If it returns an error, the message waits in the owner's inbox.
 	Handle(ctx context.Context, c Call) (Reply, error)

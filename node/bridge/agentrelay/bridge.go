@@ -140,8 +140,8 @@ func (b *Bridge) Deliver(ctx context.Context, d bridge.Delivery) (bridge.Deliver
 	return l.Deliver(ctx, to.Peer, d)
 }
 
-// Carry sends a signed message to an agent through a tunnel, if the owner has assigned the id of that agent to a peer
-// of a link. It returns the agent's answer, which is not verified yet. Without such an assignment, carried is false.
+// Carry sends a signed message to an agent inside a frame, if the owner has assigned the id of that agent to a peer of a
+// link. It returns the agent's answer, which is not verified yet. Without such an assignment, carried is false.
 func (b *Bridge) Carry(ctx context.Context, to wire.AgentID, message []byte) (answer []byte, carried bool, err error) {
 	return link.Carry(ctx, b.links, to, message)
 }

@@ -75,9 +75,9 @@ type Link struct {
 	peers        *peers
 	convStore    convStore
 	waiters      waiting.Results[wire.Value] // by waitKey
-	tunnelRates  *rate.Buckets               // limits the tunnel messages of each peer
-	tunnelPlaces *waiting.Places             // one for each tunneled message that the node is handling
-	tunnelWork   sync.WaitGroup              // the goroutines that handle tunneled messages
+	tunnelRates  *rate.Buckets               // limits the signed AgentMesh messages that each peer sends inside frames
+	tunnelPlaces *waiting.Places             // one for each such message that the node is handling
+	tunnelWork   sync.WaitGroup              // the goroutines that handle such messages
 	firstWait    time.Duration               // first wait of the back-off
 	// reliableAfter is the age of a connection at which the outbox sends what awaited the link. Otherwise, a relay
 	// that ends each connection after its welcome would use up the attempts of these messages.

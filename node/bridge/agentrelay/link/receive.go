@@ -105,7 +105,7 @@ func (l *Link) handleBroadcast(ctx context.Context, h *incoming, raw []byte) {
 func (l *Link) handleDirect(ctx context.Context, h *incoming, raw []byte) {
 	switch h.kind {
 	case "discovery":
-		return // a hint, not a message
+		return // it is not a message, and handleFrame has handled it
 	case "agentmesh":
 		l.handleTunnel(ctx, h)
 		return

@@ -121,8 +121,8 @@ func (s *sender) sendLocked(data []byte, isAnswer bool) (time.Duration, error) {
 }
 
 // answer sends a frame to a peer, or queues it until connection and budget allow. If the process ends, the queue is
-// lost: the sender of a tunneled message asks again, a pending notice is only a hint, and a reply to an answer belongs
-// to a conversation that has ended.
+// lost: the sender of a tunneled message asks again, no peer depends on the notice that the owner is asked first, and a
+// reply to an answer belongs to a conversation that has ended.
 func (s *sender) answer(peer string, data []byte) {
 	s.mu.Lock()
 	defer s.mu.Unlock()

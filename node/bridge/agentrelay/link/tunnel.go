@@ -12,7 +12,7 @@ import (
 )
 
 const (
-	tunnelType      = "agentmesh"
+	tunnelType      = "agentmesh"      // of the frames with a signed AgentMesh message inside: the tunnel
 	tunnelTimeout   = 25 * time.Second // how long a sender waits for an answer
 	tunnelPerMinute = 60               // messages of one peer; bounded because the node signs each answer
 

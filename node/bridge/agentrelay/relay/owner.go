@@ -105,7 +105,7 @@ func (r *Relay) renewToken(c echo.Context, _ owner.None) (frame.Credentials, err
 	return frame.Credentials{AgentID: id, Token: token}, ownerError(err)
 }
 
-// removeAgent removes an agent. Nobody gets its id while the registry keeps the tombstone (AR-2).
+// removeAgent removes an agent. Nobody gets its id while the registry keeps a record of the removal (AR-2).
 func (r *Relay) removeAgent(c echo.Context, _ owner.None) (owner.None, error) {
 	id := c.Param("id")
 	err := r.agents.remove(c.Request().Context(), id)
