@@ -183,11 +183,8 @@ func isPhone(found, before, after string) bool {
 	if len(d) < 8 || len(d) > 15 || hasMoreDigits(before, after) || isBusiness(before) {
 		return false
 	}
-	last := byte(' ')
-	if before != "" {
-		last = before[len(before)-1]
-	}
-	isPartOfOther := strings.ContainsRune("-_./=#$€", rune(last)) // the end of an id, a path or an amount
+	last, _ := utf8.DecodeLastRuneInString(before)
+	isPartOfOther := strings.ContainsRune("-_./=#$€", last) // the end of an id, a path or an amount
 	isPercentage := strings.HasPrefix(strings.TrimLeft(after, " "), "%")
 	return !isPartOfOther && !isPercentage && strings.Trim(d, "0") != ""
 }

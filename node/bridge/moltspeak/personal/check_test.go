@@ -11,3 +11,12 @@ func TestStreetNeedsCapital(t *testing.T) {
 		}
 	}
 }
+
+// TestAmountsAreNoPhoneNumbers: digits after the sign of a currency are an amount.
+func TestAmountsAreNoPhoneNumbers(t *testing.T) {
+	for text, want := range map[string]int{"030 1234567": 1, "$030 1234567": 0, "€030 1234567": 0} {
+		if found := Scan(text); len(found) != want {
+			t.Errorf("%s: %v, want %d", text, found, want)
+		}
+	}
+}
