@@ -153,9 +153,9 @@ func (h *handshakes) open(peer string, c challenge, now time.Time) (session, boo
 	return *s, true
 }
 
-// makeRoom drops a session if their maximum, or that of strangers, is reached. It drops sessions of strangers before
-// those of known peers, and among strangers one of the source that has the most. Among equals it drops the least
-// recently active session. It returns false if a stranger would have to displace a known peer.
+// makeRoom drops a session if the maximum of all sessions, or of those of strangers, is reached. It drops sessions of
+// strangers before those of known peers, and among strangers one of the source that has the most. Among equals it drops
+// the least recently active session. It returns false if a stranger would have to displace a known peer.
 func (h *handshakes) makeRoom(c challenge) bool {
 	latestFirst := func(a, b *session) int { return b.active.Compare(a.active) }
 	knownPeers := rate.FairTableOf(h.sessions, latestFirst, func(s *session) ([]rate.Source, bool) { return nil, s.known })

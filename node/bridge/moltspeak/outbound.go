@@ -27,7 +27,7 @@ import (
 // MS-30 permits only one content under an id.
 const resendWithin = 4 * time.Minute
 
-// enveloped is the form in which our messages leave: in an envelope, even if they are not encrypted.
+// enveloped is set because our messages leave in an envelope, even if they are not encrypted.
 const enveloped = true
 
 // Deliver implements [bridge.Transport].
@@ -310,7 +310,7 @@ func (b *Bridge) sendOnce(ctx context.Context, to target, raw []byte, boxed bool
 	case e != nil: // the peer accepted our message, so the owner must not send it again
 		return fmt.Errorf("moltspeak: the answer is not accepted: %w: %w", client.ErrReplyUnverified, e)
 	case c.m.Class == message.Secret:
-		const isRepeat = false // every call gets an answer of its own
+		const isRepeat = false // not looked up: handleSecret cannot store a repeat
 		_, e = b.handleSecret(c, isRepeat)
 	default:
 		_, e = b.receiveReply(c)

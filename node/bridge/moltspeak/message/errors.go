@@ -166,7 +166,7 @@ func (Fault) isPayload() {}
 
 func (f Fault) Error() string { return fmt.Sprintf("the peer answered %s", f.Code) }
 
-// otherCodes maps codes that only other public documents use to those of the fourteen with the same meaning (MS-51).
+// otherCodes maps codes from other public documents to those of the fourteen with the same meaning (MS-51).
 var otherCodes = map[string]Code{
 	"E_PII": CodeConsent, "E_AGENT_NOT_FOUND": CodeTimeout, "E_CAPABILITY_UNKNOWN": CodeCapability,
 	"E_REGISTRATION_EXPIRED": CodeAuthFailed, "E_REGISTRATION_CONFLICT": CodeInvalidParam, "E_VISIBILITY_DENIED": CodeCapability,

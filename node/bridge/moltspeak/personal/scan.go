@@ -196,7 +196,7 @@ func LeafTypes(key, text string) []string {
 	}
 	key = strings.ToLower(joinWords.Replace(key))
 	for _, k := range keyKinds {
-		if len(text) <= 200 && slices.Contains(k.names, key) && k.ok(text) {
+		if len(text) <= 200 && slices.Contains(k.names, key) && k.ok(text) { // a longer text is prose
 			out = append(out, k.kind)
 		}
 	}
