@@ -129,7 +129,7 @@ func (r *Relay) forward(s *session, f frame.Frame) *frame.Refusal {
 	isStored := false
 	if r.votes != nil {
 		var fault *frame.Refusal
-		if isStored, fault = r.observe(ctx, d); fault != nil {
+		if isStored, fault = r.handleVoting(ctx, d); fault != nil {
 			return fault
 		}
 	}
@@ -140,7 +140,7 @@ func (r *Relay) forward(s *session, f frame.Frame) *frame.Refusal {
 		}
 	}
 	now := time.Now()
-	// This comes after observe, which counts the active agents for the quorum of a proposal (AR-42).
+	// This comes after handleVoting, which counts the active agents for the quorum of a proposal (AR-42).
 	r.agents.markActive(s.id, now)
 	r.statistics.add(now)
 	r.deliver(d)

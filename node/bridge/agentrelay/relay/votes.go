@@ -155,9 +155,10 @@ func (v *votes) forget(id string) {
 	delete(v.all, id)
 }
 
-// observe handles the messages that concern votes. A proposal to everybody opens a vote. A vote that is sent to the
-// proposer counts, and the relay delivers it too (AR-40, AR-41). isStored is true if observe has stored d.toStore.
-func (r *Relay) observe(ctx context.Context, d delivery) (isStored bool, fault *frame.Refusal) {
+// handleVoting handles the messages that concern votes. A proposal to everybody opens a vote. A vote that is sent to
+// the proposer counts, and the relay delivers it too (AR-40, AR-41). isStored is true if handleVoting has stored
+// d.toStore.
+func (r *Relay) handleVoting(ctx context.Context, d delivery) (isStored bool, fault *frame.Refusal) {
 	switch {
 	case d.frame.Type == "proposal" && d.frame.IsBroadcast():
 		return true, r.propose(ctx, d)
