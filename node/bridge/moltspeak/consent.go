@@ -153,8 +153,9 @@ const consentDelay = time.Minute
 // open stores the question. It fails with store.ErrConflict if another question of the peer waits or the peer's pin
 // has changed, and with store.ErrQuota if too many questions wait.
 func (question consentAsk) open(b *Bridge, c *request) (acl.Ask, error) {
+	// slot bounds the questions that wait: one for each peer, and maxConsentAsks together.
 	slot := acl.Slot{Key: "moltspeak-consent/" + wire.HashOf(c.address.String()), Term: "moltspeak-consent", Max: maxConsentAsks}
-	var room []store.Change
+	var room []store.Change // drops the question of another stranger if strangers have too many
 	if !c.isKnown() {
 		slot.Term, slot.Max, slot.Sources = "moltspeak-consent-stranger", strangersConsentAsks, c.sources
 		var err error

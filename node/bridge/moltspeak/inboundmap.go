@@ -281,9 +281,10 @@ func (c *request) maskPayload(p wire.Value, reveal []string) wire.Value {
 	if c.m.Class != message.PII || slices.Contains(reveal, c.m.From.Name()) {
 		return p
 	}
-	out, decoded := c.m.PII.Mask(p), message.StreamText(p)
+	out := c.m.PII.Mask(p)
+	// Mask does not decode the data of a binary stream. If the text in it is personal, mask the data as a whole.
+	decoded := message.StreamText(p)
 	if text := decoded.GetStr("data"); text != p.GetStr("data") && c.m.PII.Mask(decoded).GetStr("data") != text {
-		// Data that is personal only after decoding is masked as a whole.
 		return out.With("data", wire.Text(message.Masked))
 	}
 	return out

@@ -69,7 +69,7 @@ func (s *sockets) bind(c *websocket.Conn, peer string, known bool) bool {
 		return false // c was closed to make room
 	}
 	sock.hello.Stop()
-	inGroup := func(o *socket) bool { return o.peer != "" && o.known == known }
+	isSimilar := func(o *socket) bool { return o.peer != "" && o.known == known } // of known peers, or of strangers
 	limit := maxSockets - strangersSockets - unboundSockets
 	if !known {
 		limit = strangersSockets
@@ -77,9 +77,9 @@ func (s *sockets) bind(c *websocket.Conn, peer string, known bool) bool {
 	if s.count(func(o *socket) bool { return o.peer == peer }) >= socketsPerPeer {
 		return false
 	}
-	if s.count(inGroup) >= limit {
+	if s.count(isSimilar) >= limit {
 		oldestFirst := func(a, b *socket) int { return a.since.Compare(b.since) }
-		table := rate.FairTableOf(s.all, oldestFirst, func(o *socket) ([]rate.Source, bool) { return o.sources, inGroup(o) })
+		table := rate.FairTableOf(s.all, oldestFirst, func(o *socket) ([]rate.Source, bool) { return o.sources, isSimilar(o) })
 		displaced, ok := table.FindDisplaceable(sock.sources)
 		if known || !ok {
 			return false
