@@ -140,7 +140,7 @@ func (l *Link) handleDirect(ctx context.Context, h *incoming, raw []byte) {
 	l.handToNode(ctx, h, raw)
 }
 
-// handToNode gives a message to the node. If the message waits for the owner, the peer learns so at once; the answer of
+// handToNode gives a message to the node. If the message waits for the owner, the peer is told at once; the answer of
 // a hook leaves through the outbox. If the message answers a question of the node, the conversation ends when the node
 // has handled it.
 func (l *Link) handToNode(ctx context.Context, h *incoming, raw []byte) {
@@ -151,7 +151,7 @@ func (l *Link) handToNode(ctx context.Context, h *incoming, raw []byte) {
 		return
 	}
 	isFinal := h.kind == "answer" && state.Asked
-	in.Unattended = !isFinal
+	in.Unattended = !isFinal // wait for the hook before the close, after which the node refuses its reply
 	out, err := l.cfg.Mesh.Accept(ctx, in)
 	if errors.Is(err, wire.ErrConversationClosed) && in.ConvID != l.convStore.newID(h) && h.conv == "" {
 		// The conversation has ended here, which the peer cannot know. The message opens another one.
