@@ -140,8 +140,8 @@ func (l *Link) handleDirect(ctx context.Context, h *incoming, raw []byte) {
 	l.handToNode(ctx, h, raw)
 }
 
-// handToNode gives a message to the node. If the message waits for the owner, the peer is told at once; the answer of
-// a hook leaves through the outbox. If the message answers a question of the node, the conversation ends when the node
+// handToNode gives a message to the node. If the message waits for the owner, the peer gets a notice at once; the answer
+// of a hook leaves through the outbox. If the message answers a question of the node, the conversation ends when the node
 // has handled it.
 func (l *Link) handToNode(ctx context.Context, h *incoming, raw []byte) {
 	now := time.Now()
