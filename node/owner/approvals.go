@@ -41,7 +41,7 @@ type Approval struct {
 
 // HeldMessage is one of the messages that a question covers.
 type HeldMessage struct {
-	Ask          string              `json:"ask"`
+	Ask          string              `json:"ask"`  // id of the question that was opened for this message
 	Hash         string              `json:"hash"` // of the canonical bytes of the message
 	Conversation wire.ConversationID `json:"conversation_id"`
 	At           time.Time           `json:"at"`

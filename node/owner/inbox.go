@@ -93,8 +93,11 @@ const NeedsOwner = "needs-owner"
 // an agreed event, or has a custom intent and is not a reply. An accept asks for nothing if plainAccept is true, that
 // is, if it leaves nothing for the owner to clarify.
 func (i Item) NeedsOwner(plainAccept bool) bool {
-	if i.State != ItemNew || i.Note != "" || i.Cancels != "" {
-		return i.State == ItemNew || i.State == ItemFailed
+	switch {
+	case i.State != ItemNew:
+		return i.State == ItemFailed
+	case i.Note != "" || i.Cancels != "":
+		return true
 	}
 	payload, err := wire.ParseObject(i.Payload)
 	isReply := i.Kind == "reply"

@@ -62,8 +62,8 @@ type Withdraw struct {
 // Found is the answer of one directory to a search.
 type Found struct {
 	Directory string       `json:"directory"`
-	Listing   wire.Listing `json:"listing"`
-	// Unproven are agents on the page whose derived id does not match the key on the card (AM-2).
+	Listing   wire.Listing `json:"listing"` // a page of agents
+	// Unproven are agents on that page whose derived id does not match the key on the card (AM-2).
 	Unproven []wire.AgentID `json:"unproven,omitempty"`
 	Error    string         `json:"error,omitempty"`
 	Hint     string         `json:"hint,omitempty"`

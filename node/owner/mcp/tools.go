@@ -4,7 +4,7 @@ import (
 	sdk "github.com/modelcontextprotocol/go-sdk/mcp"
 )
 
-// effect is what a tool does to the world, for the hints of its annotations.
+// effect is what a tool does to the world, for the hints in its annotations.
 type effect int
 
 const (
@@ -14,7 +14,7 @@ const (
 	destroys               // ends something
 )
 
-// reach is whose agents a tool reaches, for the hints of its annotations.
+// reach is whose agents a tool deals with, for the hints in its annotations.
 type reach int
 
 const (

@@ -149,7 +149,7 @@ func (l *DecisionLinks) find(c echo.Context, token string) (ask owner.Approval, 
 	if wait := l.wrong.Admit(client, now); wait > 0 {
 		return ask, "", wire.ErrRateLimited.After(wait)
 	}
-	var link decisionLink
+	var link decisionLink // if no link is stored, its Token stays zero, which no token matches
 	if _, _, err := store.ReadRecord(ctx, l.cfg.Records, nsLinks, id, &link, now); err != nil {
 		return ask, "", fmt.Errorf("read link: %w", err)
 	}

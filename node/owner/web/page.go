@@ -49,8 +49,8 @@ type Node interface {
 	Watch() (events <-chan owner.Event, stop func())
 }
 
-// namedNode is a [Node] with names beside the ids of peers. Its owner.Node adds the names. A method of both fields is
-// that of owner.Node, because localNode embeds its methods one level deeper.
+// namedNode is a [Node] with names beside the ids of peers. Its owner.Node adds the names, and hides the methods of the
+// same name in localNode, which embeds them one level deeper.
 type namedNode struct {
 	owner.Node
 	localNode
