@@ -48,7 +48,7 @@ var ErrOwnerDecides = &wire.Error{
 // missing here until somebody adds it.
 func (o *Owner) newAgentEcho() *echo.Echo {
 	cross := http.NewCrossOriginProtection()
-	e := newEcho(&gate{log: o.cfg.Logger, meter: o.cfg.Metrics.ownerRequests(), admit: func(c echo.Context) (bool, error) {
+	e := newEcho(&gate{log: o.cfg.Logger, meter: o.cfg.Metrics.ownerRequests(), admit: func(c echo.Context) (done bool, err error) {
 		Private(c)
 		r := c.Request()
 		r.Header.Set(DoorHeader, DoorOfAgent) // whatever the client claims
@@ -115,7 +115,7 @@ func (o *Owner) listenAgent() (err error) {
 		if err := checkOutside(o.cfg.Dir, door.TokenFile); err != nil {
 			return fmt.Errorf("agent_door.token_file: %w", err)
 		}
-		if o.agentToken, err = readToken(door.TokenFile, 0o007, tokenMode(door.Group)); err != nil {
+		if o.agentToken, err = readToken(door.TokenFile, 0o007, tokenMode(door.Group)); err != nil { // 0o007: no other users
 			return err
 		}
 		if err := setGroup(door.TokenFile, door.Group); err != nil {

@@ -22,7 +22,7 @@ func publicGate(cfg Config, clients *clients) *gate {
 		}
 	}
 	strict := usesStrictTransport(cfg)
-	return &gate{log: cfg.Logger, meter: cfg.Metrics.publicRequests(), admit: func(c echo.Context) (bool, error) {
+	return &gate{log: cfg.Logger, meter: cfg.Metrics.publicRequests(), admit: func(c echo.Context) (done bool, err error) {
 		r := c.Request()
 		if strict {
 			c.Response().Header()[headerStrictTransport] = strictTransport

@@ -70,7 +70,7 @@ func NewOwner(cfg OwnerConfig) *Owner {
 	cfg.Logger = cmp.Or(cfg.Logger, slog.New(slog.DiscardHandler))
 	o := &Owner{cfg: cfg, opened: make(chan net.Listener, 1)}
 	cross := http.NewCrossOriginProtection()
-	o.echo = newEcho(&gate{log: cfg.Logger, meter: cfg.Metrics.ownerRequests(), admit: func(c echo.Context) (bool, error) {
+	o.echo = newEcho(&gate{log: cfg.Logger, meter: cfg.Metrics.ownerRequests(), admit: func(c echo.Context) (done bool, err error) {
 		Private(c)
 		r := c.Request()
 		if err := checkOrigin(cross, r); err != nil {
