@@ -203,7 +203,7 @@ func (v *heldDecision) releaseToHook(route Route) error {
 	v.item.Route, v.item.Approved = route.Name, true
 	claimed := v.n.claimRun(&v.item)
 	v.unit.Add(v.item.change())
-	v.unit.Otherwise(freePlace)
+	v.unit.Otherwise(freePlace) // if the unit is not committed
 	if !claimed {
 		v.unit.Then(freePlace)
 		return nil

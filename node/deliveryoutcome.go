@@ -138,6 +138,7 @@ func (n *Node) retryOrEnd(ctx context.Context, e OutboxEntry, cause error) (due 
 	if f.Unsent { // nothing left the node, so this attempt does not count
 		due, attempts = now.Add(pauseAfter(0, f.After)), e.Attempts
 	}
+	// An entry ends after a final failure, or if it is too old. A wrong clock must not end it.
 	if !f.Retry || !f.Unsent && due.After(e.Created.Add(giveUpAfter)) && n.clock.Reliable() {
 		return n.endWithFailure(ctx, e), ""
 	}
@@ -264,7 +265,7 @@ func (o *deliveryOutcome) reply(ctx context.Context, d bridge.Delivered) error {
 			o.run = o.newReplyRun(&item, m)
 		}
 		if o.run != nil {
-			o.unit.Otherwise(o.run.freePlace)
+			o.unit.Otherwise(o.run.freePlace) // if the unit is not committed
 		}
 		if o.run == nil && item.State == ItemNew && o.unit.Conversation().Unclear == m.ID { // an ambiguous accept, left to the owner
 			item.Note = noteUnclear

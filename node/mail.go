@@ -108,10 +108,10 @@ func (m mailbox) enqueueAnswer(ctx context.Context, raw []byte, now time.Time) e
 			return err
 		}
 	}
-	id, _ := m.n.outbox.NewID(now, 0)
+	id, _ := m.n.outbox.NewID(now, 0) // 0: it need not follow other entries of the conversation
 	entry := OutboxEntry{Raw: raw, Signer: m.n.fingerprint(), OutboxEntry: owner.OutboxEntry{
 		ID: id, State: SendQueued, To: answer.To, Conversation: answer.Conversation, MessageID: answer.ID, First: answer.ID,
-		Intent: answer.Intent, Action: answer.Action(), Created: now, Signed: answer.Time, InFlight: m.n.outbox.HasQueue(), Fetchable: true,
+		Intent: answer.Intent, Action: answer.Action(), Created: now, Signed: answer.Time, InFlight: m.n.outbox.IsDeliverer(), Fetchable: true,
 	}}
 	change := entry.change()
 	change.Max = maxQueued

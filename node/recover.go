@@ -121,7 +121,7 @@ func (r recovery) askAboutRun(ctx context.Context, item Item) error {
 		Kind: owner.AskInterrupted, Subject: item.subject(), Conv: item.key(),
 		Title: fmt.Sprintf("run %s again for %s?", item.Route, item.Intent), Body: body, Hash: item.Digest,
 		Choices: []acl.Choice{acl.Approve, acl.Reject}, Created: now, Expires: now.Add(n.cfg.HoldFor),
-	}, acl.Slot{})
+	}, acl.Slot{}) // any number of such questions may wait
 	item.Ask = ask.ID
 	notice := n.notice("interrupted", item.Peer, item.PeerName, item.key(), now)
 	notice.Ask = ask.ID

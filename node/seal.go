@@ -128,7 +128,7 @@ type seal struct {
 // unseal opens a sealed payload between lines 12 and 13 of the receive table (docs/protocol.md), so that the later
 // lines judge the content. Every failure gives the same error, and the owner gets a notice.
 func (a *acceptance) unseal(ctx context.Context) error {
-	defer func() { // after the payload was opened
+	defer func() { // deferred, because an accept may be sealed
 		a.confirmsAccept = a.unit.Conversation().FindAnsweredAccept(a.in.Payload) != nil
 	}()
 	if !conversations.IsSealed(a.in.Payload) {

@@ -260,7 +260,7 @@ func (p *posting) fill(ctx context.Context) (err error) {
 	p.queued = Sent{MessageID: s.Message.ID, Conversation: p.out.Conv, State: SendQueued}
 	u.Add(p.out.repeat.changes(p.queued, u.Now)...)
 	p.first, p.unwatch = p.n.outbox.waiters.Expect(p.out.entryID)
-	u.Otherwise(p.unwatch)
+	u.Otherwise(p.unwatch) // if the unit is not committed
 	return nil
 }
 
@@ -349,7 +349,7 @@ func (n *Node) enqueue(ctx context.Context, u *conversations.Unit, out Outgoing)
 	entry := OutboxEntry{Raw: s.Raw, Signer: n.fingerprint(), OutboxEntry: owner.OutboxEntry{
 		ID: out.entryID, State: SendQueued, To: out.To, Address: out.Address, Conversation: out.Conv,
 		MessageID: s.Message.ID, First: s.Message.ID, Intent: out.Intent, Action: out.Payload.GetStr("action"), Via: out.Via,
-		Created: u.Now, Signed: u.Now, InFlight: n.outbox.HasQueue(), Fetchable: out.fetchable,
+		Created: u.Now, Signed: u.Now, InFlight: n.outbox.IsDeliverer(), Fetchable: out.fetchable,
 	}}
 	change := entry.change()
 	change.Max = maxQueued
@@ -387,7 +387,7 @@ func (n *Node) bindAccept(ctx context.Context, out *Outgoing, now time.Time) err
 		return err
 	}
 	conv := u.Conversation()
-	if item, err := n.Item(ctx, out.Answers); err != nil && out.Answers != "" {
+	if item, err := n.Item(ctx, out.Answers); err != nil && out.Answers != "" { // without Answers, item is zero
 		return err
 	} else if item.State == ItemHeld {
 		ended := conversations.Event{Kind: conversations.HoldEnded, At: now}

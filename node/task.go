@@ -26,7 +26,8 @@ const kindTask = "task"
 func aboutTerm(about string) string { return "about:" + about }
 
 // updateTask updates the open items about the subject of t. t.Turn is what is to be done next about the subject, or "".
-// An item with another Turn ends. If t has a Turn and no item with that Turn is open, updateTask adds one.
+// An item with another Turn ends. If t has a Turn and no item with that Turn is open, updateTask adds one. t.Taken means
+// that the owner has agreed to do the task, t.Done that the owner did it elsewhere.
 func (n *Node) updateTask(ctx context.Context, u *conversations.Unit, t bridge.Task) error {
 	isOpen := false
 	for item, err := range n.allItems(ctx, aboutTerm(t.About)) {

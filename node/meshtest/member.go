@@ -91,7 +91,7 @@ func (m *Mesh) Process(name string, s store.Store, first *Member, configure func
 // newMember makes a node without starting it.
 func (m *Mesh) newMember(name string, s store.Store, configure func(*node.Config)) *Member {
 	m.t.Helper()
-	mem := &Member{Name: name, Store: s, t: m.t, URL: deadHost + node.Path, stop: func() {}}
+	mem := &Member{Name: name, Store: s, t: m.t, URL: deadURL + node.Path, stop: func() {}}
 	var l net.Listener
 	if m.inProcess == nil {
 		var err error

@@ -20,8 +20,8 @@ type Stranger struct {
 	t testing.TB
 }
 
-// deadHost is a host and port where nothing answers.
-const deadHost = "http://127.0.0.1:9"
+// deadURL is the base URL of a server that does not exist.
+const deadURL = "http://127.0.0.1:9"
 
 // Stranger registers an agent whose endpoint does not answer.
 func (m *Mesh) Stranger(name string) *Stranger {
@@ -32,7 +32,7 @@ func (m *Mesh) Stranger(name string) *Stranger {
 // Tenant makes an agent like Stranger, which may share its directory credential with other agents.
 func (m *Mesh) Tenant(name, credential string) *Stranger {
 	m.t.Helper()
-	card := Card(m.t, name, deadHost+"/agentmesh")
+	card := Card(m.t, name, deadURL+"/agentmesh")
 	m.register(name, card, credential)
 	return &Stranger{Name: name, ID: card.ID, Key: Key(name), t: m.t}
 }

@@ -64,7 +64,7 @@ type Scheduler struct {
 	state    state
 	reload   bool               // entries may be missing
 	queues   map[convKey]*queue // each has at least one entry
-	ready    queueHeap          // queues without an active attempt that are not parked, by due time
+	ready    queueHeap          // queues that have no active attempt and are not parked, by due time
 	peers    map[peer]*peerLoad // peers with an active attempt
 	awaiting map[*queue]missing // queues with an active attempt, or whose last attempt lacked something
 	active   int                // number of active attempts
@@ -153,9 +153,9 @@ func (s *Scheduler) Counts() map[string]int {
 	return map[string]int{"queued": queued, "delivering": s.active}
 }
 
-// HasQueue reports whether this process delivers the entries of the outbox. If so, a message that it stores is in
+// IsDeliverer reports whether this process delivers the entries of the outbox. If so, a message that it stores is in
 // flight at once.
-func (s *Scheduler) HasQueue() bool {
+func (s *Scheduler) IsDeliverer() bool {
 	s.mu.Lock()
 	defer s.mu.Unlock()
 	return s.state == loading || s.state == serving

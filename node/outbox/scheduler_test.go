@@ -38,7 +38,7 @@ func TestEntryOfAnotherProcess(t *testing.T) {
 	t.Parallel()
 	s := New(Config{})
 	s.Add(inFlight(1))
-	if len(s.queues) > 0 || s.HasQueue() {
+	if len(s.queues) > 0 || s.IsDeliverer() {
 		t.Error("a scheduler that was not started takes entries")
 	}
 	s.setState(serving)
