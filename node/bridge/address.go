@@ -83,9 +83,8 @@ func ValidPrincipal(s string) bool {
 }
 
 // Pseudonym returns the agent id that stands for the peer in conversations and transcripts. It is stable, local to
-// this node and never registered anywhere. The hash leaves out the kind, because link names are unique in a
-// configuration. A2A and MoltSpeak share the link name "inbound", but only the peers of MoltSpeak have an "@", so their
-// pseudonyms differ as well.
+// this node and never registered anywhere. The hash leaves out the kind, because link names are unique; A2A and
+// MoltSpeak share the link name "inbound", but only the peers of MoltSpeak have an "@".
 func (a Address) Pseudonym() wire.AgentID {
 	return wire.DeriveAgentID([]byte("agentmesh-bridge"), []byte(a.Link), []byte(a.Peer))
 }

@@ -190,8 +190,7 @@ func (p LinkPolicy) validate() error {
 	return nil
 }
 
-// ValidateLinks checks each link, and that all names are different, because the agent ids that stand for foreign peers
-// depend on the names.
+// ValidateLinks checks each link, and that all names are different, because foreign peers get their agent ids from them.
 func ValidateLinks(links []Link) error {
 	seen := make(map[string]bool, len(links))
 	for _, l := range links {

@@ -29,7 +29,6 @@ func NewMesh(receiver bridge.Receiver, s store.Store) Mesh {
 
 var _ bridge.Mesh = Mesh{}
 
-// Accept implements [bridge.Receiver].
 func (m Mesh) Accept(ctx context.Context, in bridge.Inbound) (bridge.Outcome, error) {
 	if m.Receiver == nil {
 		return bridge.Outcome{}, wire.ErrUnavailable
@@ -37,7 +36,6 @@ func (m Mesh) Accept(ctx context.Context, in bridge.Inbound) (bridge.Outcome, er
 	return m.Receiver.Accept(ctx, in)
 }
 
-// ID implements [bridge.Mesh].
 func (m Mesh) ID() wire.AgentID { return "am_alone" }
 
 // Identity implements [bridge.Mesh]. The card is empty.
@@ -45,40 +43,30 @@ func (m Mesh) Identity() (wire.Card, *signing.PrivateKey) {
 	return wire.Card{}, signing.NewEd25519FromSeed(make([]byte, 32))
 }
 
-// Items implements [bridge.Mesh].
 func (m Mesh) Items(context.Context, store.ConvKey) ([]bridge.ItemState, error) { return nil, nil }
 
-// Receive implements [bridge.Mesh].
 func (m Mesh) Receive(context.Context, []byte) (bridge.Outcome, error) {
 	return bridge.Outcome{}, wire.ErrUnavailable
 }
 
-// Send implements [bridge.Mesh].
 func (m Mesh) Send(context.Context, bridge.Outgoing) (owner.Sent, error) {
 	return owner.Sent{}, wire.ErrUnavailable
 }
 
-// Find implements [bridge.Mesh].
 func (m Mesh) Find(context.Context, client.Query) ([]wire.Card, error) { return nil, nil }
 
-// Follow implements [bridge.Mesh].
 func (m Mesh) Follow(ctx context.Context, _ func(bridge.Event)) { <-ctx.Done() }
 
-// Reachable implements [bridge.Mesh].
 func (m Mesh) Reachable(bridge.Address) {}
 
-// Decide implements [bridge.Mesh].
 func (m Mesh) Decide(context.Context, store.ConvKey, bool) error { return wire.ErrUnavailable }
 
-// Standing implements [bridge.Mesh].
 func (m Mesh) Standing(ctx context.Context, principal string, now time.Time) (acl.Standing, error) {
 	return m.rules.Standing(ctx, principal, now)
 }
 
-// Asks implements [bridge.Mesh].
 func (m Mesh) Asks() *acl.Asks { return m.asks }
 
-// PutTask implements [bridge.Mesh].
 func (m Mesh) PutTask(ctx context.Context, _ bridge.Task, changes []store.Change) error {
 	return m.records.Apply(ctx, changes, time.Now())
 }

@@ -43,7 +43,7 @@ type listedKey struct {
 
 // lookup asks the configured registries and, if they list no key, the directories for the key of a name. If registries
 // disagree, it refuses the sender. It caches only complete results: if a registry does not answer, only this message is
-// treated as if the registry did not list the name. A sender that closes its connection does not end the look-up.
+// treated as if the registry did not list the name.
 func (l *listedKeys) lookup(c *request) (listedKey, *message.Error) {
 	ctx, name, now := context.WithoutCancel(c.ctx), c.m.From, c.now
 	l.mu.Lock()

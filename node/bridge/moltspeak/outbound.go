@@ -27,8 +27,7 @@ import (
 // MS-30 permits only one content under an id.
 const resendWithin = 4 * time.Minute
 
-// enveloped is set because our messages leave in an envelope, even if they are not encrypted.
-const enveloped = true
+const enveloped = true // our messages leave in an envelope, even if they are not encrypted
 
 // Deliver implements [bridge.Transport].
 func (b *Bridge) Deliver(ctx context.Context, d bridge.Delivery) (bridge.Delivered, error) {

@@ -119,8 +119,7 @@ func (p peer) change() store.Change {
 func replayKey(from message.Agent, id string) string { return wire.HashOf(from.Name(), id) }
 
 // replayChange returns the change that stores the replay record of an accepted message. Records without a conversation
-// from strangers share one bound in each replaySlice. Strangers cannot reach it, because their rate limits are too low.
-// All other records are bounded per peer and hour.
+// from strangers share one bound in each replaySlice. All other records are bounded per peer and hour.
 func replayChange(m message.Message, s replayRecord, known bool, rev store.Rev, now time.Time) store.Change {
 	term, keep := wire.HashOf(m.From.Name(), now.UTC().Format("2006-01-02T15")), keepReplays
 	if s.Conv == "" {

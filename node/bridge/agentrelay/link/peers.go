@@ -162,8 +162,7 @@ func (p *peers) record(peer Peer) store.Record {
 }
 
 // pin stores the first key that a peer announces. It shows a different later key to the owner but does not use it.
-// Until the owner decides, it stores no further key (AR-49), so a peer that changes its key with every frame costs
-// nothing. If the store has no room, pin only remembers the key.
+// Until the owner decides, it stores no further key (AR-49). If the store has no room, pin only remembers the key.
 func (p *peers) pin(id, recipient string) {
 	if len(recipient) > 256 || !signing.ValidAgeRecipient(recipient) {
 		return

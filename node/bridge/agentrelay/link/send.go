@@ -132,8 +132,7 @@ func (l *Link) sendAndConfirm(ctx context.Context, data []byte, changes []store.
 		return l.explainWait(0, err)
 	}
 	// ARC acknowledges no frame. Without a sign of life the connection may be broken, and the frame lost (AR-53). The
-	// message does not await the link: otherwise, if a relay closes the connection because of this frame, each new
-	// connection would send the frame at once.
+	// next connection does not send it at once, because the relay may have closed this one because of the frame.
 	if conn.Confirm(ctx, readPatience) != nil {
 		return retryLater(0, l.offlineReason())
 	}

@@ -133,8 +133,7 @@ func New(ctx context.Context, cfg Config) (*Relay, error) {
 
 // newRegistrationPool returns the pool of registrations for a relay of at most maxAgents agents. The pool has room for
 // a quarter of them, at least 100, and refills during keepUnused. So strangers need longer than keepUnused to fill a
-// relay of 200 or more agents, and their first unused ids can then be replaced. One network can take most of the pool,
-// but not all of it.
+// relay of 200 or more agents, and their first unused ids can then be replaced.
 func newRegistrationPool(maxAgents int) *rate.Pool {
 	n := max(maxAgents/4, 100)
 	return rate.NewPool(rate.Limit(float64(n)/keepUnused.Seconds()), n)
