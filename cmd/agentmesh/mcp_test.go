@@ -447,7 +447,7 @@ func TestAgentsPage(t *testing.T) {
 		t.Fatal(err)
 	}
 	t.Cleanup(func() { server.Process.Kill(); server.Wait() })
-	commands := blocks(t, "docs/agents.md", "<!-- played by TestAgentsPage -->\n```sh")
+	commands := blocks(t, "docs/agents.md", "<!-- run by TestAgentsPage -->\n```sh")
 	if len(commands) != 4 {
 		t.Fatalf("%d clients, want 4", len(commands))
 	}
@@ -495,7 +495,7 @@ func TestAgentsPage(t *testing.T) {
 // its answer goes to the sender, and no text of the message is among its arguments.
 func TestWakeUp(t *testing.T) {
 	t.Parallel()
-	scripts := blocks(t, "docs/agents.md", "<!-- played by TestWakeUp -->\n```sh")
+	scripts := blocks(t, "docs/agents.md", "<!-- run by TestWakeUp -->\n```sh")
 	if len(scripts) != 1 {
 		t.Fatalf("%d scripts", len(scripts))
 	}

@@ -86,7 +86,7 @@ func TestReadmeCurl(t *testing.T) {
 	}
 	defer func() { server.Process.Kill(); server.Wait() }()
 	var all strings.Builder
-	const mark = "<!-- played by TestReadmeCurl -->\n```sh"
+	const mark = "<!-- run by TestReadmeCurl -->\n```sh"
 	played := slices.Concat(blocks(t, "README.md", mark), blocks(t, "docs/debug-a-peer.md", mark))
 	if len(played) != 6 || played[0] != "agentmesh serve\n" {
 		t.Fatalf("the documents have %d blocks for this test, the first is %q", len(played), played[0])
@@ -125,7 +125,7 @@ func TestARDDocs(t *testing.T) {
 	defer func() { server.Process.Kill(); server.Wait() }()
 	env = append(env, "AGENTMESH_DATA="+filepath.Join(dir, "data"))
 	runShell(t, dir, env, "agentmesh register")
-	played := blocks(t, "docs/bridges/ard.md", "<!-- played by TestARDDocs -->\n```sh")
+	played := blocks(t, "docs/bridges/ard.md", "<!-- run by TestARDDocs -->\n```sh")
 	if len(played) != 4 {
 		t.Fatalf("the page has %d blocks", len(played))
 	}
@@ -146,7 +146,7 @@ func TestBridgeWalks(t *testing.T) {
 			t.Parallel()
 			env := slices.DeleteFunc(os.Environ(), func(e string) bool { return strings.HasPrefix(e, "AGENTMESH_") })
 			w := walk{t: t, dir: t.TempDir(), env: env}
-			for _, block := range blocks(t, "docs/bridges/"+page+".md", "<!-- played by TestBridgeWalks -->\n```sh") {
+			for _, block := range blocks(t, "docs/bridges/"+page+".md", "<!-- run by TestBridgeWalks -->\n```sh") {
 				for line := range strings.Lines(block) {
 					w.play(line)
 				}
@@ -234,7 +234,7 @@ func TestReadmeInstall(t *testing.T) {
 	}
 	env := append(os.Environ(), "GOPATH="+t.TempDir(), "GOBIN=", "GOMODCACHE="+strings.TrimSpace(string(modules)),
 		"CGO_ENABLED=0") // as a release; with cgo, which the race detector needs, everything would be compiled again
-	for _, block := range blocks(t, "README.md", "<!-- played by TestReadmeInstall -->\n```sh") {
+	for _, block := range blocks(t, "README.md", "<!-- run by TestReadmeInstall -->\n```sh") {
 		out := runShell(t, "../..", env, block+"\"$(go env GOPATH)/bin/agentmesh\" version\nPATH=\"${PATH##*:}\" agentmesh version\n")
 		if strings.Count(out, "agentmesh ") != 2 {
 			t.Errorf("what was installed says %q", out)
@@ -246,7 +246,7 @@ func TestReadmeInstall(t *testing.T) {
 var snippet = regexp.MustCompile("(?m)^(.*)\n```sh\n((?s:.*?))```$")
 
 // snippetMark matches the line before a snippet: it names the script or test that runs it, or the reason not to run it.
-var snippetMark = regexp.MustCompile(`^<!-- (walkthrough|operations|played by (\S+)|not run: .{10,}) -->$`)
+var snippetMark = regexp.MustCompile(`^<!-- (walkthrough|operations|run by (\S+)|not run: .{10,}) -->$`)
 
 // TestSnippets: every block of commands in the README and in docs names the test or script that runs it, and the parser
 // accepts every call of agentmesh in it.
@@ -265,7 +265,7 @@ func TestSnippets(t *testing.T) {
 			mark := snippetMark.FindStringSubmatch(m[1])
 			if filepath.Base(name) == "SKILL.md" { // tested by TestSkillIsPlayed, and has no marks because agents read it
 			} else if mark == nil {
-				t.Errorf("%s: this block names no test; write <!-- played by TestName --> or <!-- not run: why --> in the line before it:\n%s", name, m[2])
+				t.Errorf("%s: this block names no test; write <!-- run by TestName --> or <!-- not run: why --> in the line before it:\n%s", name, m[2])
 			} else if mark[2] != "" && !playerExists(t, mark[2]) {
 				t.Errorf("%s: there is no %s", name, mark[2])
 			}

@@ -28,7 +28,7 @@ func TestRunADirectory(t *testing.T) {
 	m := newMachine(t, dir)
 
 	shell := m.shell(t)
-	text := strings.Join(blocks(t, "docs/run-a-directory.md", "<!-- played by TestRunADirectory -->\n```sh"), "")
+	text := strings.Join(blocks(t, "docs/run-a-directory.md", "<!-- run by TestRunADirectory -->\n```sh"), "")
 	first, rest, _ := strings.Cut(text, "\n")
 	if !strings.Contains(first, " quickstart directory ") || strings.Count(rest, "\n") < 15 {
 		t.Fatalf("the page has other commands than this test expects:\n%s", text)
