@@ -84,7 +84,7 @@ func (r *records) changeOf(c Conversation) store.Change {
 	return change
 }
 
-// openedBy returns the term of the conversations that a participant opened.
+// openedBy returns the search term of the conversations that a participant opened.
 func (r *records) openedBy(participant string) string {
 	return r.key("opened", envelope.Digest(participant))
 }
@@ -110,7 +110,7 @@ func (r *records) open(ctx context.Context, c Conversation) error {
 	}
 	var changes []store.Change
 	if full != nil {
-		oldest := slices.MinFunc(full, func(x, y store.Record) int { return x.Expires.Compare(y.Expires) }) // each entry renews it
+		oldest := slices.MinFunc(full, func(x, y store.Record) int { return x.Expires.Compare(y.Expires) }) // each entry that the space gets extends Expires
 		changes = append(changes, store.Change{Record: store.Record{NS: nsLinks, Key: oldest.Key}, IfRev: oldest.Rev, Delete: true})
 	}
 	return r.store.Apply(ctx, append(changes, r.changeOf(c)), now)
