@@ -43,7 +43,7 @@ func (a Ask) size() int { return cmp.Or(a.Size, len(a.Body)) }
 // countShown returns how many asks of tail the owner saw. ok is false if hash is neither the hash of the ask alone nor
 // its hash with the first asks of tail.
 func (s storedAsk) countShown(tail []storedAsk, hash string) (n int, ok bool) {
-	if hash == s.Hash {
+	if hash == s.Hash { // it covers the whole tail
 		return len(tail), true
 	}
 	chain := s.ownHash()

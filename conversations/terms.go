@@ -121,13 +121,13 @@ func readTerms(intent wire.Intent, payload wire.Value) (n namedTerms) {
 		if list, ok := terms.Get("conditions"); ok {
 			n.Conditions = cutList(textsOf(list, maxText), maxConditions)
 		}
-		if terms.Kind() != wire.Object {
+		if terms.Kind() != wire.Object { // any other value counts as the description
 			n.read(&n.Description, payload, "terms", maxDescription)
 		}
 		return n
 	}
 	event, _ := payload.Get("event")
-	if event.Kind() != wire.Object {
+	if event.Kind() != wire.Object { // any other value counts as the title
 		n.read(&n.Title, payload, "event", maxText)
 	}
 	for _, from := range []wire.Value{event, payload} {
@@ -211,7 +211,7 @@ func sameTime(a, b string) bool {
 	return a == b
 }
 
-// The bounds on a stored proposal.
+// The bounds on a stored proposal: characters of a text, and elements of a list.
 const (
 	maxText        = 256
 	maxDescription = 1024

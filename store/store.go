@@ -232,7 +232,7 @@ type Conversation struct {
 	Terms   []string // the terms by which the row is listed, at most 4
 	Chain   [32]byte // chain hash of the last entry of the transcript
 	Entries uint64   // number of entries in the transcript
-	Open    bool     // while true, the conversation's replay records do not expire; once false, it stays false
+	Open    bool     // while true, the conversation's [Replay] records do not expire; once false, it stays false
 	Updated time.Time
 	// Expires is the time from which row and transcript may be swept. For an open conversation, it assumes that no
 	// message follows, so that the conversation ends by itself after its idle time.

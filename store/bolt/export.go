@@ -68,8 +68,9 @@ func exportCards(tx *bbolt.Tx, put func(engine.Row) error) error {
 	})
 }
 
-// exportChanges exports the feed. A tombstone is the last change of a card that is gone. The export leaves out the
-// tombstones of ids that were registered again: only older index snapshots need them, and the new database has none.
+// exportChanges exports the feed of card changes. A tombstone is the last change of a card that is gone. The export
+// leaves out the tombstones of ids that were registered again: only older index snapshots need them, and the new
+// database has none.
 func exportChanges(tx *bbolt.Tx, put func(engine.Row) error) error {
 	tombstones := make(map[uint64]int64) // when Sweep removes a change, by the number of the change
 	if err := forEachRow(tx, bucketExpiries, func(k, _ []byte) error {

@@ -368,7 +368,7 @@ func (s *Store) Ping(ctx context.Context) error {
 	return s.writer.do(ctx, func(*txn) (func() error, error) { return nil, nil })
 }
 
-// Close commits the queued units and closes the file. Later calls fail with store.ErrUnavailable.
+// Close commits the queued writes and closes the file. Later calls fail with store.ErrUnavailable.
 func (s *Store) Close() error {
 	s.closing.Do(func() {
 		s.snapshots.stop()

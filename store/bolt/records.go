@@ -53,7 +53,7 @@ func (t *txn) CountRecords(set engine.RecordSet, now int64) (int, error) {
 	return t.counts.count(t.Tx, set, now)
 }
 
-// writeRecords writes the records of a unit under one revision.
+// writeRecords makes the planned changes of records under one revision.
 func (t *txn) writeRecords(writes []engine.RecordWrite, rev store.Rev) {
 	for _, w := range writes {
 		t.writeRecord(w, rev)

@@ -15,7 +15,7 @@ import (
 //	             "snapshots" → tags of the last two index snapshots · "floor" → u64, the newest change that Sweep removed ·
 //	             "fences" → u64, added to the fence of every lease. The sequence of this bucket is the newest revision.
 //	cards        seq → card
-//	ids          id → seq, until the tombstone of the id is removed
+//	ids          id → seq, until Sweep removes the last change of the id
 //	counts       hash16(text of Card.Counts) seq → nothing
 //	changes      number of the change → change; a card has only its newest change
 //	convs        seq, a byte 0, hash16(sender, message id) → nothing, for a replay record that no entry names ·

@@ -59,7 +59,8 @@ func (s steps) Apply(ctx context.Context, step store.Step) (store.Applied, error
 	return applied, nil
 }
 
-// hasReplayEntry reports whether the first entry that a step appends names the replay record of the step.
+// hasReplayEntry reports whether the first entry that a step appends names the replay record (the record of an
+// accepted message) of the step.
 func hasReplayEntry(step store.Step) bool {
 	return len(step.Append) > 0 && step.Replay != nil && step.Replay.Conv == step.Conv.Key
 }
@@ -90,8 +91,8 @@ func (s steps) Forget(ctx context.Context, key store.ConvKey, ifRev store.Rev, c
 	})
 }
 
-// forgetAnswers removes the answers from the replay records (the records of accepted messages) of a conversation. The
-// records stay until they expire, so that no message of a removed conversation is accepted again.
+// forgetAnswers removes the answers from the replay records of a conversation. The records stay until they expire, so
+// that no message of a removed conversation is accepted again.
 func forgetAnswers(t *txn, seq uint64) error {
 	prefix := u64(seq)
 	answers := make(map[string]engine.ReplayRow)

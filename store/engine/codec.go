@@ -40,7 +40,7 @@ const rowVersion = 1
 
 const (
 	keyedVersion       = 2 // version of rows of transcript entries with a key
-	answerEntryVersion = 2 // version of rows of replay records whose answer is an entry of a transcript
+	answerEntryVersion = 2 // version of replay rows (of accepted messages) whose answer is an entry of a transcript
 	peerEntryVersion   = 3 // the same, if the sender is the peer of the conversation
 )
 

@@ -25,7 +25,7 @@ type Kind byte
 // The kinds of rows, in the order in which engines export them.
 const (
 	KindCard   Kind = iota // Num is the sequence number
-	KindChange             // Num is the position in the feed, and Due is when Sweep removes the change
+	KindChange             // Num is the position in the feed of changes, and Due is when Sweep removes the change
 	KindEntry              // Num is the sequence number of the conversation, and N is the number of the entry
 	KindConv               // Num is the sequence number
 	KindReplay

@@ -194,7 +194,7 @@ func DecodeConv(seq uint64, row []byte) (store.Conversation, error) {
 	return c, nil
 }
 
-// EntryRow is a stored entry, with the hash of the replay record that was stored with it, if any.
+// EntryRow is a stored entry, with the hash of the replay record (see [ReplayRow]) that was stored with it, if any.
 type EntryRow struct {
 	store.Entry
 	Replay []byte

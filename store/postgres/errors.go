@@ -38,7 +38,7 @@ func isUnavailable(err error) bool {
 			return true
 		}
 	}
-	return state == "" && !errors.Is(err, errFault) // errFault: a unit failed in this process
+	return state == "" && !errors.Is(err, errFault) // errFault comes from this process
 }
 
 // isBroken reports whether err means that a connection broke, or that the server did not answer in time.

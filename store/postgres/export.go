@@ -228,7 +228,7 @@ func (x *exporter) noteDamage(err error) error {
 	return nil
 }
 
-// changeRow converts a line of the feed. It leaves out what only indexes in memory need.
+// changeRow converts a line of the feed of card changes. It leaves out what only indexes in memory need.
 func changeRow(r keyedRow) (engine.Row, error) {
 	line, err := decodeLine(r.key, r.value)
 	change := store.CardChange{Change: uint64(r.num), ID: string(r.key), Gone: line.Gone, Withdrawn: line.Withdrawn, At: line.At}

@@ -288,7 +288,7 @@ func (s *Store) Backup(context.Context, io.Writer) (int64, error) {
 	return 0, fmt.Errorf("%w: back up a PostgreSQL database with pg_dump or pg_basebackup", errors.ErrUnsupported)
 }
 
-// Close commits the queued units, gives the leases of this process back, and ends all connections. Later calls fail
+// Close commits the queued writes, gives the leases of this process back, and ends all connections. Later calls fail
 // with store.ErrUnavailable.
 func (s *Store) Close() error {
 	s.closing.Do(func() {

@@ -74,7 +74,7 @@ func (s *Store) FeedPosition(ctx context.Context) (uint64, error) {
 	return uint64(stored.num), err
 }
 
-// Queued returns the number of units that wait for the next commit.
+// Queued returns the number of writes that wait for the next commit.
 func (s *Store) Queued() int { return s.writer.queue.Len() }
 
 // Connections returns the number of open connections, without those for notifications and for leases.

@@ -112,7 +112,8 @@ func (t *txn) Conv(key store.ConvKey) (*store.Conversation, error) {
 	return &conv, err
 }
 
-// dropConv removes a conversation with its terms and its transcript. Its replay records stay until they expire.
+// dropConv removes a conversation with its terms and its transcript. Its replay records, of accepted messages, stay
+// until they expire.
 func (t *txn) dropConv(conv store.Conversation) {
 	t.dropEntries(engine.AppendU64(nil, conv.Seq))
 	for _, term := range conv.Terms {

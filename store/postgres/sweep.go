@@ -14,7 +14,8 @@ const (
 	// sweepChunk bounds the number of rows that Sweep handles in one write, so that other writes wait only a few
 	// milliseconds.
 	sweepChunk = 256
-	// replayAgain is the time after which Sweep looks again at a replay record of an open conversation.
+	// replayAgain is the time after which Sweep looks again at a replay record (the record of an accepted message) of
+	// an open conversation.
 	replayAgain = 4 * 24 * time.Hour
 	// damagedAgain is the time after which Sweep looks again at a damaged row, which it leaves in place.
 	damagedAgain = 24 * time.Hour

@@ -22,10 +22,10 @@ type table struct {
 	lock, read, insert, update, remove string
 }
 
-// The tables of rows. Transactions lock them in this order. Conversations come before replay records: if two processes
-// get copies of the same message, the second one waits for the conversation, and then finds the replay record of the
-// first. Counters come after the other locked tables, because every transaction that changes cards locks the counters
-// until its commit.
+// The tables of rows. Transactions lock them in this order. Conversations come before replay records (of accepted
+// messages): if two processes get copies of the same message, the second one waits for the conversation, and then
+// finds the replay record of the first. Counters come after the other locked tables, because every transaction that
+// changes cards locks the counters until its commit.
 var (
 	convs    = newTable("convs", false)
 	replays  = newTable("replays", false)
@@ -73,7 +73,7 @@ func (t *table) due() string {
 // minutes.
 const sweepHours = -1 << 42
 
-// The rows of counters: the last sequence number of a card, and the last position in the feed.
+// The rows of counters: the last sequence number of a card, and the last position in the feed of card changes.
 var (
 	counterCards   = []byte("cards")
 	counterChanges = []byte("changes")
