@@ -55,7 +55,7 @@ type fileKeyRecorder struct {
 	fileKey []byte
 }
 
-// OpenAge decrypts a binary age file with an identity ("AGE-SECRET-KEY-1…"). It refuses a content of more than limit
+// OpenAge decrypts a binary age file with an identity ("AGE-SECRET-KEY-1…"). It refuses content of more than limit
 // bytes.
 func OpenAge(identity string, sealed []byte, limit int) ([]byte, error) {
 	id, err := age.ParseX25519Identity(identity)

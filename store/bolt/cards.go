@@ -201,8 +201,8 @@ func countKey(seq uint64) func(text string) []byte {
 	return func(text string) []byte { return binary.BigEndian.AppendUint64(engine.CountKey(text), seq) }
 }
 
-// purgeCard removes the row of a card whose id is no longer held. Its row in bucketIDs stays, and so does its last
-// change in the feed, the tombstone.
+// purgeCard removes the row of a card whose id is free again. Its row in bucketIDs stays, and so does its last change
+// in the feed, the tombstone.
 func purgeCard(t *txn, row engine.CardRow, now time.Time) {
 	if !row.Withdrawn {
 		logChange(t, &row, true, now)

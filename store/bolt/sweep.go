@@ -157,8 +157,8 @@ func sweepRow(t *txn, kind byte, key []byte, now time.Time, limit int) (sweepRes
 	return sweepResult{}, fmt.Errorf("%w: an expiry entry has the unknown kind %d", ErrDamaged, kind)
 }
 
-// sweepCard removes an expired card from the index. Once the id of the card is no longer held, sweepCard also removes
-// the card from the database.
+// sweepCard removes an expired card from the index. Once the id of the card is no longer reserved, sweepCard also
+// removes the card from the database.
 func sweepCard(t *txn, key []byte, now time.Time) (sweepResult, error) {
 	row, err := bucketCards.in(t.Tx).get(key)
 	if row == nil || err != nil {

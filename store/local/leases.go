@@ -65,7 +65,7 @@ func (l *Leases) take(name string, h *Handle, floor uint64, force bool) (store.L
 	now := time.Now()
 	current := l.held[name]
 	switch {
-	case current.isLive(now) && current.holder == h:
+	case current.isLive(now) && current.holder == h: // renewed below
 	case current.isLive(now):
 		return store.Lease{}, store.ErrLeaseTaken
 	case current.holder != nil && !force:

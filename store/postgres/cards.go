@@ -209,7 +209,7 @@ func (t *txn) putLine(id []byte, change, due int64, line feedLine) {
 	t.put(changes, id, row{num: change, due: due, value: wire.MustMarshal(line)})
 }
 
-// purgeCard removes a card whose id is no longer held. Its line in the feed stays for a year.
+// purgeCard removes a card whose id is free again. Its line in the feed stays for a year.
 func (t *txn) purgeCard(card *engine.CardRow, now time.Time) error {
 	if !card.Withdrawn {
 		if err := t.logChange(card, card, true, now); err != nil {

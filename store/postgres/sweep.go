@@ -150,7 +150,7 @@ func sweepConv(t *txn, _ []byte, r row, _ time.Time) error {
 	return err
 }
 
-// sweepCard removes a card whose id is no longer held. If the id is still held, a sweep looks at the card again when
+// sweepCard removes a card whose id is free again. If the id is still reserved, a sweep looks at the card again when
 // the reservation ends.
 func sweepCard(t *txn, key []byte, r row, now time.Time) error {
 	card, err := engine.DecodeCard(uint64(r.num), r.value)

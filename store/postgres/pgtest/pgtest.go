@@ -166,7 +166,7 @@ func (s *Server) Standby() (*Server, error) {
 			return standby, nil
 		}
 		if time.Now().Before(deadline) {
-			err = nil
+			err = nil // try again
 		}
 	}
 	standby.Stop()
