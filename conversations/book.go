@@ -146,7 +146,7 @@ func (b *Book) Check(ctx context.Context, key store.ConvKey, now time.Time) erro
 func Decode(row store.Conversation) (Conversation, error) {
 	var body struct {
 		Conversation
-		legacyAgreement
+		legacyAgreement // what earlier versions stored
 	}
 	if err := json.Unmarshal(row.Body, &body); err != nil {
 		return Conversation{}, fmt.Errorf("decode conversation: %w", err)

@@ -81,7 +81,7 @@ func OpenAgeFile(r io.ReaderAt, size int64, identities []byte, passphrase func()
 	return plain, length, err
 }
 
-// errNoIdentities refuses an identity file in which no line, or not every line, is an identity.
+// errNoIdentities refuses a file without an identity, or with a line that is neither an identity nor a comment.
 var errNoIdentities = errors.New("the identity file must have at least one age identity, one per line, and otherwise only comments")
 
 // passphrasePrompt is an identity that asks for the passphrase only if the file needs one.

@@ -46,7 +46,7 @@ func GenerateBoxKey() (*BoxKey, error) {
 	return newBoxKey(secret), nil
 }
 
-// NewBoxKey returns the key with these 32 secret bytes, for tests. It panics if the length is wrong.
+// NewBoxKey returns the key with these 32 secret bytes. It panics if the length is wrong.
 func NewBoxKey(secret []byte) *BoxKey {
 	k, err := ecdh.X25519().NewPrivateKey(secret)
 	if err != nil {

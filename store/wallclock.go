@@ -55,7 +55,7 @@ func (c *WallClock) judge(now time.Time) bool {
 	switch {
 	case c.ahead.Abs() < clockTolerance:
 		c.doubtSince = time.Time{}
-	case c.doubtSince.IsZero() || step.Abs() >= clockTolerance:
+	case c.doubtSince.IsZero() || step.Abs() >= clockTolerance: // the clock was set, or set again
 		c.log.Warn("the clock of this machine was set; nothing that expires is deleted for now", "by", c.ahead.Round(time.Second), "until_believed", clockDoubt)
 		c.doubtSince = now
 	case now.Sub(c.doubtSince) >= clockDoubt:

@@ -28,7 +28,7 @@ type Buckets = BucketsBy[string]
 // concurrent use. A nil *BucketsBy is a limit that is switched off.
 type BucketsBy[K comparable] struct {
 	interval time.Duration // time in which a bucket regains one token
-	maxDebt  time.Duration // time in which an empty bucket becomes full
+	maxDebt  time.Duration // the largest debt: the time in which an empty bucket becomes full
 	maxKeys  int
 	refused  atomic.Uint64
 
@@ -195,32 +195,32 @@ func (b *BucketsBy[K]) waitIfEmpty(key K, now time.Time) time.Duration {
 
 // debt returns how long the bucket of key needs to become full. A key without a bucket has a full one.
 func (b *BucketsBy[K]) debt(key K, now time.Time) time.Duration {
-	if k := b.keys[key]; k != nil {
-		return b.timeToFull(k, now)
+	if entry := b.keys[key]; entry != nil {
+		return b.timeToFull(entry, now)
 	}
 	return 0
 }
 
 // timeToFull returns how long the bucket needs to become full. It returns at most b.maxDebt, even if the clock was set
 // back.
-func (b *BucketsBy[K]) timeToFull(k *bucket[K], now time.Time) time.Duration {
-	return min(max(0, k.fullAt.Sub(now)), b.maxDebt)
+func (b *BucketsBy[K]) timeToFull(entry *bucket[K], now time.Time) time.Duration {
+	return min(max(0, entry.fullAt.Sub(now)), b.maxDebt)
 }
 
 // set stores that the bucket of key will be full after debt. If b has no room for another bucket, set replaces the
 // one that is closest to full.
 func (b *BucketsBy[K]) set(key K, debt time.Duration, now time.Time) {
-	if k := b.keys[key]; k != nil {
-		k.fullAt = now.Add(debt)
-		heap.Fix(&b.order, k.index)
+	if entry := b.keys[key]; entry != nil {
+		entry.fullAt = now.Add(debt)
+		heap.Fix(&b.order, entry.index)
 		return
 	}
 	if len(b.keys) >= b.maxKeys {
 		delete(b.keys, heap.Pop(&b.order).(*bucket[K]).key)
 	}
-	k := &bucket[K]{key: key, fullAt: now.Add(debt)}
-	b.keys[key] = k
-	heap.Push(&b.order, k)
+	entry := &bucket[K]{key: key, fullAt: now.Add(debt)}
+	b.keys[key] = entry
+	heap.Push(&b.order, entry)
 }
 
 // Snapshot encodes the buckets that are not full, for [BucketsBy.Restore]. It rounds times down to milliseconds.
@@ -229,8 +229,8 @@ func (b *BucketsBy[K]) Snapshot(now time.Time) []byte {
 	if b != nil {
 		clockNow := b.lock(now)
 		defer b.mu.Unlock()
-		for key, k := range b.keys {
-			if wait := b.timeToFull(k, clockNow); wait > 0 {
+		for key, entry := range b.keys {
+			if wait := b.timeToFull(entry, clockNow); wait > 0 {
 				fullAt[key] = now.Add(wait).UnixMilli()
 			}
 		}
@@ -271,14 +271,14 @@ func (f fullHeap[K]) Swap(i, j int) {
 	f[i].index, f[j].index = i, j
 }
 func (f *fullHeap[K]) Push(x any) {
-	k := x.(*bucket[K])
-	k.index = len(*f)
-	*f = append(*f, k)
+	entry := x.(*bucket[K])
+	entry.index = len(*f)
+	*f = append(*f, entry)
 }
 func (f *fullHeap[K]) Pop() any {
 	last := len(*f) - 1
-	k := (*f)[last]
+	entry := (*f)[last]
 	(*f)[last] = nil
 	*f = (*f)[:last]
-	return k
+	return entry
 }

@@ -152,8 +152,8 @@ func checkQuotas(tx *bbolt.Tx, quotas []store.Quota, ownSeq uint64, now time.Tim
 	return nil
 }
 
-// writeCard stores row in place of old (zero for a new card, which gets its seq) and appends the change to the feed of
-// card changes.
+// writeCard stores row in place of old (zero for a new card, which gets its seq), and adds a line to the feed of
+// changes.
 func writeCard(t *txn, row *engine.CardRow, old store.Card, now time.Time) error {
 	cards := bucketCards.in(t.Tx)
 	if row.Seq == 0 {

@@ -5,7 +5,7 @@ import (
 	"time"
 )
 
-// Commit is one commit that reached the disk, of a group of units. A unit has the changes of one caller.
+// Commit is one commit of a group of units. A unit has the changes of one caller.
 type Commit struct {
 	Units int           // number of units in the group, including those that wrote nothing
 	Bytes int64         // size of the pages that it wrote

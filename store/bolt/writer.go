@@ -59,8 +59,8 @@ const (
 	maxQueue = 8192 // units that may wait
 )
 
-// maxYields is how often in a row the leader (the caller that commits for all) yields without getting a further unit
-// before it commits.
+// maxYields is how often in a row the leader (the caller that commits for all) yields without getting a further unit;
+// then it commits.
 const maxYields = 3
 
 // retryEvery is the time between two attempts of a writer to reopen its file.

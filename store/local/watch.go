@@ -32,7 +32,7 @@ type Watchers struct {
 
 // watcher is one reader.
 type watcher struct {
-	by         *Handle
+	by         *Handle // the handle of the reader, which gets no hints about its own commits
 	namespaces []string
 	hints      chan store.Hint
 }

@@ -94,6 +94,7 @@ func (r recordStore) List(ctx context.Context, ns, term, after string, limit int
 	sql, from, to := "select key, value from records where key > $1 and key < $2 and due > $3 order by key limit $4", engine.RecordKey(ns, after), prefixEnd(prefix)
 	args := []any{from, to, engine.Nanos(now), limit + 1}
 	if term != "" {
+		// The key of a term's row ends with the key of the record.
 		listed := engine.TermKey(ns, term, "")
 		sql = `select r.key, r.value from record_terms t join records r on r.key = $5::bytea || substr(t.key, $6)
 			where t.key > $1 and t.key < $2 and r.due > $3 order by t.key limit $4`

@@ -97,9 +97,9 @@ func (s *Store) sweepRows(ctx context.Context, tb *table, keys [][]byte, need ne
 				*n++
 				if err = sweepRow(t, key, *r, now); errors.Is(err, store.ErrDamaged) {
 					s.damage.Note("left in place by a sweep", err)
-					again := *r
-					again.due, err = engine.Nanos(now.Add(damagedAgain)), nil
-					t.put(tb, key, again)
+					postponed := *r
+					postponed.due, err = engine.Nanos(now.Add(damagedAgain)), nil
+					t.put(tb, key, postponed)
 				}
 				if err != nil {
 					return err

@@ -7,7 +7,7 @@ import (
 	"github.com/agentmesh/agentmesh/store/engine"
 )
 
-// row is a stored row without its key.
+// row is a stored row without its key. See doc.go for the columns.
 type row struct {
 	num, due int64
 	value    []byte
@@ -52,7 +52,7 @@ func newTable(name string, dependent bool) *table {
 		update: fmt.Sprintf("update %s t set num = r.num, due = r.due, value = r.value from (select %s) r (key, num, due, value) where t.key = r.key", name, rows),
 		remove: "delete from " + name + " where key = any($1)",
 	}
-	if dependent {
+	if dependent { // put does not read such a row first, so it may exist
 		t.insert += " on conflict (key) do update set num = excluded.num, due = excluded.due, value = excluded.value"
 	}
 	tables = append(tables, t)
@@ -60,7 +60,8 @@ func newTable(name string, dependent bool) *table {
 }
 
 // due returns the query for the rows whose due is $1 or earlier. The query repeats the condition of the partial index,
-// because PostgreSQL would otherwise read the whole table.
+// because PostgreSQL would otherwise read the whole table. The index of conversations is on the column sweep, which is
+// due without its low bits, because it must change rarely.
 func (t *table) due() string {
 	column, never := "due", int64(engine.Never)
 	if t == convs {
@@ -69,8 +70,7 @@ func (t *table) due() string {
 	return fmt.Sprintf("select key, value from %s where due <= $1 and %[2]s <= $1 and %[2]s < %d order by %[2]s limit $2", t.name, column, never)
 }
 
-// sweepHours masks the bits of due that the column sweep of conversations keeps. The lowest of them is worth 73
-// minutes.
+// sweepHours masks the bits of due that the column sweep keeps. The lowest of them is worth 73 minutes.
 const sweepHours = -1 << 42
 
 // The rows of counters: the last sequence number of a card, and the last position in the feed of card changes.
