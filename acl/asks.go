@@ -12,7 +12,8 @@ import (
 	"github.com/agentmesh/agentmesh/store"
 )
 
-// The reasons why a decision was not carried out. For an unknown id, the error is store.ErrNotFound.
+// The reasons why a decision about an ask, a question to the owner, was not carried out. For an unknown id, the error
+// is store.ErrNotFound.
 var (
 	// ErrAskGone means that the ask is no longer pending: another decision came first, or it was withdrawn or has
 	// expired.
@@ -142,7 +143,7 @@ func (q *Asks) List(ctx context.Context, f AskFilter, after string, limit int, n
 	switch {
 	case f.Subject != "":
 		term = "subject:" + f.Subject
-	case f.IncludeBehind: // asks behind others have the term termBehind in place of their state
+	case f.IncludeBehind: // no term, because asks behind others have termBehind in place of their state
 	case f.State == AskExpired: // stored as pending
 		term = "state:" + string(AskPending)
 	case f.State != "":
