@@ -24,7 +24,7 @@ type calendarCmd struct {
 type calendarShowCmd struct{}
 
 func (c *calendarShowCmd) Run(ctx context.Context, a *app) error {
-	return callAndShow(ctx, a, get[daemon.CalendarView]("calendar", nil), func(v daemon.CalendarView) {
+	return callAndShow(ctx, a, getCall[daemon.CalendarView]("calendar", nil), func(v daemon.CalendarView) {
 		rows := [][]string{{"zone", v.Zone}}
 		for _, b := range v.Busy {
 			rows = append(rows, []string{"busy", formatSpan(b.Start, b.End)})

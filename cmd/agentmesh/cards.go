@@ -114,7 +114,7 @@ type cardsRemoveCmd struct {
 }
 
 func (c *cardsRemoveCmd) Run(ctx context.Context, a *app) error {
-	order := post[operator.OrderResult]("directory/cards/"+url.PathEscape(c.ID)+"/remove", operator.Order{Reason: c.Reason})
+	order := postCall[operator.OrderResult]("directory/cards/"+url.PathEscape(c.ID)+"/remove", operator.Order{Reason: c.Reason})
 	return callAndShow(ctx, a, order, func(operator.OrderResult) { a.Note("removed") })
 }
 
@@ -124,7 +124,7 @@ type cardsHandoverCmd struct {
 }
 
 func (c *cardsHandoverCmd) Run(ctx context.Context, a *app) error {
-	order := post[operator.OrderResult]("directory/cards/"+url.PathEscape(c.ID)+"/handover", operator.Order{Reason: c.Reason})
+	order := postCall[operator.OrderResult]("directory/cards/"+url.PathEscape(c.ID)+"/handover", operator.Order{Reason: c.Reason})
 	return callAndShow(ctx, a, order, func(operator.OrderResult) {
 		a.Note("the next registration that proves the key of the card gets the card")
 	})
@@ -136,7 +136,7 @@ type cardsBanCmd struct {
 }
 
 func (c *cardsBanCmd) Run(ctx context.Context, a *app) error {
-	return callAndShow(ctx, a, post[operator.OrderResult]("directory/bans", operator.Order{What: c.What, Reason: c.Reason}), func(result operator.OrderResult) {
+	return callAndShow(ctx, a, postCall[operator.OrderResult]("directory/bans", operator.Order{What: c.What, Reason: c.Reason}), func(result operator.OrderResult) {
 		a.Note("banned %s %s; %s removed", result.Ban.Kind, terminal.Clean(result.Ban.Value), countText(result.Removed, "card"))
 	})
 }
@@ -147,7 +147,7 @@ type cardsUnbanCmd struct {
 }
 
 func (c *cardsUnbanCmd) Run(ctx context.Context, a *app) error {
-	return callAndShow(ctx, a, post[operator.OrderResult]("directory/bans/lift", operator.Order{What: c.What, Reason: c.Reason}), func(result operator.OrderResult) {
+	return callAndShow(ctx, a, postCall[operator.OrderResult]("directory/bans/lift", operator.Order{What: c.What, Reason: c.Reason}), func(result operator.OrderResult) {
 		a.Note("%s %s may register again", result.Ban.Kind, terminal.Clean(result.Ban.Value))
 	})
 }

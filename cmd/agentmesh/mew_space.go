@@ -318,7 +318,7 @@ func (t mewTarget) sendAndAwait(ctx context.Context, a *app, e mewEnvelope, kind
 type mewConnectCmd struct{ linkArg }
 
 func (c *mewConnectCmd) Run(ctx context.Context, a *app) error {
-	return callAndShow(ctx, a, post[bridge.LinkStatus]("mew/links/"+url.PathEscape(c.Link)+"/connect", nil), func(l bridge.LinkStatus) {
+	return callAndShow(ctx, a, postCall[bridge.LinkStatus]("mew/links/"+url.PathEscape(c.Link)+"/connect", nil), func(l bridge.LinkStatus) {
 		a.Print("%s is %s and connects now", terminal.Clean(l.Name), l.State)
 	})
 }
@@ -335,7 +335,7 @@ func (c *mewBringCmd) Run(ctx context.Context, a *app) error {
 		return err
 	}
 	share := mew.ShareRequest{Peer: conv.Peer, Conversation: conv.ID, Stop: c.Stop}
-	return callAndShow(ctx, a, post[mew.ShareRequest]("mew/links/"+url.PathEscape(c.Link)+"/conversations", share), func(b mew.ShareRequest) {
+	return callAndShow(ctx, a, postCall[mew.ShareRequest]("mew/links/"+url.PathEscape(c.Link)+"/conversations", share), func(b mew.ShareRequest) {
 		if b.Stop {
 			a.Print("the space behind %s no longer sees %s", terminal.Clean(c.Link), terminal.Clean(b.Conversation))
 			return

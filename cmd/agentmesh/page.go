@@ -10,7 +10,7 @@ import (
 type pageCmd struct{}
 
 func (c *pageCmd) Run(ctx context.Context, a *app) error {
-	return callAndShow(ctx, a, post[httpapi.SignIn]("sign-in", nil), func(in httpapi.SignIn) {
+	return callAndShow(ctx, a, postCall[httpapi.SignIn]("sign-in", nil), func(in httpapi.SignIn) {
 		a.Print("%s", in.Link())
 		if terminal.IsTerminal(a.Out) {
 			terminal.OpenBrowser(in.URL)

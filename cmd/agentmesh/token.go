@@ -28,7 +28,7 @@ type tokenCreateCmd struct {
 
 func (c *tokenCreateCmd) Run(ctx context.Context, a *app) error {
 	order := operator.TokenRequest{Label: c.Label, Days: c.Days, Uses: c.Uses, Expires: c.Expires}
-	return callAndShow(ctx, a, post[operator.IssuedToken]("tokens", order), func(t operator.IssuedToken) {
+	return callAndShow(ctx, a, postCall[operator.IssuedToken]("tokens", order), func(t operator.IssuedToken) {
 		a.Print("%s", terminal.Clean(t.Code))
 		times := "once"
 		if t.Uses > 1 {
