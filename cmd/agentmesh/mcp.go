@@ -18,7 +18,7 @@ func (c *mcpCmd) Run(ctx context.Context, a *app) error {
 	if err != nil {
 		return err
 	}
-	o, err := daemon.ConnectDoor(ctx, a.globals.AgentSocket, dir)
+	o, err := daemon.ConnectDoor(ctx, a.globals.AgentSocket, dir) // the part of the owner API that decides nothing
 	if err != nil {
 		return err
 	}

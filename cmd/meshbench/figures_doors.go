@@ -14,9 +14,9 @@ import (
 	"time"
 )
 
-// measureDoors measures one call for each of two protocols other than AgentMesh: an A2A message, whose task waits in
-// the inbox, and a call of the MCP tool that lists the newest items of that inbox. The control server returns the same
-// bytes.
+// measureDoors measures one call for each of two doors, which are protocols other than AgentMesh: an A2A message, whose
+// task waits in the inbox, and a call of the MCP tool that lists the newest items of that inbox. The control server
+// returns the same bytes.
 func (s *study) measureDoors(ctx context.Context) (err error) {
 	data, tokenFile := filepath.Join(s.dir, "doors"), filepath.Join(s.dir, "agent.token")
 	srv, err := s.mesh.serve(ctx, data, "--set", "a2a.serve=on", "--set", "owner_api.listen=127.0.0.1:0", "--set", "agent_door.token_file="+tokenFile)
@@ -41,18 +41,18 @@ func (s *study) measureDoors(ctx context.Context) (err error) {
 		}
 		callers[i] = strings.TrimSpace(string(token))
 	}
-	for _, door := range []struct {
+	for _, protocol := range []struct {
 		name string
 		traffic
 	}{
 		{"a2a", newTasks(srv.url(), callers)},
 		{"mcp", newToolCalls(mcp, strings.TrimSpace(string(token)))},
 	} {
-		o, err := s.measure(ctx, door.name, door.traffic, srv.cpu)
+		o, err := s.measure(ctx, protocol.name, protocol.traffic, srv.cpu)
 		if err != nil {
 			return err
 		}
-		s.add(newFigure(door.name+": server CPU vs. bare", o.CPURatio, "×", "%.1f µs; %.0f/s, p50 %.0f µs, p99 %.0f µs, %d errors %s", o.CPU, o.Rate, o.P50, o.P99, o.Errors, o.Fault))
+		s.add(newFigure(protocol.name+": server CPU vs. bare", o.CPURatio, "×", "%.1f µs; %.0f/s, p50 %.0f µs, p99 %.0f µs, %d errors %s", o.CPU, o.Rate, o.P50, o.P99, o.Errors, o.Fault))
 	}
 	return nil
 }

@@ -22,7 +22,7 @@ import (
 	"github.com/agentmesh/agentmesh/node/wire"
 )
 
-// The operations of the owner API for links of all kinds.
+// The operations of the owner API for links, which are the configured connections to other networks.
 var (
 	ListLinks  = owner.Endpoint[owner.None, owner.List[bridge.LinkStatus]]{Method: http.MethodGet, Path: "/links", Right: owner.Read}
 	AddLink    = owner.Endpoint[NewLink, ConfigChange]{Method: http.MethodPost, Path: "/links", Right: owner.Decide}

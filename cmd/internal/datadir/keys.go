@@ -103,8 +103,8 @@ func isRetired(name string) bool {
 		(strings.HasPrefix(file, FileKey) || strings.HasPrefix(file, FileAge))
 }
 
-// hasRetired reports whether the retired keys have a file with this content.
-func (k Keys) hasRetired(content []byte) bool {
+// hasRetiredFile reports whether the retired keys have a file with this content.
+func (k Keys) hasRetiredFile(content []byte) bool {
 	for name, data := range k {
 		if isRetired(name) && bytes.Equal(data, content) {
 			return true
@@ -124,8 +124,8 @@ func (d Dir) Merge(local, shared Keys) (Keys, error) {
 		switch {
 		case !exists:
 			merged[name] = mine
-		case bytes.Equal(mine, theirs), isRetired(name), name == FileCard, shared.hasRetired(mine):
-		case local.hasRetired(theirs):
+		case bytes.Equal(mine, theirs), isRetired(name), name == FileCard, shared.hasRetiredFile(mine):
+		case local.hasRetiredFile(theirs):
 			merged[name] = mine
 			if name == FileKey && local[FileCard] != nil {
 				merged[FileCard] = local[FileCard]

@@ -354,7 +354,7 @@ func (d *examination) reportStatus(s owner.Status) {
 	}
 }
 
-// checkAgentDoor reports what the door for the owner's agent protects against.
+// checkAgentDoor reports what the agent's door, the API for the owner's agent, protects against.
 func (d *examination) checkAgentDoor() {
 	const check = "agent's door"
 	door := d.cfg.AgentDoor
