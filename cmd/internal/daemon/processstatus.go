@@ -68,7 +68,7 @@ func (p *Process) probeOperations() []owner.Operation {
 
 // SeenClient is the client address that the process saw for a request with a [ClientProbe].
 type SeenClient struct {
-	Seen    bool       `json:"seen"`
-	Unknown bool       `json:"unknown"`
+	Seen    bool       `json:"seen"`    // such a request has arrived
+	Unknown bool       `json:"unknown"` // it came from a client whose address the process cannot know
 	Client  netip.Addr `json:"client,omitzero"`
 }

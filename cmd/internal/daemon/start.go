@@ -16,9 +16,9 @@ type startView struct {
 	Directory bool
 }
 
-// wrapFront returns a middleware for the path / that sends browsers a page with a link to the owner's page. It returns
-// nil if the process has no node or is public. Other clients, and searches in the directory, get the usual answer. The
-// link has no sign-in code, because any program on this machine may read it.
+// wrapFront returns a middleware for "/" that sends browsers a page with a link to the owner's page. It returns nil if
+// the process has no node or is public. Other clients, and searches in the directory, get the usual answer. The link
+// has no sign-in code, because any program on this machine may read it.
 func wrapFront(p *Process) echo.MiddlewareFunc {
 	if p.cfg.Public() || !p.cfg.Has(config.RoleNode) {
 		return nil

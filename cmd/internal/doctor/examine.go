@@ -90,7 +90,7 @@ func Examine(ctx context.Context, o Options, target string) (Report, error) {
 		if _, err := os.Stat(string(o.Dir)); err != nil {
 			return Report{}, datadir.NoAgent(string(o.Dir))
 		}
-		d.examineHome(ctx)
+		d.examineDataDir(ctx)
 	}
 	report := Report{OK: true, Findings: d.findings}
 	for _, f := range d.findings {
@@ -99,9 +99,9 @@ func Examine(ctx context.Context, o Options, target string) (Report, error) {
 	return report, nil
 }
 
-// examineHome examines the data directory and its agent from the inside out, because the first failure often causes the
+// examineDataDir examines the data directory and its agent from the inside out, because the first failure often causes the
 // later ones.
-func (d *examination) examineHome(ctx context.Context) {
+func (d *examination) examineDataDir(ctx context.Context) {
 	d.checkModes()
 	configured := d.checkConfiguration()
 	d.checkDisk()
