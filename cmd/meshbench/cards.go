@@ -49,7 +49,7 @@ func newKey(name string) keyPair {
 func (c *corpus) id(i int) wire.AgentID { return wire.AgentID(fmt.Sprintf("am_%s_%08d", c.prefix, i)) }
 
 func (c *corpus) card(i int) []byte {
-	rng := rand.New(rand.NewPCG(uint64(i), 7))
+	rng := rand.New(rand.NewPCG(uint64(i), 7)) // the second seed may be any constant
 	zipf := rand.NewZipf(rng, 1.2, 8, vocabulary)
 	words := func(n int) string {
 		list := make([]string, n)

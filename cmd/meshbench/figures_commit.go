@@ -102,7 +102,8 @@ func newUpdate(db *bbolt.DB) operation {
 func callEach(n int, op func(i int) error) error {
 	var next atomic.Int64
 	var all sync.WaitGroup
-	faults := make([]error, 256)
+	const goroutines = 256
+	faults := make([]error, goroutines)
 	for w := range faults {
 		all.Go(func() {
 			for i := int(next.Add(1)) - 1; i < n && faults[w] == nil; i = int(next.Add(1)) - 1 {

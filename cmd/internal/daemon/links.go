@@ -70,7 +70,7 @@ func (p *Process) linkOperations() []owner.Operation {
 		}),
 		TestLink.Serve(func(c echo.Context, _ owner.None) (LinkTest, error) {
 			name := c.Param("name")
-			b := p.findBridge(name)
+			b := p.bridgeOfLink(name)
 			if err := p.rerun.failure(); b == nil && err != nil {
 				return LinkTest{}, refuseChange(fmt.Errorf("not added: %w", err))
 			}

@@ -67,7 +67,7 @@ func (p *Process) mountLinksPage(pages *httpapi.Pages) {
 		if err != nil {
 			return err
 		}
-		b := p.findBridge(form.Get("link"))
+		b := p.bridgeOfLink(form.Get("link"))
 		if b == nil {
 			return owner.Fault(http.StatusNotFound, "there is no such link", "")
 		}
@@ -79,7 +79,7 @@ func (p *Process) mountLinksPage(pages *httpapi.Pages) {
 	})
 }
 
-func (p *Process) findBridge(link string) bridge.Service {
+func (p *Process) bridgeOfLink(link string) bridge.Service {
 	for _, b := range p.bridges {
 		for _, l := range b.Links() {
 			if l.Name == link {
