@@ -130,8 +130,7 @@ func (c *keysGenerateCmd) Run(a *app) error {
 type keysRotateCmd struct{}
 
 func (c *keysRotateCmd) Run(ctx context.Context, a *app) error {
-	rotate := func(string) owner.Call[owner.List[owner.Listing]] { return owner.RotateKey.Call() }
-	page, err := fetchDirectories(ctx, a, nil, rotate)
+	page, err := fetch(ctx, a, owner.RotateKey.Call())
 	if err != nil {
 		return err
 	}
