@@ -25,26 +25,26 @@ type directoryFlag struct {
 }
 
 func (c *registerCmd) Run(ctx context.Context, a *app) error {
-	return a.callDirectories(ctx, c.Directory, func(directory string) owner.Call[owner.List[owner.Listing]] {
+	return a.callAndShowListings(ctx, c.Directory, func(directory string) owner.Call[owner.List[owner.Listing]] {
 		return owner.RegisterCard.With(owner.Register{Directory: directory, Adopt: c.Adopt})
 	})
 }
 
 func (c *withdrawCmd) Run(ctx context.Context, a *app) error {
-	return a.callDirectories(ctx, c.Directory, func(directory string) owner.Call[owner.List[owner.Listing]] {
+	return a.callAndShowListings(ctx, c.Directory, func(directory string) owner.Call[owner.List[owner.Listing]] {
 		return owner.WithdrawCard.With(owner.Withdraw{Directory: directory})
 	})
 }
 
 // fetchDirectories makes a call for each directory, or one call with "" for all configured directories.
-func fetchDirectories[T any](ctx context.Context, a *app, directories []string, call func(string) owner.Call[owner.List[T]]) (page owner.List[T], err error) {
+func fetchDirectories[T any](ctx context.Context, a *app, directories []string, newCall func(string) owner.Call[owner.List[T]]) (page owner.List[T], err error) {
 	a.server.Directory = directories // used only if serve is not running; serve keeps the directories that it started with
 	if len(directories) == 0 {
 		directories = []string{""}
 	}
 	err = a.withClient(ctx, func(o *daemon.Client) error {
 		for _, directory := range directories {
-			found, err := daemon.Fetch(ctx, o, call(directory))
+			found, err := daemon.Fetch(ctx, o, newCall(directory))
 			if err != nil {
 				return err
 			}
@@ -55,9 +55,9 @@ func fetchDirectories[T any](ctx context.Context, a *app, directories []string, 
 	return page, err
 }
 
-// callDirectories makes the calls of [fetchDirectories] and shows the listings.
-func (a *app) callDirectories(ctx context.Context, directories []string, call func(string) owner.Call[owner.List[owner.Listing]]) error {
-	page, err := fetchDirectories(ctx, a, directories, call)
+// callAndShowListings makes the calls of [fetchDirectories] and shows the listings.
+func (a *app) callAndShowListings(ctx context.Context, directories []string, newCall func(string) owner.Call[owner.List[owner.Listing]]) error {
+	page, err := fetchDirectories(ctx, a, directories, newCall)
 	if err == nil || len(page.Items) > 0 { // after an error, show the listings from the calls before it
 		err = errors.Join(err, a.showListings(page))
 	}

@@ -26,7 +26,7 @@ func (s *study) measureRestart(ctx context.Context) error {
 		prepare func() error
 	}{
 		{"as it was killed", func() error { return nil }},
-		{"without its index file", func() error { return remove(filepath.Join(s.data, databaseFile+".index")) }},
+		{"without its index file", func() error { return removeIfExists(filepath.Join(s.data, databaseFile+".index")) }},
 	} {
 		s.p.say("restart, %s", variant.name)
 		word, wantIDs, err := s.killBusy(ctx)
@@ -103,8 +103,8 @@ func cardIDs(page []byte) []byte {
 	return ids
 }
 
-// remove deletes a file, if there is one.
-func remove(path string) error {
+// removeIfExists deletes a file. If the file does not exist, it does nothing.
+func removeIfExists(path string) error {
 	if err := os.Remove(path); err != nil && !errors.Is(err, fs.ErrNotExist) {
 		return err
 	}

@@ -46,7 +46,7 @@ func (c *collector) watch() {
 func (c *collector) adapt() {
 	now := time.Now()
 	metrics.Read(c.live)
-	gogc := choose(c.live[0].Value.Uint64(), now.Sub(c.last) < busyPause)
+	gogc := chooseGOGC(c.live[0].Value.Uint64(), now.Sub(c.last) < busyPause)
 	if d := gogc - c.gogc; max(d, -d) > c.gogc/8 { // a change stops all goroutines for a moment
 		debug.SetGCPercent(gogc)
 		c.gogc = gogc
@@ -55,9 +55,9 @@ func (c *collector) adapt() {
 	c.watch()
 }
 
-// choose returns GOGC for a process that uses live bytes of heap. With it, a busy process collects when its heap reaches
+// chooseGOGC returns GOGC for a process that uses live bytes of heap. With it, a busy process collects when its heap reaches
 // busyHeap, or when garbage is half of live, whichever is later.
-func choose(live uint64, busy bool) int {
+func chooseGOGC(live uint64, busy bool) int {
 	garbage := max(busyHeap-min(live, busyHeap), live/2)
 	gogc := int(garbage * 100 / max(live, 1))
 	if busy {

@@ -20,8 +20,8 @@ func TestChoose(t *testing.T) {
 		{80 << 20, false, 60},
 		{1 << 30, true, 50},
 	} {
-		if got := choose(c.live, c.busy); got != c.want {
-			t.Errorf("choose(%d, %t) = %d, want %d", c.live, c.busy, got, c.want)
+		if got := chooseGOGC(c.live, c.busy); got != c.want {
+			t.Errorf("chooseGOGC(%d, %t) = %d, want %d", c.live, c.busy, got, c.want)
 		}
 	}
 }

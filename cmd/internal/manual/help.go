@@ -57,7 +57,7 @@ func findExamples(n *kong.Node) []Example {
 	}
 	var found []Example
 	for _, e := range Examples[top.Name] {
-		if calls(e, top.Parent, n) {
+		if hasCall(e, top.Parent, n) {
 			found = append(found, e)
 		}
 	}
@@ -65,15 +65,15 @@ func findExamples(n *kong.Node) []Example {
 		return found
 	}
 	for line := range strings.Lines(Usages) {
-		if e := (Example{"For example:", line}); calls(e, top.Parent, n) {
+		if e := (Example{"For example:", line}); hasCall(e, top.Parent, n) {
 			return []Example{e}
 		}
 	}
 	return nil
 }
 
-// calls reports whether a line of the example is a call of the command, or of a command below it.
-func calls(e Example, root, command *kong.Node) bool {
+// hasCall reports whether a line of the example is a call of the command, or of a command below it.
+func hasCall(e Example, root, command *kong.Node) bool {
 	for line := range strings.Lines(e.Command) {
 		called := root
 		for _, word := range strings.Fields(line)[1:] {
