@@ -55,8 +55,8 @@ func (c *collector) adapt() {
 	c.watch()
 }
 
-// chooseGOGC returns GOGC for a process that uses live bytes of heap. With it, a busy process collects when its heap reaches
-// busyHeap, or when garbage is half of live, whichever is later.
+// chooseGOGC returns GOGC for a process that uses live bytes of heap. With it, a busy process collects when its heap
+// reaches busyHeap, or when garbage is half of live, whichever is later.
 func chooseGOGC(live uint64, busy bool) int {
 	garbage := max(busyHeap-min(live, busyHeap), live/2)
 	gogc := int(garbage * 100 / max(live, 1))
