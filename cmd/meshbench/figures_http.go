@@ -8,7 +8,7 @@ import (
 	"time"
 )
 
-// lookupCards is the number of cards in the directory of the http part.
+// lookupCards is the number of cards that measureHTTP registers before it measures.
 const lookupCards = 1000
 
 // measureHTTP compares the directory over HTTP with plain servers.

@@ -14,7 +14,7 @@ import (
 	"github.com/agentmesh/agentmesh/store"
 )
 
-// listQuery is one of the searches of the list part, as directory.Registry passes it to the store.
+// listQuery is one of the searches of measureLists, as directory.Registry passes it to the store.
 type listQuery struct {
 	name  string
 	q     store.CardQuery
