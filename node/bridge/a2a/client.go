@@ -207,13 +207,13 @@ func (o *outbound) fetchCard(ctx context.Context, base *url.URL, reach client.Re
 func (o *outbound) signerOf(ctx context.Context, card wire.Value, base *url.URL, reach client.Reach) (thumbprint string, failure error) {
 	for _, s := range message.SignaturesOf(card) {
 		keySet := &url.URL{Scheme: base.Scheme, Host: base.Host, Path: message.PathKeys}
-		at := reach
+		keyReach := reach
 		if u, err := url.Parse(s.KeySet); err == nil && s.KeySet != "" {
 			if keySet = u; u.Host != base.Host || u.Scheme != base.Scheme {
-				at = o.reachOf(base) // the card names the URL, so the guard checks it
+				keyReach = o.reachOf(base) // the card names the URL, so the guard checks it
 			}
 		}
-		status, data, err := o.get(ctx, keySet.String(), at, message.MaxCard)
+		status, data, err := o.get(ctx, keySet.String(), keyReach, message.MaxCard)
 		if err != nil {
 			return "", err
 		}

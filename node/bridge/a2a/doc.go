@@ -2,7 +2,7 @@
 //
 // Callers have bearer tokens, which make them principals under the owner's access rules, approvals and limits like the
 // peers of every other network. A message that expects an answer is a task, and a context is a conversation of the
-// node. The package keeps only the row of a task; the transcript of the conversation has the messages.
+// node. The package stores the states of each task; the transcript of the conversation has the messages.
 //
 // Start with [New]. The codec is in package message.
 package a2a

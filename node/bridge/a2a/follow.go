@@ -16,8 +16,8 @@ import (
 	"github.com/agentmesh/agentmesh/signing"
 )
 
-// Bounds of the streams on which the bridge waits for other agents. An open stream takes the place of a call to another
-// agent, so the bridge opens few streams, and only in the first minutes of a task.
+// Bounds of the streams on which the bridge waits for other agents. An open stream is one of the few calls that may run
+// at the same time, so the bridge opens few streams, and only in the first minutes of a task.
 const (
 	followFor     = 15 * time.Minute // of a task; afterwards the bridge only asks about the task now and then
 	followTime    = 25 * time.Second // of one stream

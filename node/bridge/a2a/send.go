@@ -131,7 +131,7 @@ func (b *Bridge) newInbound(ctx context.Context, from caller, m message.Message,
 		}
 	}
 	intent, payload := m.Payload()
-	payload = from.address.Mark(payload, from.verified == bridge.VerifiedBearer)
+	payload = from.address.Mark(payload, from.verified == bridge.VerifiedBearer) // sets metadata.bridge
 	meta, _ := payload.Get("metadata")
 	origin, _ := meta.Get("bridge")
 	payload = payload.With("metadata", meta.With("bridge", origin.With("message_id", wire.Text(m.Tree.GetStr("messageId")))))

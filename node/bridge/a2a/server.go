@@ -22,9 +22,9 @@ import (
 const basePath = "/a2a/v1"
 
 const (
-	cardAge   = "public, max-age=300" // of the card and its keys (A2A-1)
-	blockFor  = 25 * time.Second      // how long a blocking call waits (A2A-D1)
-	checkTime = 5 * time.Second       // how often a waiter reads its task even if nobody woke it
+	cardCaching = "public, max-age=300" // of the card and its keys (A2A-1)
+	blockFor    = 25 * time.Second      // how long a blocking call waits (A2A-D1)
+	checkEvery  = 5 * time.Second       // how often a waiter reads its task even if nobody woke it
 )
 
 // Mount adds the card, its keys and both bindings, if the node serves A2A.
@@ -58,7 +58,7 @@ func (b *Bridge) card(extended bool) (wire.Value, error) {
 		}
 	}
 	tree, err := message.Tree(message.NewCard(message.CardInfo{
-		Card: own, URL: cmp.Or(b.cfg.Relay, b.cfg.URL+basePath), Directory: b.cfg.Directory, Version: b.cfg.Version, Token: !b.cfg.Anonymous,
+		Card: own, URL: cmp.Or(b.cfg.Relay, b.cfg.URL+basePath), Directory: b.cfg.Directory, Version: b.cfg.Version, NeedsToken: !b.cfg.Anonymous,
 		Streaming: true, Push: b.cfg.Relay == "", Extended: b.hasExtendedCard(),
 	}))
 	if err != nil {
@@ -76,13 +76,13 @@ func (b *Bridge) serveCard(c echo.Context) error {
 	if err != nil {
 		return err
 	}
-	httpapi.ServeDocument(c, echo.MIMEApplicationJSON, cardAge, card.JSON())
+	httpapi.ServeDocument(c, echo.MIMEApplicationJSON, cardCaching, card.JSON())
 	return nil
 }
 
 func (b *Bridge) serveKeys(c echo.Context) error {
 	_, key := b.cfg.Mesh.Identity()
-	httpapi.ServeDocument(c, echo.MIMEApplicationJSON, cardAge, message.KeySet(key.Public()).JSON())
+	httpapi.ServeDocument(c, echo.MIMEApplicationJSON, cardCaching, message.KeySet(key.Public()).JSON())
 	return nil
 }
 
@@ -124,7 +124,7 @@ func (b *Bridge) serve(c echo.Context, call message.Call, read func([]byte) (mes
 	if from.supportsMesh = slices.Contains(named, message.Extension); from.supportsMesh {
 		c.Response().Header().Set(message.HeaderExtensions, message.Extension)
 	}
-	if err := httpapi.KeepOpen(c, blockFor+15*time.Second); err != nil {
+	if err := httpapi.KeepOpen(c, blockFor+15*time.Second); err != nil { // the wait, and time to answer
 		return err
 	}
 	if call.Streams() {
@@ -262,7 +262,7 @@ func (b *Bridge) awaitTask(ctx context.Context, t *taskRow, from caller) (*taskR
 		}
 		select {
 		case <-w.changed:
-		case <-time.After(checkTime):
+		case <-time.After(checkEvery):
 		case <-waitCtx.Done():
 		}
 	}

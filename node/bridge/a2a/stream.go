@@ -78,7 +78,7 @@ func (s *taskStream) send(event wire.Value) error {
 // follow writes the updates of a task until the stream is over.
 func (s *taskStream) follow(ctx context.Context, t *taskRow, w *waiter) {
 	end := time.After(maxStreamTime)
-	check := time.Tick(checkTime)
+	check := time.Tick(checkEvery)
 	lastBeat := time.Now()
 	for !s.isOver(t) {
 		var err error

@@ -275,7 +275,7 @@ func (t *taskRow) item(items []bridge.ItemState) (bridge.ItemState, bool) {
 	return bridge.ItemState{}, false
 }
 
-// itemStates maps states of inbox items to states of tasks. The others come with a message of ours, or change nothing.
+// itemStates maps states of inbox items to states of tasks. Other items come with a message of ours, or change nothing.
 var itemStates = map[owner.ItemState]logEntry{
 	owner.ItemHeld:      {State: a2a.TaskStateWorking, Text: message.TextWaits},
 	owner.ItemRunning:   {State: a2a.TaskStateWorking, Text: message.TextWorking},

@@ -147,7 +147,7 @@ func (b *Bridge) viewWith(ctx context.Context, t *taskRow, history int, artifact
 			}
 			asked = asked[1:]
 		}
-		if i < len(states)-1 && t.Log[i].Reply != "" && !s.task.Status.IsNull() { // only what the agent said
+		if i < len(states)-1 && t.Log[i].Reply != "" && !s.task.Status.IsNull() { // only what the agent said; the last is the status
 			task.History = append(task.History, s.task.Status)
 		}
 	}

@@ -21,15 +21,15 @@ const (
 
 // CardInfo is what an agent card is made from.
 type CardInfo struct {
-	Card      wire.Card
-	URL       string // of both interfaces
-	Tenant    string // of the interfaces, if several agents share the URL
-	Directory string // the directory that lists the card; "" for none
-	Version   string // of the program
-	Token     bool   // callers need a bearer token
-	Streaming bool
-	Push      bool
-	Extended  bool
+	Card       wire.Card
+	URL        string // of both interfaces
+	Tenant     string // of the interfaces, if several agents share the URL
+	Directory  string // the directory that lists the card; "" for none
+	Version    string // of the program
+	NeedsToken bool   // callers need a bearer token
+	Streaming  bool
+	Push       bool
+	Extended   bool
 }
 
 // NewCard returns the agent card for a card of the mesh (A2A-2), with a skill for each capability and our extension.
@@ -60,7 +60,7 @@ func NewCard(i CardInfo) a2a.AgentCard {
 		iface.Tenant = i.Tenant
 		card.SupportedInterfaces = append(card.SupportedInterfaces, iface)
 	}
-	if i.Token {
+	if i.NeedsToken {
 		card.SecuritySchemes = a2a.NamedSecuritySchemes{"bearer": a2a.HTTPAuthSecurityScheme{
 			Scheme: "Bearer", Description: "a token from the owner of this agent",
 		}}

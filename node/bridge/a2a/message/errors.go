@@ -190,7 +190,7 @@ func ReadError(status int, v wire.Value) *Error {
 	if i >= 0 {
 		found := *Errors()[i]
 		e = &found
-		e.Status = max(status, found.Status)
+		e.Status = max(status, found.Status) // over JSON-RPC, status is 200
 	}
 	if text := wire.OneLine(v.GetStr("message"), 300); text != "" {
 		e.Message = text

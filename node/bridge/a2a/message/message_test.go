@@ -411,7 +411,7 @@ func TestCard(t *testing.T) {
 	c := card(t, key)
 	for _, skills := range [][]string{{"scheduling"}, nil} {
 		c.Capabilities = skills
-		made := message.NewCard(message.CardInfo{Card: c, URL: "https://ann.example/a2a/v1", Directory: "https://dir.example/v1", Version: "1.2", Token: true, Streaming: true, Push: true})
+		made := message.NewCard(message.CardInfo{Card: c, URL: "https://ann.example/a2a/v1", Directory: "https://dir.example/v1", Version: "1.2", NeedsToken: true, Streaming: true, Push: true})
 		tree, err := message.Tree(made)
 		if err != nil {
 			t.Fatal(err)
