@@ -12,8 +12,8 @@ import (
 	"github.com/agentmesh/agentmesh/node/wire"
 )
 
-// A file that we send to an exchange in a directory is stored beside the thread (MESS-46). In the message to the link,
-// an address with a token stands for the file. Without the token, somebody else could write such an address.
+// A file that we send to an exchange that is a directory is stored beside the thread (MESS-46). In the message to the
+// link, an address with a token stands for the file. Without the token, somebody else could write such an address.
 
 // enclosure returns the address that stands for a file.
 func enclosure(ref, file, token string) string {

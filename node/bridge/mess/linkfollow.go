@@ -77,7 +77,7 @@ func (l *link) followOurs(ctx context.Context, r remoteThread, k knownThread, v 
 		}
 		b := thread.QualifyFiles(v.relevantEntries(i), r.ref)
 		// if no message reports the state that the exchange shows, receive that state in one block with the result
-		if i == len(v.messages)-1 && k.State.After(b) != v.status && b.Has("response") {
+		if i == len(v.messages)-1 && k.State.AfterBlock(b) != v.status && b.Has("response") {
 			first, err := l.stateUpdate(ctx, v, k)
 			if err != nil {
 				return err
@@ -91,7 +91,7 @@ func (l *link) followOurs(ctx context.Context, r remoteThread, k knownThread, v 
 		if b, k.Next, err = l.readDelegation(ctx, r.ref, b); err != nil {
 			return err
 		}
-		k.State = k.State.After(b)
+		k.State = k.State.AfterBlock(b)
 		if err := l.receive(ctx, m.From, r.ref, strconv.Itoa(i), b, &k); err != nil {
 			return err
 		}

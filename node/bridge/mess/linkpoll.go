@@ -242,8 +242,8 @@ func (l *link) check(ctx context.Context, r remoteThread, self string) (looked b
 	return true, l.follow(ctx, r, k, self)
 }
 
-// lostCreateLife is how long after a lost answer to the creation of a thread the link takes no thread of an unknown
-// opener for a request of somebody else, while our name is unknown: the outbox creates the thread again before that.
+// lostCreateLife is how long the link skips unknown threads after a creation of ours failed, while our name at the
+// exchange is unknown: one of them may be ours. The outbox tries the creation again within that time.
 const lostCreateLife = 5 * time.Minute
 
 // convOf returns the conversation of a thread that somebody else opened at the exchange.

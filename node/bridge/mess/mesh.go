@@ -52,7 +52,7 @@ func (b *Bridge) Receive(ctx context.Context, m bridge.Call) (wire.Value, error)
 	}
 	who := exchange.Actor{ID: string(m.From), Channel: "agentmesh"}
 	// only a peer of a link has an address
-	opts := exchange.Options{Lax: m.Address != "", Peer: &thread.Peer{Conv: string(m.Conv), Address: m.Address}, Hold: block.WantsOwner()}
+	opts := exchange.Options{Lax: m.Address != "", Peer: &thread.Peer{Conv: string(m.Conv), Address: m.Address}, Hold: block.NeedsApproval()}
 	ref, err := b.sentThread(ctx, who.ID, m)
 	if err != nil {
 		return wire.Value{}, err
@@ -60,7 +60,7 @@ func (b *Bridge) Receive(ctx context.Context, m bridge.Call) (wire.Value, error)
 	l := b.linkOf(m.Address)
 	if ref != "" { // we opened the conversation, so the message is about our thread
 		block = block.PointAt(ref).CancelAsStatus()
-		opts.Re, opts.Sent, opts.Follow = ref, thread.ParkedPeer, l != nil
+		opts.Re, opts.Sent, opts.Follow = ref, thread.ParkedPeer, l != nil // Sent: why our thread is parked if the peer waits
 		if m.Payload.GetStr("action") == wire.ActionPending {
 			opts.Sent = thread.ParkedPending
 		}
@@ -187,10 +187,10 @@ func isHiddenFromWorker(t *thread.Thread, e thread.Entry) bool {
 	return false
 }
 
-// translateEnd changes a final state in a block of sender for a foreign exchange, where we are the executor. The states
-// cancelled, expired and superseded become declined before a claim and failed after it, because an executor may not end
-// the thread of somebody else in this way. Before a claim, failed becomes declined too. A state that the holder set
-// stays, except that a cancel by the holder stays only if the requester refused a confirmation.
+// translateEnd changes the final states in a block for a foreign exchange, where we are the executor: an executor may
+// not cancel, expire or supersede somebody else's thread. Before a claim these states, and failed, become declined;
+// after a claim they become failed. A state that the holder itself reports stays, but cancelled stays only if the
+// requester refused a confirmation. sender is the sender of the block.
 func translateEnd(t *thread.Thread, b thread.Block, sender string) thread.Block {
 	out := slices.Clone(b)
 	isFromHolder := t.Holder != "" && sender == t.Holder

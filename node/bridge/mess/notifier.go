@@ -114,13 +114,13 @@ func (b *Bridge) deliverNotices(ctx context.Context) (next notifierWait, err err
 // dropNotice removes a notice that can never be delivered, and notifies the owner of the reason why.
 func (b *Bridge) dropNotice(ctx context.Context, n exchange.Notice, why string) error {
 	notice := ownerNotice(b.cfg.Notices, "MESS "+n.Ref+": a message to "+n.To+" could not be sent", why)
-	return b.records.Apply(ctx, append(notice, n.Done()), time.Now())
+	return b.records.Apply(ctx, append(notice, n.Removal()), time.Now())
 }
 
 // deliverNotice delivers a notice to its recipient and removes it in the same transaction. If the notice must not be
 // delivered yet, until is the time until which it waits.
 func (b *Bridge) deliverNotice(ctx context.Context, n exchange.Notice) (until time.Time, err error) {
-	removal := []store.Change{n.Done()}
+	removal := []store.Change{n.Removal()}
 	t, err := b.x.Read(ctx, n.Ref, time.Now())
 	switch {
 	case errors.Is(err, store.ErrNotFound):

@@ -17,7 +17,7 @@ import (
 func (l *lab) doAsPeer(block string) (exchange.Result, error) {
 	l.t.Helper()
 	b := mustParse(l.t, block)
-	return l.Do(l.t.Context(), exchange.Actor{ID: "am_peer", Channel: "agentmesh"}, b, exchange.Options{Peer: &thread.Peer{Conv: "conv_1"}, Hold: b.WantsOwner()})
+	return l.Do(l.t.Context(), exchange.Actor{ID: "am_peer", Channel: "agentmesh"}, b, exchange.Options{Peer: &thread.Peer{Conv: "conv_1"}, Hold: b.NeedsApproval()})
 }
 
 // requestAsPeer makes a request of the peer.

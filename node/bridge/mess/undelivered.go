@@ -20,9 +20,9 @@ import (
 // too late. A message from a peer never becomes such a control message.
 const actionTooLate = "given_up"
 
-// Undelivered implements [bridge.FailureObserver]. about names the subject in the notice to the owner. If quiet is
-// true, the owner gets no notice.
-func (b *Bridge) Undelivered(ctx context.Context, u bridge.Undelivered) (about string, quiet bool, changes []store.Change) {
+// Undelivered implements [bridge.FailureObserver]. The notice to the owner names subject. If quiet is true, the
+// owner gets no notice.
+func (b *Bridge) Undelivered(ctx context.Context, u bridge.Undelivered) (subject string, quiet bool, changes []store.Change) {
 	if u.Intent != Intent || b.x.Load() != nil {
 		return "", false, nil
 	}

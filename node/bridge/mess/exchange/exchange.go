@@ -55,8 +55,8 @@ type Exchange struct {
 	Executors  *registry.Executors
 	newThreads threadQuota
 
-	// WantsNotices reports whether the bridge delivers notices to this actor. Set it before the first call. If it is
-	// nil, nobody gets notices.
+	// WantsNotices reports whether the bridge delivers notices, which announce new messages, to this actor. Set it
+	// before the first call. If it is nil, nobody gets notices.
 	WantsNotices func(id string) bool
 	// Mirror receives the refs of the threads that a commit changed. It may be nil.
 	Mirror      func(refs []string)

@@ -111,7 +111,7 @@ func (n *notices) addChange(th *thread.Thread, was snapshot) {
 }
 
 // change returns the change that stores the notice. count makes the keys of this process in the same millisecond unique.
-// If another process has stored a notice with the same key, the change fails, and the unit runs again with other counts.
+// If another process has stored a notice with the same key, the transaction fails and runs again with other counts.
 func (n Notice) change(now time.Time, count uint64) store.Change {
 	key := fmt.Sprintf("%019d-%s-%012d", now.UnixNano(), n.Ref, count)
 	return store.Change{Record: store.Record{NS: NSNotices, Key: key, Body: thread.Encode(n)}, IfRev: store.Absent}
@@ -129,8 +129,8 @@ func (x *Exchange) Notices(ctx context.Context) iter.Seq2[Notice, error] {
 // News returns a channel that has a value after a notice was stored, or after a call of WakeNotifier.
 func (x *Exchange) News() <-chan struct{} { return x.noticeReady }
 
-// Done returns the change that removes a delivered notice. The change fails if somebody else has delivered it.
-func (n Notice) Done() store.Change {
+// Removal returns the change that removes a delivered notice. The change fails if somebody else has delivered it.
+func (n Notice) Removal() store.Change {
 	return store.Change{Record: store.Record{NS: NSNotices, Key: n.key}, IfRev: n.rev, Delete: true}
 }
 

@@ -76,7 +76,7 @@ type successor struct {
 
 // openSuccessor opens a thread that replaces others of one requester. If the requester is a peer and the body comes
 // from a suggestion, the owner must approve the new request under the same conditions as one that the peer sends (see
-// [thread.Request.WantsOwner]).
+// [thread.Request.NeedsApproval]).
 func (t *tx) openSuccessor(ctx context.Context, s successor, from ...*thread.Thread) (*thread.Thread, error) {
 	for _, th := range from {
 		if err := checkOwnerHold(t.who, th); err != nil {
@@ -99,7 +99,7 @@ func (t *tx) openSuccessor(ctx context.Context, s successor, from ...*thread.Thr
 	if t.files.copied > maxCopied {
 		return nil, errCopiesTooLarge
 	}
-	if _, isPeer := th.Peers[requester]; isPeer && s.suggested && r.WantsOwner() && !t.who.Owner {
+	if _, isPeer := th.Peers[requester]; isPeer && s.suggested && r.NeedsApproval() && !t.who.Owner {
 		th.Park(thread.ParkedApproval, t.now)
 		t.postState(th)
 		return th, nil

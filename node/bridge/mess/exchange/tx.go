@@ -49,7 +49,7 @@ type tx struct {
 // snapshot is the state of a thread before the block.
 type snapshot struct {
 	code         thread.Code
-	turn, holder string
+	turn, holder string // turn is what the owner can do in it
 	serial       int
 	updated      time.Time
 }
@@ -157,7 +157,7 @@ func (t *tx) findStatusThreads(ctx context.Context, b thread.Block) {
 				continue
 			}
 			resolved[re] = true
-			if to, err := t.resolve(ctx, re, noTags); err == nil {
+			if to, err := t.resolve(ctx, re, threadsFirst); err == nil {
 				t.statusThreads[to.Ref] = true
 			}
 		}
@@ -170,7 +170,7 @@ func (t *tx) applySetFirst(ctx context.Context) (bool, error) {
 	if t.opts.Set == nil {
 		return false, nil
 	}
-	th, _, err := t.resolveThread(ctx, t.opts.Re, noTags)
+	th, _, err := t.resolveThread(ctx, t.opts.Re, threadsFirst)
 	err = t.explainClaim(ctx, err, t.opts.Set.Code, nil)
 	if err != nil || !t.x.roles(t.who, th).Has(thread.AsHolder|thread.AsEligible|thread.AsOwner) {
 		return false, err
@@ -180,7 +180,7 @@ func (t *tx) applySetFirst(ctx context.Context) (bool, error) {
 
 // applySet applies the status of a PATCH. An unchanged status without a message, or a repeated cancel, changes nothing.
 func (t *tx) applySet(ctx context.Context) error {
-	th, _, err := t.resolveThread(ctx, t.opts.Re, noTags)
+	th, _, err := t.resolveThread(ctx, t.opts.Re, threadsFirst)
 	if err != nil {
 		return err
 	}
@@ -241,7 +241,7 @@ func (t *tx) keepUnknown(ctx context.Context, e thread.Entry) error {
 		t.ack(e, "")
 		return nil
 	}
-	th, _, err := t.resolveThread(ctx, re, noTags)
+	th, _, err := t.resolveThread(ctx, re, threadsFirst)
 	if err != nil {
 		return err
 	}

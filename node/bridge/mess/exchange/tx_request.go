@@ -155,7 +155,7 @@ func (t *tx) addThread(ref, requester, creator, only string, r thread.Request) *
 func (t *tx) resolveDependencies(ctx context.Context, r thread.Request, path string) ([]string, error) {
 	var out []string
 	for i, id := range r.DependsOn {
-		to, err := t.resolve(ctx, id, noTags)
+		to, err := t.resolve(ctx, id, threadsFirst)
 		th := t.threads[to.Ref]
 		isOwn := t.requestRefs[to.Ref] || th != nil && th.Requester == t.who.ID || th == nil && t.x.index.requester(to.Ref) == t.who.ID
 		if err != nil || !isOwn && !t.who.Owner {

@@ -32,7 +32,7 @@ func (t *tx) applySuggestion(ctx context.Context, e thread.Entry, path string) e
 	var threads []*thread.Thread
 	requester := ""
 	for _, re := range s.Re {
-		th, _, err := t.resolveThread(ctx, re, noTags)
+		th, _, err := t.resolveThread(ctx, re, threadsFirst)
 		if err != nil {
 			return err
 		}

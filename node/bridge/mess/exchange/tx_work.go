@@ -19,7 +19,7 @@ func (t *tx) eachThread(ctx context.Context, re []string, do func(*thread.Thread
 	}
 	done := make(map[string]bool, len(re))
 	for _, r := range re {
-		th, _, err := t.resolveThread(ctx, r, noTags)
+		th, _, err := t.resolveThread(ctx, r, threadsFirst)
 		if err != nil {
 			return err
 		}

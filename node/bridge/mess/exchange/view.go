@@ -74,8 +74,8 @@ type view struct {
 type tagKinds struct{ suggestions, questions bool }
 
 var (
-	noTags  = tagKinds{}
-	allTags = tagKinds{suggestions: true, questions: true}
+	threadsFirst = tagKinds{} // prefers no tags
+	allTags      = tagKinds{suggestions: true, questions: true}
 )
 
 // find returns a thread that the block may change, or nil if it does not exist. A failure of the store fails the block:

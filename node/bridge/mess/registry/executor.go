@@ -223,7 +223,7 @@ const (
 func New(cfg Config) *Executors {
 	cfg.CallsPerMinute, cfg.RegistrationsPerHour = cmp.Or(cfg.CallsPerMinute, 600), cmp.Or(cfg.RegistrationsPerHour, 60)
 	r := &Executors{cfg: cfg, byID: map[string]*Candidate{}, byCap: map[string][]*Candidate{}, keys: map[string]string{}, shifts: map[string]*shift{}, catalog: map[string]Capability{}}
-	const barFor = 0 // until the oldest failure is forgotten
+	const barFor = 0 // bar an address only until its oldest failure is forgotten
 	r.failures = rate.NewPenalties(MaxFailures, barFor, maxAddresses)
 	if n := cfg.CallsPerMinute; n > 0 {
 		r.calls = rate.NewBuckets(rate.PerMinute(n), n, MaxExecutors)

@@ -21,7 +21,7 @@ import (
 	"github.com/agentmesh/agentmesh/store"
 )
 
-// The REST exchange of MESS section 10. One handler serves all routes, because the checks have an order of their own:
+// The REST exchange of MESS section 10. One handler serves all routes, because the order of the checks is fixed:
 // exchange id, key, exchange of the key, route, body (MESS-53).
 
 const restPath = "/api/v1/exchanges/:ex"

@@ -64,9 +64,9 @@ func ReadRequest(v wire.Value, path string, now time.Time) (Request, error) {
 	return r, f.Err()
 }
 
-// WantsOwner reports whether the owner must approve the request before anybody acts, even if the policy would let it
+// NeedsApproval reports whether the owner must approve the request before anybody acts, even if the policy would let it
 // in: the requester wants to confirm, or offers a compensation.
-func (r *Request) WantsOwner() bool { return r.ConfirmBefore || r.Shells > 0 }
+func (r *Request) NeedsApproval() bool { return r.ConfirmBefore || r.Shells > 0 }
 
 func (r *Request) readConstraints(c *Fields, now time.Time) {
 	if v, ok := c.Get("location"); ok {

@@ -47,8 +47,8 @@ func (b Block) Has(entryType string) bool {
 	return slices.ContainsFunc(b, func(e Entry) bool { return e.Type == entryType })
 }
 
-// After returns the code of the last status in the block, or c if the block has no status.
-func (c Code) After(b Block) Code {
+// AfterBlock returns the code of the last status in the block, or c if the block has no status.
+func (c Code) AfterBlock(b Block) Code {
 	for _, e := range b {
 		if code, ok := ParseCode(e.Body.GetStr("code")); ok && e.Type == "status" {
 			c = code
@@ -150,11 +150,11 @@ func (b Block) CancelAsStatus() Block {
 	return out
 }
 
-// WantsOwner reports whether a request in the block needs the owner's approval (see [Request.WantsOwner]).
-func (b Block) WantsOwner() bool {
+// NeedsApproval reports whether a request in the block needs the owner's approval (see [Request.NeedsApproval]).
+func (b Block) NeedsApproval() bool {
 	return slices.ContainsFunc(b, func(e Entry) bool {
 		r, err := ReadRequest(e.Body, "", time.Now())
-		return e.Type == "request" && err == nil && r.WantsOwner()
+		return e.Type == "request" && err == nil && r.NeedsApproval()
 	})
 }
 
