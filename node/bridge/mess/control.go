@@ -29,7 +29,7 @@ const (
 
 // A control message that cannot be applied is tried again after a pause, which grows from minControlRetry to
 // maxControlRetry. If maxControlFailures messages of one peer have failed in a round, the others of that peer wait for
-// the next round, because notices are delivered only after the round.
+// the next round, because each attempt delays the notices, which are delivered after the round.
 const (
 	minControlRetry    = time.Second
 	maxControlRetry    = 10 * time.Minute

@@ -117,8 +117,8 @@ func (b *Bridge) dropNotice(ctx context.Context, n exchange.Notice, why string) 
 	return b.records.Apply(ctx, append(notice, n.Removal()), time.Now())
 }
 
-// deliverNotice delivers a notice to its recipient and removes it in the same transaction. If the notice must not be
-// delivered yet, until is the time until which it waits.
+// deliverNotice delivers a notice to its recipient and removes it in the same transaction. If the notice must wait,
+// deliverNotice returns the time until which it waits.
 func (b *Bridge) deliverNotice(ctx context.Context, n exchange.Notice) (until time.Time, err error) {
 	removal := []store.Change{n.Removal()}
 	t, err := b.x.Read(ctx, n.Ref, time.Now())

@@ -55,8 +55,8 @@ func (x *Exchange) HasOpenSibling(t *thread.Thread) bool {
 	return len(refs) > 0
 }
 
-// PointAt returns a block of a peer with entries that refer to our thread ref. A reference stays if it names one of our
-// threads, or a request, suggestion or question of the peer. Any other is the peer's name for the thread.
+// PointAt returns a peer's block with ref, our thread, in place of the peer's names for it. A reference stays if it names
+// one of our threads, or a request, suggestion or question of the peer.
 func (x *Exchange) PointAt(b thread.Block, peer, ref string) thread.Block {
 	out := slices.Clone(b)
 	for i, e := range out {

@@ -14,7 +14,7 @@ import (
 
 // resolve resolves a reference of this actor (MESS-6). It tries the client ids of requests before the ids of
 // suggestions and questions: executors choose the latter, and could otherwise hide a request. For an entry that may be
-// about a suggestion or a question, the caller selects with preferred the ids that come first instead.
+// about a suggestion or a question, preferred selects the ids that come before the client ids.
 func (t *tx) resolve(ctx context.Context, re string, preferred tagKinds) (thread.Target, error) {
 	if re = cmp.Or(re, t.opts.Re); re == "" {
 		return thread.Target{}, thread.Bad("re", "is required")
