@@ -51,7 +51,7 @@ func (w *Window) remove(at time.Time) {
 	}
 }
 
-// wait returns how long it takes until the count is below limit.
+// wait returns how long it takes until the count is below limit. A limit of 0 or less is switched off.
 func (w *Window) wait(limit int, now time.Time) time.Duration {
 	excess := w.Count(now) - limit
 	if limit <= 0 || excess < 0 {

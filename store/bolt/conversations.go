@@ -64,7 +64,7 @@ func convBySeq(tx *bbolt.Tx, seq []byte) (conv store.Conversation, ok bool, err 
 // and Seq of a new conversation.
 func writeConv(t *txn, conv *store.Conversation, old store.Conversation, step store.Step) {
 	rows := bucketConvs.in(t.Tx)
-	scheduled := engine.Deadline(old.Expires)
+	scheduled := engine.Deadline(old.Expires) // when a sweep is to look at old
 	if old.Seq == 0 {
 		conv.Seq, scheduled = rows.next(), engine.NoTime
 		bucketConvKeys.in(t.Tx).put(engine.ConvKey(conv.Key), u64(conv.Seq))

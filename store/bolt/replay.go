@@ -38,7 +38,7 @@ func findReplay(tx *bbolt.Tx, hash []byte) ([]byte, engine.ReplayRow, error) {
 	replays := bucketReplays.in(tx)
 	c := replays.raw.Cursor()
 	k, stored := c.First()
-	for minPart := uint32(0); ; {
+	for minPart := uint32(0); ; { // each turn looks into the part of row k
 		// Skip damaged rows of other records, because their keys may name parts that do not exist.
 		for ; k != nil; k, stored = c.Next() {
 			original, _, err := replays.read(k, stored)
@@ -84,7 +84,7 @@ func isReplayLive(tx *bbolt.Tx, rec engine.ReplayRow, now time.Time) (bool, erro
 
 // Replay implements [engine.StepTx].
 func (t *txn) Replay(sender, messageID string, now time.Time) (rec engine.StoredReplay, live bool, err error) {
-	return liveReplay(t.Tx, sender, messageID, now)
+	return replayOf(t.Tx, sender, messageID, now)
 }
 
 // WithAnswer implements [engine.StepTx].
@@ -92,9 +92,9 @@ func (t *txn) WithAnswer(rec engine.ReplayRow, now time.Time) (store.Replay, err
 	return withAnswer(t.Tx, rec, now)
 }
 
-// liveReplay returns the record of a message and whether the record counts at now. rec.RowKey is the key of the row,
-// or nil if the record does not exist.
-func liveReplay(tx *bbolt.Tx, sender, messageID string, now time.Time) (rec engine.StoredReplay, live bool, err error) {
+// replayOf returns the record of a message, live or not, and whether the record counts at now. rec.RowKey is the key of
+// the row, or nil if the record does not exist.
+func replayOf(tx *bbolt.Tx, sender, messageID string, now time.Time) (rec engine.StoredReplay, live bool, err error) {
 	rec.RowKey, rec.ReplayRow, err = findReplay(tx, engine.ReplayHash(sender, messageID))
 	if err == nil && rec.RowKey != nil {
 		live, err = isReplayLive(tx, rec.ReplayRow, now)
@@ -104,7 +104,7 @@ func liveReplay(tx *bbolt.Tx, sender, messageID string, now time.Time) (rec engi
 
 func (s steps) FindReplay(ctx context.Context, sender, messageID string, now time.Time) (rec store.Replay, err error) {
 	err = s.s.view(ctx, func(tx *bbolt.Tx) error {
-		found, live, err := liveReplay(tx, sender, messageID, now)
+		found, live, err := replayOf(tx, sender, messageID, now)
 		if err != nil {
 			return err
 		}
