@@ -82,7 +82,7 @@ func hasDue(tx *bbolt.Tx, now time.Time) bool {
 	if k != nil && bytes.Compare(k[:8], expiryKey(engine.Nanos(now), 0, nil)[:8]) <= 0 {
 		return true
 	}
-	k = firstKey(bucketReplays.in(tx)) // begins with the number of a range of expiry times, in 4 bytes
+	k = firstKey(bucketReplays.in(tx)) // begins with the number of a part, see replayKey
 	return k != nil && bytes.Compare(k[:4], replayKey(replayPart(now), nil)) < 0
 }
 
