@@ -32,7 +32,8 @@ func (f AuditFilter) matches(e AuditEntry) bool {
 }
 
 // List returns at most limit entries that match f, oldest first. It first calls [Audit.Seal], so that the list has all
-// stored entries. after is the next of the previous page, or 0; next is 0 on the last page.
+// stored entries. Pass as after the value next of the previous page, or 0 for the first page. On the last
+// page, next is 0.
 func (a *Audit) List(ctx context.Context, f AuditFilter, after uint64, limit int, now time.Time) (list []AuditEntry, next uint64, err error) {
 	if err := a.Seal(ctx); err != nil {
 		return nil, 0, err

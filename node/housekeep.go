@@ -139,7 +139,7 @@ func (n *Node) sweep(ctx context.Context, now time.Time) {
 		n.log.Warn("sweep", "err", err)
 		return
 	}
-	n.expiryAlarm.Advance(now) // a bridge in another process may have opened a question
+	n.expiryAlarm.Advance(now) // it missed the questions that a bridge in another process opened
 	if err := n.warnOfExpiry(ctx, now); err != nil {
 		n.log.Warn("warn of expiry", "err", err)
 	}
@@ -181,7 +181,7 @@ func (n *Node) settleExpiredItem(ctx context.Context, item Item, now time.Time) 
 	default:
 		item.State = ItemExpired
 	}
-	if err == nil && !ask.Displaced.IsZero() {
+	if err == nil && !ask.Displaced.IsZero() { // the question made room for another one before its time
 		err = n.endHold(ctx, item, ask, now)
 	} else {
 		err = n.storeItem(ctx, item, nil)

@@ -40,9 +40,9 @@ func (c *agentRelayPeersCmd) Run(ctx context.Context, a *app) error {
 		case p.Pending != "":
 			key = "another key waits for you"
 		case p.ByOwner:
-			key = "your key"
+			key = "with the key you set"
 		case p.Recipient != "":
-			key = "first key"
+			key = "with the key first seen"
 		}
 		return []string{p.Address, orDash(string(p.Agent)), key, orDash(terminal.Truncate(strings.Join(p.Skills, ", "), 60))}
 	})

@@ -17,10 +17,10 @@ import (
 // Limits bound what the scheduler may agree to without asking the owner. With the zero value, it asks before every
 // agreement.
 type Limits struct {
-	Accept      bool          // agree to times that fit; otherwise only offer other times
+	Accept      bool          // agree to times that fit; if false, ask the owner about them
 	Strangers   bool          // also agree with senders that the owner has not admitted permanently
 	MaxDuration time.Duration // length of the longest event to agree to; zero: 1 h
-	PerDay      int           // largest number of events to agree to on one day; zero: 4
+	PerDay      int           // largest number of agreed events that take place on one day; zero: 4
 	Rounds      int           // number of our counteroffers in one conversation before the owner is asked; zero: 3
 }
 

@@ -27,7 +27,7 @@ const (
 	maxConfigs   = 10   // of a task
 	maxOfCaller  = 1000 // configurations of one caller
 	pushAttempts = 12   // of one notification, over about 40 minutes
-	pushPause    = 10 * time.Minute
+	pushPause    = 10 * time.Minute // the longest pause between two attempts
 	pushTimeout  = 15 * time.Second
 )
 
@@ -47,7 +47,7 @@ func (r *pushRow) change(rev store.Rev, now time.Time) store.Change {
 	r.Config.TaskID = a2a.TaskID(r.Task)
 	body, err := json.Marshal(r)
 	if err != nil {
-		panic(err) // texts and times
+		panic(err) // cannot happen: the row has only texts and times
 	}
 	terms := []string{callerTerm(r.Party), "task:" + r.Task}
 	if !r.Due.IsZero() {
@@ -80,13 +80,13 @@ func (b *Bridge) readPush(v wire.Value, from caller) (*pushRow, error) {
 		return nil, message.ErrParams.At("id must have at most 128 bytes, and token must be one line of at most 1024 bytes")
 	}
 	if auth := r.Config.Auth; auth != nil && (strings.ContainsAny(auth.Scheme+auth.Credentials, "\r\n") || len(auth.Scheme+auth.Credentials) > 4096 || auth.Scheme == "") {
-		return nil, message.ErrParams.At("authentication must have a scheme, and at most 4096 bytes without line breaks")
+		return nil, message.ErrParams.At("authentication must have a scheme, and at most 4096 bytes and no line breaks")
 	}
 	return r, nil
 }
 
-// reach returns which hosts a call to a URL that a stranger named may reach: public ones or, in the local profile, also
-// this machine.
+// reach returns the hosts that a call may reach if a stranger gave its URL: public ones and, in the local profile, this
+// machine.
 func (c Config) reach() client.Reach {
 	if c.Local {
 		return client.Loopback

@@ -37,7 +37,7 @@ func Files(host, certFile, keyFile string, log *slog.Logger) (*Source, error) {
 type files struct {
 	host, cert, key string
 	loaded          *tls.Certificate // nil before the first fetch
-	loadedStamps    [2]stamp         // of both files when loaded was read from them
+	loadedStamps    [2]stamp         // of both files at the time of the read that gave loaded
 }
 
 type stamp struct {

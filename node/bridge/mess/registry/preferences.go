@@ -144,7 +144,7 @@ func compilePatterns(list []string) (out []*regexp.Regexp, size int, err error) 
 }
 
 // FindAutoClaim returns the first executor that gets a notice and has an auto-claim pattern that matches the intent of
-// t, or "". It stops when the patterns that it matched reach maxMatchedCode.
+// t, or "". It stops before the patterns that it tries have more than maxMatchedCode instructions together.
 func (r *Executors) FindAutoClaim(offers []Offer, t *thread.Thread) string {
 	intent, code := t.Intent[:min(len(t.Intent), maxMatched)], 0
 	for _, o := range offers {
