@@ -92,9 +92,9 @@ func (a *app) showConversation(v owner.Conversation) {
 
 func (a *app) showTranscript(entries []owner.Entry) {
 	for _, e := range entries {
-		sign := "<"
+		arrow := "<"
 		if e.Direction == "out" {
-			sign = ">"
+			arrow = ">"
 		}
 		text := payloadLine(e.Message)
 		switch {
@@ -103,7 +103,7 @@ func (a *app) showTranscript(entries []owner.Entry) {
 		case e.Sealed:
 			text = "sealed, and cannot be opened"
 		}
-		a.Print("%s %s %s %s", terminal.FormatTime(e.At), sign, terminal.Clean(e.MessageID), text)
+		a.Print("%s %s %s %s", terminal.FormatTime(e.At), arrow, terminal.Clean(e.MessageID), text)
 	}
 }
 

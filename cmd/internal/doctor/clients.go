@@ -49,8 +49,8 @@ func (d *examination) checkClients(ctx context.Context, base string) {
 }
 
 // reportClient adds a finding about the client address that the process saw for a request with the forged address.
-// proxy reports whether the process trusts the header of any proxy.
-func (d *examination) reportClient(seen daemon.SeenClient, forged netip.Addr, proxy bool) {
+// trustsProxy is set if the process trusts the header of any proxy.
+func (d *examination) reportClient(seen daemon.SeenClient, forged netip.Addr, trustsProxy bool) {
 	const check = "clients"
 	switch {
 	case !seen.Seen:
@@ -58,7 +58,7 @@ func (d *examination) reportClient(seen daemon.SeenClient, forged netip.Addr, pr
 	case seen.Client == forged:
 		d.fail(check, "behind a TCP tunnel: network.trusted_proxies: none; behind a reverse proxy: let it set X-Forwarded-For itself (docs/operations.md)",
 			"a forged X-Forwarded-For is trusted: anyone can evade every limit, and get others blocked")
-	case seen.Unknown && proxy:
+	case seen.Unknown && trustsProxy:
 		d.warn(check, "let the reverse proxy set X-Forwarded-For (docs/operations.md); behind a TCP tunnel, set network.trusted_proxies: none",
 			"the proxy does not name its clients: all of them share one allowance")
 	case seen.Client.IsLoopback():

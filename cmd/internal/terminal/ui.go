@@ -112,8 +112,8 @@ func (u *UI) Hint(format string, args ...any) {
 }
 
 // commandInHint matches the beginning of a command in a hint: at the start of the hint, or after a colon or semicolon.
-// It also matches "is" and "must" after the name, because "agentmesh is missing" is about the member agentmesh of a
-// message, and is not a command.
+// It also matches "is" and "must" after the name, so that [UI.Command] leaves such a text alone: "agentmesh is missing"
+// is about the member agentmesh of a message.
 var commandInHint = regexp.MustCompile(`(^|[:;] )agentmesh (is |must )?`)
 
 // Command completes the commands in a hint, so that they use the same data directory as this command.
