@@ -60,11 +60,11 @@ func writeZip(folder string, files []file, at time.Time) ([]byte, error) {
 	for _, f := range sortByName(files) {
 		header := &zip.FileHeader{Name: folder + "/" + f.name, Method: zip.Deflate, Modified: at.UTC()}
 		header.SetMode(f.mode)
-		part, err := w.CreateHeader(header)
+		entry, err := w.CreateHeader(header)
 		if err != nil {
 			return nil, err
 		}
-		if _, err := part.Write(f.data); err != nil {
+		if _, err := entry.Write(f.data); err != nil {
 			return nil, err
 		}
 	}
