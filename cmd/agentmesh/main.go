@@ -58,7 +58,7 @@ type commands struct {
 	Doctor doctorCmd `cmd:"" group:"run" help:"Examine the node from inside and outside, and recommend fixes."`
 	Pause  pauseCmd  `cmd:"" group:"run" help:"Refuse messages until agentmesh resume."`
 	Resume resumeCmd `cmd:"" group:"run" help:"Accept messages again after pause."`
-	Demo   demoCmd   `cmd:"" group:"run" help:"Run the scheduling flow with three processes on this machine."`
+	Demo   demoCmd   `cmd:"" group:"run" help:"Run an example on this machine: two agents agree on a time, with three processes."`
 
 	Discover      discoverCmd      `cmd:"" group:"mesh" help:"Find agents in the node's directories."`
 	Card          cardCmd          `cmd:"" group:"mesh" help:"Show and check cards, your own and those of others."`

@@ -307,7 +307,7 @@ func (c *messCancelCmd) Run(ctx context.Context, a *app) error {
 
 type messCapabilitiesCmd struct {
 	Tag []string `placeholder:"TAG" help:"List only capabilities with one of these tags."`
-	Add string   `placeholder:"FILE" help:"Add the YAML documents in this file to the catalog, or a list as this command prints it with --yaml or --json; - reads standard input."`
+	Add string   `placeholder:"FILE" help:"Add the capabilities in this file to the catalog: YAML documents, or the output of this command with --yaml or --json; - reads standard input."`
 }
 
 func (c *messCapabilitiesCmd) Run(ctx context.Context, a *app) error {

@@ -20,7 +20,7 @@ type messUpdateCmd struct {
 	Reason  string `placeholder:"TEXT" help:"Reason, for failed, declined and held."`
 	Ask     string `placeholder:"TEXT" help:"Ask the requester a question and set needs_input."`
 	Confirm string `placeholder:"TEXT" help:"Ask the requester to confirm this action and set needs_confirmation."`
-	File    string `placeholder:"FILE" help:"Send the block in this file. An entry without the field re is about REF. Use - for standard input."`
+	File    string `placeholder:"FILE" help:"Send the block, a list of entries, in this file. An entry without the field re is about REF. Use - for standard input."`
 }
 
 func (c *messUpdateCmd) Run(ctx context.Context, a *app) error {
