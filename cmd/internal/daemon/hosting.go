@@ -241,7 +241,7 @@ func (h *hosting) await(ctx context.Context, p *Process) error {
 		}
 		h.release = release
 		if err := h.store(leaseCtx, p, host{Starting: true}); err != nil {
-			p.log.Warn("store where the bridges run", "err", err)
+			p.log.Warn("store which process runs the bridges", "err", err)
 		}
 		p.log.Info("start again, to run the bridges")
 		p.rerun.takesOver.Store(true)
@@ -329,7 +329,7 @@ func (h *hosting) forward(c echo.Context, p *Process) error {
 // last call, read ends the requests that were forwarded to the previous one.
 func (h *hosting) read(p *Process, record store.Record) (found host, hostCtx context.Context) {
 	if err := json.Unmarshal(record.Body, &found); err != nil && len(record.Body) > 0 {
-		p.log.Error("read where the bridges run", "err", err)
+		p.log.Error("read which process runs the bridges", "err", err)
 	}
 	h.mu.Lock()
 	defer h.mu.Unlock()
