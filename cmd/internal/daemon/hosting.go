@@ -74,7 +74,7 @@ type hosting struct {
 }
 
 // claim opens the listener for forwarded requests, and acquires the lease for the bridges. If another process has the
-// lease, claim returns nil, and this process follows the record of where the bridges run.
+// lease, claim returns nil, and this process reads the record of the [host] whenever it changes.
 func (h *hosting) claim(ctx context.Context, p *Process) (err error) {
 	h.lease, h.key, h.forwarder = leaseBridges, rand.Text(), httpapi.NewForwarder()
 	if p.cfg.Has(config.RoleNode) {
