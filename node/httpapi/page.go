@@ -227,7 +227,6 @@ func selfURL(r *http.Request) string {
 	q := r.URL.Query()
 	q.Del("did")
 	q.Del("who")
-	q.Del("was")
 	if len(q) == 0 {
 		return r.URL.EscapedPath()
 	}

@@ -129,7 +129,7 @@ type eventWriter struct {
 	wanted []Topic // empty: all
 }
 
-// send sends those of the events that the reader wants.
+// send sends the events that the reader wants.
 func (w eventWriter) send(list ...Event) error {
 	var out []httpapi.StreamEvent
 	for _, ev := range list {
