@@ -225,8 +225,8 @@ func (a *acceptance) checkSender(ctx context.Context) (err error) {
 	}
 	conv := a.unit.Conversation()
 	if !a.unit.IsNew() && conv.Address != a.in.Address {
-		// The peer's pseudonym is an ordinary agent id. Another agent may register it, but must not get into these
-		// conversations.
+		// The peer's pseudonym is an ordinary agent id. Another agent could register it, but must not get into
+		// these conversations.
 		return wire.ErrNotAllowed
 	}
 	if err := a.checkAccess(ctx); err != nil {

@@ -78,7 +78,7 @@ func (v *heldDecision) carryOut(ctx context.Context, u *conversations.Unit) (err
 	}
 	ended := conversations.Event{Kind: conversations.HoldEnded, At: v.d.Now, Until: v.ask.Expires}
 	if v.d.Choice.Approves() {
-		if v.message, v.cancelled, err = v.item.release(ctx, v.n, &ended); err != nil {
+		if v.message, v.cancelled, err = v.item.prepareRelease(ctx, v.n, &ended); err != nil {
 			return err
 		}
 		v.payload = ended.Payload
@@ -95,10 +95,10 @@ func (v *heldDecision) carryOut(ctx context.Context, u *conversations.Unit) (err
 	return v.release(ctx)
 }
 
-// release fills in ended, the event that ends the hold of a message that the owner lets in. It returns the message as
-// received. If the message cancels an agreed event, release also returns the changes that cancel the event, unless the
-// event was agreed after the message came.
-func (i *Item) release(ctx context.Context, n *Node, ended *conversations.Event) (wire.Message, []store.Change, error) {
+// prepareRelease fills in ended, the event that ends the hold of a message that the owner lets in. It returns the
+// message as received. If the message cancels an agreed event, prepareRelease also returns the changes that cancel the
+// event, unless the event was agreed after the message came.
+func (i *Item) prepareRelease(ctx context.Context, n *Node, ended *conversations.Event) (wire.Message, []store.Change, error) {
 	payload, message, err := n.readItem(ctx, *i)
 	if err != nil {
 		return message, nil, err
@@ -265,14 +265,14 @@ func rejectionPayload(reason wire.Code) wire.Value {
 
 // reply sends payload as a new message, and stores it as the answer to a repeat of the held message (AM-22).
 func (v *heldDecision) reply(ctx context.Context, payload wire.Value) error {
-	s, err := v.n.enqueue(ctx, v.unit, v.item.reply(payload))
-	v.unit.Answer = v.item.answer(http.StatusOK, s.Raw)
+	s, err := v.n.enqueue(ctx, v.unit, v.item.newReply(payload))
+	v.unit.Answer = v.item.newReplay(http.StatusOK, s.Raw)
 	return err
 }
 
 // storeReply stores payload only as the answer to a repeat, and sends nothing.
 func (v *heldDecision) storeReply(payload wire.Value) error {
-	out := v.item.reply(payload)
+	out := v.item.newReply(payload)
 	s, err := v.n.sign(wire.Draft{
 		Conversation: out.Conv, To: out.To, Time: v.d.Now, Intent: out.Intent,
 		Payload: withMeta(payload, "in_reply_to", string(out.InReplyTo)),
@@ -281,12 +281,13 @@ func (v *heldDecision) storeReply(payload wire.Value) error {
 		return err
 	}
 	v.unit.Append(s.transcriptEntry())
-	v.unit.Answer = v.item.answer(http.StatusOK, s.Raw)
+	v.unit.Answer = v.item.newReplay(http.StatusOK, s.Raw)
 	return nil
 }
 
-// reply returns an answer to the item for the outbox. The caller must also store it for a repeat, see [Item.answer].
-func (i Item) reply(payload wire.Value) Outgoing {
+// newReply returns an answer to the item for the outbox. The caller must also store it for a repeat, see
+// [Item.newReplay].
+func (i Item) newReply(payload wire.Value) Outgoing {
 	return Outgoing{
 		To: i.Peer, Address: i.Address, Conv: i.Conversation, Intent: i.Intent, Payload: payload,
 		InReplyTo: i.MessageID, Via: "node", fetchable: i.canRepeat(),
@@ -297,9 +298,9 @@ func (i Item) reply(payload wire.Value) Outgoing {
 // can a peer whose message was its synchronous reply to ours.
 func (i Item) canRepeat() bool { return i.Kind == kindMessage && i.Address == "" }
 
-// answer returns the replay record that makes the bytes in raw the answer to a repeat of the item's message. It returns
+// newReplay returns the record by which a repeat of the item's message gets the bytes in raw as its answer. It returns
 // nil if the item's digest is not valid.
-func (i Item) answer(status int, raw []byte) *store.Replay {
+func (i Item) newReplay(status int, raw []byte) *store.Replay {
 	digest, err := hex.DecodeString(i.Digest)
 	if err != nil || len(digest) != sha256.Size {
 		return nil

@@ -112,7 +112,7 @@ func (n *Node) prepare(ctx context.Context, e OutboxEntry) (OutboxEntry, error) 
 	if e.Address == "" && now.Sub(e.Signed) >= signAgainAfter {
 		if e.Processed {
 			recognizes, err := false, error(nil)
-			if !e.Doubtful {
+			if !e.Doubtful { // if it is, the peer may have processed a resend, whose repeat it does not recognize
 				recognizes, err = n.knowsResends(ctx, e.To)
 			}
 			switch {

@@ -61,12 +61,12 @@ func (n *Node) agreedEventChange(conv conversations.Conversation, peer wire.Agen
 func countAccept(ctx context.Context, u *conversations.Unit, item Item, replyID wire.MessageID) error {
 	conv, accept := u.Conversation(), item.MessageID
 	payload, _ := wire.Parse(item.Payload) // a payload that cannot be read confirms no accept
-	switch confirmed, a := conv.FindAnsweredAccept(payload), conv.Accept; {
+	switch confirmed, pending := conv.FindAnsweredAccept(payload), conv.Accept; {
 	case item.ConfirmsAccept && confirmed != nil:
 		accept = confirmed.Message
-	case a == nil || a.By == conversations.Ours && replyID == "":
+	case pending == nil || pending.By == conversations.Ours && replyID == "":
 		return nil
-	case a.By == conversations.Ours:
+	case pending.By == conversations.Ours:
 		accept = replyID
 	}
 	return u.Record(ctx, conversations.Event{Kind: conversations.AcceptCounts, At: u.Now, ID: accept, Name: item.PeerName})

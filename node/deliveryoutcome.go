@@ -77,7 +77,7 @@ func (n *Node) endWithSuccess(ctx context.Context, e OutboxEntry, d bridge.Deliv
 		seen, err := n.store.Steps().FindReplay(ctx, string(e.To), string(d.Reply.ID), o.unit.Now)
 		switch {
 		case errors.Is(err, store.ErrNotFound):
-			return o.reply(ctx, d)
+			return o.receiveReply(ctx, d)
 		case err != nil:
 			return err
 		case seen.Digest == replyDigest(d):
@@ -124,7 +124,7 @@ func (n *Node) retryOrEnd(ctx context.Context, e OutboxEntry, cause error) (due 
 		f.Retry, f.Processed = true, false // the peer may not know the new key yet
 	}
 	e.Processed = e.Processed || f.Processed
-	e.Doubtful = e.Doubtful || f.Processed && e.MessageID != e.First
+	e.Doubtful = e.Doubtful || f.Processed && e.MessageID != e.First // the peer may have processed a resend
 	if _, retryable := errors.AsType[retryableError](cause); errors.Is(cause, errUnknownDelivery) && !retryable {
 		e.State = SendUnknown
 		e.Hint = "ask the peer whether it has the message before you send it again"
@@ -212,14 +212,14 @@ func (o *deliveryOutcome) addNotice(kind, title string) {
 	o.unit.Add(o.n.notices.Change(notice))
 }
 
-// reply adds a verified synchronous reply to the unit: conversation, transcript, inbox and agreement. It also stores a
-// replay record, so that the reply is not accepted a second time if it also arrives as a message.
-func (o *deliveryOutcome) reply(ctx context.Context, d bridge.Delivered) error {
+// receiveReply adds a verified synchronous reply to the unit: conversation, transcript, inbox and agreement. It also
+// stores a replay record, so that the reply is not accepted a second time if it also arrives as a message.
+func (o *deliveryOutcome) receiveReply(ctx context.Context, d bridge.Delivered) error {
 	digest := replyDigest(d)
 	opened, seal, note := o.n.unsealReply(d)
 	m, action := &opened, opened.Action()
 	o.seal, o.name = seal, o.peerName(ctx)
-	isOpen, err := o.record(ctx, m, action)
+	isOpen, err := o.recordReply(ctx, m, action)
 	if err != nil {
 		return err
 	}
@@ -321,9 +321,9 @@ func (o *deliveryOutcome) countAccept(ctx context.Context, m *wire.Message) erro
 	return o.unit.Record(ctx, conversations.Event{Kind: conversations.AcceptCounts, At: o.unit.Now, ID: accept, Name: o.name})
 }
 
-// record adds the reply to the conversation. isOpen reports whether the conversation is open afterwards. A reply after
-// the end of the conversation, such as the echo of our close, is not an event (AM-39).
-func (o *deliveryOutcome) record(ctx context.Context, m *wire.Message, action string) (isOpen bool, err error) {
+// recordReply adds the reply to the conversation. isOpen reports whether the conversation is open afterwards. A reply
+// after the end of the conversation, such as the echo of our close, is not an event (AM-39).
+func (o *deliveryOutcome) recordReply(ctx context.Context, m *wire.Message, action string) (isOpen bool, err error) {
 	if o.entry.Action == wire.ActionClose {
 		return false, nil
 	}

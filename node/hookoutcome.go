@@ -102,7 +102,7 @@ func (s *hookOutcome) decide(ctx context.Context) (bridge.Outcome, error) {
 // owner, and the sender gets the provisional answer.
 func (s *hookOutcome) checkOutgoing(ctx context.Context, payload wire.Value) (held bool, err error) {
 	n := s.run.n
-	out := s.item.reply(payload)
+	out := s.item.newReply(payload)
 	out.Via, out.Answers = "hook", s.item.ID
 	if !s.run.sealChosen { // once for all attempts at the unit, because it may ask a directory
 		recipient, err := n.sealRecipient(ctx, out, s.unit.Conversation())
@@ -143,10 +143,10 @@ func (s *hookOutcome) checkOutgoing(ctx context.Context, payload wire.Value) (he
 func (s *hookOutcome) reply(ctx context.Context, payload wire.Value) (bridge.Outcome, error) {
 	n := s.run.n
 	if s.viaOutbox {
-		answer := s.item.reply(payload)
+		answer := s.item.newReply(payload)
 		answer.sealTo = s.run.sealTo
 		queued, err := n.enqueue(ctx, s.unit, answer)
-		s.unit.Answer = s.item.answer(http.StatusOK, queued.Raw)
+		s.unit.Answer = s.item.newReplay(http.StatusOK, queued.Raw)
 		return bridge.Outcome{}, err
 	}
 	if s.run.screen != nil && s.answer.Payload != nil {
@@ -174,7 +174,7 @@ func (s *hookOutcome) reply(ctx context.Context, payload wire.Value) (bridge.Out
 		return bridge.Outcome{}, err
 	}
 	s.unit.Append(reply.transcriptEntry())
-	s.unit.Answer = s.item.answer(http.StatusOK, reply.Raw)
+	s.unit.Answer = s.item.newReplay(http.StatusOK, reply.Raw)
 	return bridge.Outcome{Status: http.StatusOK, Reply: &reply.Message, Raw: reply.Raw}, nil
 }
 
@@ -198,7 +198,7 @@ func (s *hookOutcome) refuse(ctx context.Context) (bridge.Outcome, error) {
 		return s.reply(ctx, rejectionPayload(s.answer.Err.Code))
 	}
 	raw := s.answer.Err.AppendJSON(nil)
-	s.unit.Answer = s.item.answer(s.answer.Err.Status, raw)
+	s.unit.Answer = s.item.newReplay(s.answer.Err.Status, raw)
 	return bridge.Outcome{Status: s.answer.Err.Status, Raw: raw}, nil
 }
 

@@ -148,7 +148,7 @@ func (s *hookOutcome) answerFailed(ctx context.Context) (bridge.Outcome, error) 
 	if err != nil {
 		return bridge.Outcome{}, err
 	}
-	s.unit.Answer = s.item.answer(http.StatusAccepted, answer.Raw)
+	s.unit.Answer = s.item.newReplay(http.StatusAccepted, answer.Raw)
 	if s.viaOutbox {
 		s.item.Pending = s.item.Pending || s.run.unattended // otherwise recordPending stores what the sender got
 		return bridge.Outcome{}, nil

@@ -291,7 +291,7 @@ func (p *posting) release(ctx context.Context) error {
 	case err != nil || ended.Until.IsZero():
 		return err
 	}
-	_, cancelled, err := item.release(ctx, p.n, &ended)
+	_, cancelled, err := item.prepareRelease(ctx, p.n, &ended)
 	if err != nil {
 		return err
 	}
@@ -308,7 +308,7 @@ func (p *posting) answer(ctx context.Context, raw []byte) error {
 	item, u := p.item, p.unit
 	item.State = ItemAnswered
 	if item.Pending {
-		u.Answer = item.answer(http.StatusOK, raw)
+		u.Answer = item.newReplay(http.StatusOK, raw)
 	}
 	u.Add(item.change())
 	return countAccept(ctx, u, item, "") // an accept may have waited for this answer
@@ -391,7 +391,7 @@ func (n *Node) bindAccept(ctx context.Context, out *Outgoing, now time.Time) err
 		return err
 	} else if item.State == ItemHeld {
 		ended := conversations.Event{Kind: conversations.HoldEnded, At: now}
-		if _, _, err := item.release(ctx, n, &ended); err != nil {
+		if _, _, err := item.prepareRelease(ctx, n, &ended); err != nil {
 			return err
 		}
 		conv, _ = conv.Next(ended, n.book.IdleFor()) // an error is possible only before the first message
