@@ -16,7 +16,7 @@ import (
 const (
 	maxKept    = 1024 // the newest events, which a stream that reconnects can still get
 	maxQueued  = 64   // events that wait for one watcher; if more come, one reset replaces them
-	maxStreams = 64   // event streams open at once, for agents and pages together
+	maxStreams = 64   // event streams of the owner API that are open at once
 )
 
 // Hub passes every event to all watchers. It is safe for concurrent use.
@@ -124,7 +124,8 @@ func (w *Watcher) give(ev owner.Event) {
 	}
 }
 
-// Enter takes a place for an event stream; ok is false if all places are taken. Pages and agents share them.
+// Enter takes a place for an event stream of the owner API. ok is false if all places are taken. The owner and the
+// owner's agent share the places.
 func (h *Hub) Enter() (leave func(), ok bool) {
 	select {
 	case h.streams <- struct{}{}:

@@ -25,8 +25,8 @@ const (
 )
 
 // Addresses limits the requests of each client address (AM-43). Until the signature of a request is verified, only
-// the client's address is charged. The zero value, a nil pointer and the Addresses of the local profile allow
-// everything (AM-82).
+// the client's address is charged. The zero value, a nil pointer and the Addresses of the local profile, which serves
+// only this machine, allow everything (AM-82).
 type Addresses struct {
 	exempt   []netip.Prefix
 	requests *rate.Allowance

@@ -63,8 +63,8 @@ func (s EventStream) Send(events ...StreamEvent) error {
 // Beat sends a comment, so that proxies do not close an idle stream.
 func (s EventStream) Beat() error { return s.write(":\n\n") }
 
-// Follow sends the values of a channel with send until the channel is closed or the reader has gone. It calls Beat
-// while the channel is silent.
+// Follow sends the values of a channel with send until the channel is closed or the reader has gone. It also calls
+// Beat after every StreamBeat.
 func Follow[T any](s EventStream, from <-chan T, send func(T) error) {
 	alive := time.Tick(StreamBeat)
 	for err := error(nil); err == nil; {

@@ -12,7 +12,7 @@ import (
 	"github.com/agentmesh/agentmesh/node/wire"
 )
 
-// health builds the health document of all roles and bridges of this process.
+// health builds the health document of all parts of this process.
 type health struct {
 	version string
 
@@ -22,7 +22,7 @@ type health struct {
 	exchange  string
 }
 
-// part is a role or a bridge of the process.
+// part is something in the process that can fail by itself, such as the store or a bridge.
 type part struct {
 	name  string
 	probe func(context.Context) (any, error)

@@ -160,7 +160,7 @@ func (p *Pages) SetBar(bar func(ctx context.Context) Bar) { p.bar = bar }
 func (p *Pages) NamePeers(name func(ctx context.Context, id string) string) { p.nameOf = name }
 
 // NameOf returns how to show the peer with an agent id: by the owner's alias, otherwise by the peer's own name in
-// quotes, otherwise by the id. The text is untrusted.
+// quotes, otherwise by the id, which may be cut. The text is untrusted.
 func (p *Pages) NameOf(ctx context.Context, id string) string {
 	if p.nameOf == nil || id == "" {
 		return id
