@@ -150,7 +150,7 @@ func (s *hookOutcome) answerFailed(ctx context.Context) (bridge.Outcome, error) 
 	}
 	s.unit.Answer = s.item.newReplay(http.StatusAccepted, answer.Raw)
 	if s.viaOutbox {
-		s.item.Pending = s.item.Pending || s.run.unattended // otherwise recordPending stores what the sender got
+		s.item.Pending = s.item.Pending || s.run.unattended // for a sender that waited, recordPending sets it
 		return bridge.Outcome{}, nil
 	}
 	s.unit.Append(answer.transcriptEntry())

@@ -190,7 +190,7 @@ func (o OwnerAPI) newFollowUp(ctx context.Context, key store.ConvKey) (Outgoing,
 // send checks a message that the owner wrote, and sends it.
 func (o OwnerAPI) send(ctx context.Context, out Outgoing, wait time.Duration) (Sent, error) {
 	if !out.Seal.IsValid() {
-		return Sent{}, owner.Fault(http.StatusBadRequest, "seal must be seal or open", "leave it out to follow outgoing.seal")
+		return Sent{}, owner.Fault(http.StatusBadRequest, `seal must be "seal" or "open"`, "leave it out to follow outgoing.seal")
 	}
 	if out.Payload.Kind() != wire.Object {
 		return Sent{}, owner.Fault(http.StatusBadRequest, "payload must be a JSON object", "")
