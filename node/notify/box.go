@@ -154,8 +154,8 @@ func (b *Box) OnCommit(changes []store.Change) {
 // Wake makes Run look for notices.
 func (b *Box) Wake() { waiting.Wake(b.wakeup) }
 
-// List returns a page of at most limit notices, oldest first. For the first page, after is "", and for another one, it
-// is the next that the page before returned. next is "" on the last page.
+// List returns a page of at most limit notices, oldest first. after is "" for the first page, and otherwise next from
+// the previous page. next is "" on the last page.
 func (b *Box) List(ctx context.Context, after string, limit int, now time.Time) (notices []Notice, next string, err error) {
 	page, err := b.cfg.Records.List(ctx, Namespace, "", after, limit, now)
 	if err != nil {
