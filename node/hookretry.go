@@ -11,7 +11,6 @@ import (
 	"github.com/agentmesh/agentmesh/node/hook"
 	"github.com/agentmesh/agentmesh/node/owner"
 	"github.com/agentmesh/agentmesh/node/wire"
-	"github.com/agentmesh/agentmesh/store"
 )
 
 // hookRetries runs the hooks of waiting items: those whose hook could not be reached, and those that another process
@@ -73,9 +72,9 @@ func (h hookRetries) startWith(ctx context.Context, item Item, now time.Time, re
 		if err != nil {
 			return err
 		}
-		return n.runAgain(ctx, item, route, nil, freePlace)
+		return n.runAgain(ctx, item, route, freePlace)
 	}
-	return n.storeItem(ctx, item, nil)
+	return n.storeItem(ctx, item)
 }
 
 // RetryItem implements [owner.Inbox]. It refuses an item that is neither waiting nor failed, or whose intent no hook
@@ -199,16 +198,16 @@ func (n *Node) remindItem(ctx context.Context, item Item, now time.Time) error {
 	// The reminder has lost its purpose, or its hook.
 	case !thread.IsOpen() || route.Handler == nil || standing == acl.Blocked:
 		item.Woken = time.Time{}
-		return n.storeItem(ctx, item, nil)
+		return n.storeItem(ctx, item)
 	case !item.Reminded.IsZero():
 		item.Woken, item.Note = time.Time{}, noteUnanswered
 		notice := n.notice("unanswered", item.Peer, item.PeerName, item.key(), now)
-		return n.storeItem(ctx, item, []store.Change{n.notices.Change(notice)})
+		return n.storeItem(ctx, item, n.notices.Change(notice))
 	}
 	freePlace, err := n.runs.Reserve()
 	if err != nil {
 		return err
 	}
 	item.Reminded = now
-	return n.runAgain(ctx, item, route, nil, freePlace)
+	return n.runAgain(ctx, item, route, freePlace)
 }

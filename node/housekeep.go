@@ -184,7 +184,7 @@ func (n *Node) settleExpiredItem(ctx context.Context, item Item, now time.Time) 
 	if err == nil && !ask.Displaced.IsZero() { // the question made room for another one before its time
 		err = n.endHold(ctx, item, ask, now)
 	} else {
-		err = n.storeItem(ctx, item, nil)
+		err = n.storeItem(ctx, item)
 	}
 	if isConflict(err) {
 		return nil

@@ -137,8 +137,8 @@ func (n *Node) Item(ctx context.Context, id string) (Item, error) {
 }
 
 // Inbox lists the items in the given state, or with [owner.NeedsOwner] those that need the owner, in the order of their
-// arrival. An empty state selects all items. For the first page, after is "", and for another one, it is the next that
-// the page before returned. next is "" on the last page.
+// arrival. An empty state selects all items. after is "" for the first page, and otherwise next from the previous page.
+// next is "" on the last page.
 func (n *Node) Inbox(ctx context.Context, state ItemState, after string, limit int) (items []Item, next string, err error) {
 	return n.listItems(ctx, stateTerm(state), after, limit)
 }

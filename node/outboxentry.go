@@ -67,9 +67,8 @@ func (e OutboxEntry) sent() Sent {
 	}
 }
 
-// Outbox lists the entries in the given state, in the order of sending. An empty state selects all entries. For the
-// first page, after is "", and for another one, it is the next that the page before returned. next is "" on the last
-// page.
+// Outbox lists the entries in the given state, in the order of sending. An empty state selects all entries. after is ""
+// for the first page, and otherwise next from the previous page. next is "" on the last page.
 func (n *Node) Outbox(ctx context.Context, state SendState, after string, limit int) (entries []OutboxEntry, next string, err error) {
 	term := ""
 	if state != "" {

@@ -39,7 +39,7 @@ func (o OwnerAPI) findAsk(ctx context.Context, id string) (acl.Ask, error) {
 	ask, err := o.n.asks.Get(ctx, id, time.Now())
 	if errors.Is(err, store.ErrNotFound) {
 		var next []acl.Ask
-		next, _, err = o.n.asks.List(ctx, acl.AskFilter{IncludeBehind: true}, id, 2, time.Now())
+		next, _, err = o.n.asks.List(ctx, acl.AskFilter{IncludeBehind: true}, id, 2, time.Now()) // two show whether the prefix is unique
 		if err == nil {
 			ask, err = uniqueMatch(next, func(a acl.Ask) string { return a.ID }, id)
 		}

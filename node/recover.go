@@ -87,7 +87,7 @@ func (r recovery) recordProvisional(ctx context.Context, id string) error {
 	rec, err := n.store.Steps().FindReplay(ctx, string(item.Peer), string(item.MessageID), time.Now())
 	if errors.Is(err, store.ErrNotFound) || err == nil && rec.Status == 0 { // status 0: the conversation was deleted
 		item.State, item.Note = ItemFailed, noteDeleted
-		return n.storeItem(ctx, item, nil)
+		return n.storeItem(ctx, item)
 	}
 	if err != nil {
 		return err
@@ -104,7 +104,7 @@ const (
 	noteEnded   = "the conversation ended before the agent answered"
 )
 
-func (n *Node) storeItem(ctx context.Context, item Item, more []store.Change) error {
+func (n *Node) storeItem(ctx context.Context, item Item, more ...store.Change) error {
 	return n.store.Records().Apply(ctx, append(more, item.change()), time.Now())
 }
 
@@ -125,12 +125,12 @@ func (r recovery) askAboutRun(ctx context.Context, item Item) error {
 	item.Ask = ask.ID
 	notice := n.notice("interrupted", item.Peer, item.PeerName, item.key(), now)
 	notice.Ask = ask.ID
-	return n.storeItem(ctx, item, append(changes, n.notices.Change(notice)))
+	return n.storeItem(ctx, item, append(changes, n.notices.Change(notice))...)
 }
 
 // runAgain starts the hook of an item again. The changes of the owner's decision, if any, are stored with the item.
 // freePlace frees the place in the queue that the caller reserved.
-func (n *Node) runAgain(ctx context.Context, item Item, route Route, decision []store.Change, freePlace func()) error {
+func (n *Node) runAgain(ctx context.Context, item Item, route Route, freePlace func(), decision ...store.Change) error {
 	payload, message, err := n.readItem(ctx, item)
 	if err != nil {
 		freePlace()
@@ -138,7 +138,7 @@ func (n *Node) runAgain(ctx context.Context, item Item, route Route, decision []
 	}
 	item.Note, item.Route, item.RetryAt = "", route.Name, time.Time{}
 	claimed := n.claimRun(&item) // otherwise the item waits for another process
-	if err := n.storeItem(ctx, item, decision); err != nil || !claimed {
+	if err := n.storeItem(ctx, item, decision...); err != nil || !claimed {
 		freePlace()
 		return err
 	}
@@ -186,8 +186,8 @@ func (q interruptedRun) resolve(ctx context.Context, n *Node, ask acl.Ask, d acl
 		if err != nil {
 			return err
 		}
-		return n.runAgain(ctx, item, route, d.Changes, freePlace)
+		return n.runAgain(ctx, item, route, freePlace, d.Changes...)
 	}
 	item.State = ItemNew
-	return n.storeItem(ctx, item, d.Changes)
+	return n.storeItem(ctx, item, d.Changes...)
 }

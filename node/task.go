@@ -93,7 +93,7 @@ func (o OwnerAPI) answerTask(ctx context.Context, item Item, m owner.NewReply) (
 	if p.needsOwner {
 		return n.askTaskAnswer(ctx, item, out, p)
 	}
-	result, err := n.deliverAnswer(ctx, item, m.Payload, nil)
+	result, err := n.deliverAnswer(ctx, item, m.Payload)
 	if err != nil {
 		return Sent{}, err
 	}
@@ -103,7 +103,7 @@ func (o OwnerAPI) answerTask(ctx context.Context, item Item, m owner.NewReply) (
 
 // deliverAnswer gives an answer to the bridge of a task, which stores changes in the same unit as the answer. If two
 // callers answer the same task at the same time, only one succeeds.
-func (n *Node) deliverAnswer(ctx context.Context, item Item, payload wire.Value, changes []store.Change) (wire.Value, error) {
+func (n *Node) deliverAnswer(ctx context.Context, item Item, payload wire.Value, changes ...store.Change) (wire.Value, error) {
 	kind, _, _ := strings.Cut(item.About, "/")
 	connected, _ := n.bridges.find(kind)
 	a, ok := connected.service.(bridge.Answerer)
@@ -156,7 +156,7 @@ func (n *Node) askTaskAnswer(ctx context.Context, item Item, out Outgoing, p per
 		return Sent{}, err
 	}
 	item.State, item.Ask = ItemHeld, ask.ID
-	err = n.storeItem(ctx, item, changes)
+	err = n.storeItem(ctx, item, changes...)
 	switch {
 	case isConflict(err):
 		return Sent{}, ErrAnswered
@@ -197,6 +197,6 @@ func (q taskAnswer) resolve(ctx context.Context, n *Node, ask acl.Ask, d acl.Dec
 	if d.Choice == acl.ApproveAlways {
 		changes = append(changes, n.recipients.Change(ask.Subject, acl.Approved, d.Now))
 	}
-	_, err = n.deliverAnswer(ctx, item, q.Payload, changes)
+	_, err = n.deliverAnswer(ctx, item, q.Payload, changes...)
 	return err
 }

@@ -45,8 +45,8 @@ type Entry struct {
 
 // Config configures [New]. Everything is required.
 type Config struct {
-	// Load returns a page of at most limit waiting entries, in the order of their ids. For the first page, after is "",
-	// and for another one, it is the next that the page before returned. next is "" on the last page.
+	// Load returns a page of at most limit waiting entries, in the order of their ids. after is "" for the first
+	// page, and otherwise next from the previous page. next is "" on the last page.
 	Load func(ctx context.Context, after string, limit int) (entries []Entry, next string, err error)
 	// Attempt makes one attempt and returns when the next attempt is due, or the zero time if the entry is done. first
 	// means that no attempt has begun yet, although the entry is stored as in flight. If the attempt lacked something,
