@@ -20,19 +20,19 @@ const syncEvery = 5 * time.Minute
 
 // Config is the configuration of a bridge. Mesh, Store and HTTP are required.
 type Config struct {
-	// Serve switches on the card and both bindings, JSON-RPC and HTTP+JSON.
+	// Serve switches on the agent card and both bindings, JSON-RPC and HTTP+JSON.
 	Serve bool
 	// Anonymous lets callers without a token in. All of them are one principal and see the same tasks.
 	Anonymous bool
 	URL       string // where others reach the listener
-	Relay     string // the node's URL at its mailbox relay, for the card; "" for a node with an address
+	Relay     string // the node's URL at its mailbox relay, for the card; "" if others reach the node directly
 	Directory string // the directory that lists the node; "" for none
 	Version   string // of the program
 	Local     bool   // the local profile: webhooks and agents may be on loopback (AM-82)
 	Addresses *httpapi.Addresses
 
 	Links  []bridge.Link
-	Tokens map[string]client.Credential // by link
+	Tokens map[string]client.Credential // for our calls to agents, by link
 	Mesh   bridge.Mesh
 	Store  store.Store
 	HTTP   *client.HTTP

@@ -5,7 +5,7 @@ import (
 	"github.com/agentmesh/agentmesh/node/wire"
 )
 
-// Kind is the kind of links and addresses of this bridge.
+// Kind is the kind of this bridge's addresses and links (agents that the owner configured).
 const Kind = "a2a"
 
 // InboundLink is the link name in the addresses of callers without a configured link.

@@ -161,7 +161,7 @@ func progressEvents(t *taskRow, p *bridge.Progress) (events []wire.Value) {
 	task := message.Task{ID: t.ID, Context: t.Context, State: a2a.TaskStateWorking, At: time.Now()}
 	for _, a := range p.Result.Artifacts {
 		a.ID = cmp.Or(a.ID, "artifact")
-		one := p.Result
+		one := p.Result // with this artifact alone
 		one.Task, one.Artifacts = nil, append(one.Artifacts[:0:0], a)
 		payload := one.AddTo(wire.Obj(wire.TextField("action", "deliver")))
 		for _, v := range message.ReadReply(wire.Deliver, payload, a.ID, withPayload).Artifacts {

@@ -159,7 +159,7 @@ func (l *link) run(ctx context.Context) error {
 		wake, next := l.wake, poll.C
 		if l.isDown() {
 			l.log.Error("a link is down until the owner tests it: agentmesh links test "+l.cfg.Name, "link", l.cfg.Name, "error", err)
-			wake, next = nil, nil
+			wake, next = nil, nil // only a test ends the wait
 		}
 		select {
 		case <-ctx.Done():

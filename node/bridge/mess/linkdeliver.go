@@ -16,8 +16,8 @@ import (
 	"github.com/agentmesh/agentmesh/store"
 )
 
-// This file delivers messages through a link: our requests, our messages in the threads of these requests, and our
-// messages in threads that others opened at the exchange.
+// This file delivers messages through a link to a foreign exchange: our requests, our messages in the threads of
+// these requests, and our messages in threads that others opened at the exchange.
 
 // Deliver posts a message of the node to the exchange. If the exchange permanently refuses a message about a thread,
 // Deliver notifies the owner, or marks a new thread as declined, and returns nil. For a refused text in a new

@@ -36,8 +36,8 @@ const (
 	maxNoticeSleep = time.Minute
 )
 
-// runNotifier delivers notices until ctx ends. It sleeps until there is a new notice, a waiting notice is due, or
-// failed notices can be tried again.
+// runNotifier delivers notices (somebody must learn of a message in a thread) until ctx ends. It sleeps until there
+// is a new notice, a waiting notice is due, or failed notices can be tried again.
 func (b *Bridge) runNotifier(ctx context.Context) error {
 	if err := b.x.Load(); err != nil { // the threads are loaded here, so that they do not delay the start
 		return err

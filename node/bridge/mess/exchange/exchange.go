@@ -26,7 +26,7 @@ import (
 type Config struct {
 	ID           string // id of the exchange; "" means "home"
 	Store        store.Store
-	Registration string // open, approval or invite (MESS-57); "" means approval
+	Registration string // how executors register: open, approval or invite (MESS-57); "" means approval
 	Invite       string // the bearer token that registration asks for in mode invite
 
 	CallsPerMinute       int // for each API key; 0 means 600, a negative number means no limit (MESS-58)
@@ -41,8 +41,8 @@ type Config struct {
 	Logger    *slog.Logger
 }
 
-// Exchange keeps threads and executors, and applies blocks (lists of MESS entries) to them through the state machine.
-// When a method returns, its changes are durable. An Exchange is safe for concurrent use.
+// Exchange keeps threads (requests for work) and executors, and applies blocks (lists of MESS entries) to them through
+// the state machine. When a method returns, its changes are durable. An Exchange is safe for concurrent use.
 type Exchange struct {
 	cfg     Config
 	id      string
@@ -280,7 +280,7 @@ func (x *Exchange) Thread(ctx context.Context, who Actor, ref string) (*thread.T
 		return nil, newNotFoundError()
 	}
 	if err == nil {
-		x.index.publishNewer(t)
+		x.index.publishNewer(t) // its commit may not have published it yet
 	}
 	return t, err
 }

@@ -68,8 +68,8 @@ func (n *notices) addMessage(th *thread.Thread, from string, e thread.Entry) {
 }
 
 // isWithheld reports whether a status is kept from the requesting peer because nobody here has claimed the thread.
-// Behind a link such a status would claim the thread, and one executor here that declines does not decline for all
-// (MESS-24).
+// Behind a link, at another exchange, such a status would claim the thread, and one executor here that declines does
+// not decline for all (MESS-24).
 func isWithheld(t *thread.Thread, to string, e thread.Entry) bool {
 	p, isPeer := t.Peers[to]
 	if !isPeer || to != t.Requester || t.Holder != "" || e.Type != "status" || t.Status.Terminal() {
@@ -110,8 +110,8 @@ func (n *notices) addChange(th *thread.Thread, was snapshot) {
 	}
 }
 
-// change returns the change that stores the notice. count makes the keys of this process in the same millisecond unique.
-// If another process has stored a notice with the same key, the transaction fails and runs again with other counts.
+// change returns the change that stores the notice. count makes the keys of this process in one millisecond unique. If
+// another process has stored a notice with the same key, the transaction fails and runs again with other counts.
 func (n Notice) change(now time.Time, count uint64) store.Change {
 	key := fmt.Sprintf("%019d-%s-%012d", now.UnixNano(), n.Ref, count)
 	return store.Change{Record: store.Record{NS: NSNotices, Key: key, Body: thread.Encode(n)}, IfRev: store.Absent}

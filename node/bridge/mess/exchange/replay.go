@@ -11,8 +11,9 @@ import (
 	"github.com/agentmesh/agentmesh/store"
 )
 
-// A sender that lost the answer to a block sends the block again. If the block has a replay key, its answer is stored
-// in the same transaction as its effect. A repetition gets the stored answer and changes nothing.
+// A sender that lost the answer to a block (a list of MESS entries) sends the block again. If the block has a replay
+// key, its answer is stored in the same transaction as its effect. A repetition gets the stored answer and changes
+// nothing.
 
 // ReplayKey identifies a block that may be sent again.
 type ReplayKey struct {

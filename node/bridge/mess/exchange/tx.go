@@ -17,8 +17,8 @@ import (
 	"github.com/agentmesh/agentmesh/store"
 )
 
-// tx applies one block: it has what was read for the block and what the block will change. It belongs to one goroutine.
-// If the commit conflicts, the caller starts again with a new tx.
+// tx applies one block (a list of MESS entries): it has what was read for the block and what the block will change. It
+// belongs to one goroutine. If the commit conflicts, the caller starts again with a new tx.
 type tx struct {
 	x    *Exchange
 	who  Actor

@@ -10,10 +10,10 @@ import (
 	"github.com/agentmesh/agentmesh/node/wire"
 )
 
-// This file applies what peers say about threads that were sent to them (Options.Sent). The exchange behind a link is
-// the authority for its own threads (Options.Follow): our thread takes the state that it reports, even one that an
-// executor may not set by the state table in section 5 of MESS. A mesh agent is bound by the table, with one exception:
-// its exchange may report the states that only an exchange may set.
+// This file applies what peers say about threads that were sent to them (Options.Sent). A foreign exchange, behind a
+// link, is the authority for its own threads (Options.Follow): our thread takes the state that it reports, even one
+// that an executor may not set by the state table in section 5 of MESS. A mesh agent is bound by the table, with one
+// exception: its exchange may report the states that only an exchange may set.
 
 // follow applies a status from the peer to which the thread was sent. done is false if the usual rules apply instead.
 func (t *tx) follow(th *thread.Thread, s thread.Status, e thread.Entry) (done bool, err error) {

@@ -30,8 +30,8 @@ type Mirror struct {
 	wake  chan struct{}   // has a value after [Mirror.Schedule]
 
 	// Used only by the goroutine of Run.
-	seen map[string]fileStamp // place of a thread → stamp of its files when they were last read or written
-	// place of a thread that could not be read → stamp of its files; the thread is read again when the stamp changes
+	seen map[string]fileStamp // path of a thread → stamp of its files when they were last read or written
+	// path of a thread that could not be read → stamp of its files; the thread is read again when the stamp changes
 	unreadable map[string]fileStamp
 	polls      int
 	due        time.Time     // time of the next poll
@@ -192,9 +192,9 @@ func (m *Mirror) flush(ctx context.Context, root *os.Root) (err error) {
 	return err
 }
 
-// readPlaces reads what others added to a thread. It reads all places of the thread, because write removes all except
-// one. It returns an error if a place cannot be read now but perhaps later. isPartial reports whether another tool may
-// still be writing one of the files.
+// readPlaces reads what others added to a thread. It reads all places of the thread, which may be in several folders,
+// because write removes all except one. It returns an error if a place cannot be read now but perhaps later.
+// isPartial reports whether another tool may still be writing one of the files.
 func (m *Mirror) readPlaces(ctx context.Context, root *os.Root, ref string) (isPartial bool, err error) {
 	for at, flat := range findAll(root, ref) {
 		if e := m.readThread(ctx, root, at, flat); e != nil && IsRetryable(e) {

@@ -141,8 +141,8 @@ func FillMissing(v, defaults wire.Value) wire.Value {
 	return v
 }
 
-// Inherit gives a successor the conversation and the reply address of the first of the older threads. The successor
-// begins no sooner and expires no later than any of them. It has their dependencies, except those on each other.
+// Inherit gives a successor the conversation and the reply address of the first of the threads that it replaces. It
+// begins no sooner and expires no later than any of them, and has their dependencies, except those on each other.
 func (t *Thread) Inherit(from ...*Thread) {
 	t.External = from[0].External
 	if p, ok := from[0].Peers[from[0].Requester]; ok {
