@@ -31,7 +31,7 @@ type hub struct {
 	waiters []*waiter
 }
 
-// enter adds a waiter for a caller. If too many wait already, ok is false; otherwise leave must be called later.
+// enter adds a waiter for a caller. If too many wait already, ok is false; otherwise the caller must call leave later.
 func (h *hub) enter(task string, from caller) (w *waiter, ok bool) {
 	h.mu.Lock()
 	defer h.mu.Unlock()

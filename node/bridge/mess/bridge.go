@@ -79,7 +79,7 @@ func New(cfg Config) (*Bridge, error) {
 	cfg.Logger = cmp.Or(cfg.Logger, slog.New(slog.DiscardHandler))
 	b := &Bridge{
 		cfg: cfg, x: cfg.Exchange, log: cfg.Logger, records: cfg.Store.Records(),
-		pushes: pushes{http: cfg.HTTP, log: cfg.Logger, places: waiting.NewPlaces(maxPushing, 1)},
+		pushes: pushes{http: cfg.HTTP, log: cfg.Logger, places: waiting.NewPlaces(maxPushing, 1)}, // one for each executor
 	}
 	b.server = &rest.Server{
 		Exchange: b.x, Local: cfg.Local, Log: b.log, Names: cfg.Names, Ask: b.askRegistration, Withdraw: b.withdrawRegistration,

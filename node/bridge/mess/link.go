@@ -191,7 +191,7 @@ func (l *link) setStatus(err error) {
 	}
 	l.mu.Unlock()
 	if isBack {
-		l.cfg.Mesh.Reachable(addressAt(l.cfg.Name, ""))
+		l.cfg.Mesh.Reachable(addressAt(l.cfg.Name, "")) // all peers of the link
 	}
 }
 

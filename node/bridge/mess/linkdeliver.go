@@ -109,7 +109,7 @@ func (l *link) postToOurs(ctx context.Context, key, ref string, k knownThread, b
 	}
 	next := thread.InProgress
 	if k.Intent == "" { // not a conversation in plain text, so our exchange has a copy of the thread
-		t, err := l.localThread(ctx, "", k)
+		t, err := l.localThread(ctx, "", k) // "": we opened it
 		if err != nil || t == nil || t.Status != thread.InProgress && t.Status != thread.Held {
 			return err // some questions are still open
 		}

@@ -153,7 +153,7 @@ func (l *link) stateUpdate(ctx context.Context, v remoteView, k knownThread) (th
 	if v.status == "" || v.status == cmp.Or(k.State, thread.Received) {
 		return nil, nil
 	}
-	t, err := l.localThread(ctx, "", k)
+	t, err := l.localThread(ctx, "", k) // "": we opened it
 	if err != nil || t == nil || t.Status == v.status {
 		return nil, err
 	}

@@ -136,6 +136,7 @@ func (b *Bridge) newOutgoing(ctx context.Context, t *thread.Thread, to string, m
 	if to == t.Requester && p.Address != "" {
 		block = translateEnd(t, block, m.From)
 	}
+	// omit versions, decisions about suggestions of others, and what a worker does not get
 	block = slices.DeleteFunc(block, func(e thread.Entry) bool {
 		return e.Type == "v" || e.IsDecision() && !t.IsDecisionFor(e, to) || to != t.Requester && isHiddenFromWorker(t, e)
 	}).ForExchange(name).SplitAnswers()

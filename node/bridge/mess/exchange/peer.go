@@ -55,8 +55,8 @@ func (x *Exchange) HasOpenSibling(t *thread.Thread) bool {
 	return len(refs) > 0
 }
 
-// PointAt returns a peer's block with ref, our thread, in place of the peer's names for it. A reference stays if it names
-// one of our threads, or a request, suggestion or question of the peer.
+// PointAt returns a peer's block with ref, our thread, in place of the peer's names for it. A reference stays if it
+// names one of our threads, or a request, suggestion or question of the peer.
 func (x *Exchange) PointAt(b thread.Block, peer, ref string) thread.Block {
 	out := slices.Clone(b)
 	for i, e := range out {
@@ -91,10 +91,10 @@ func (x *Exchange) OpenFor(peer string) []string {
 	})
 }
 
-// OfferTo offers a thread to a peer, which may then claim it. send must send the request in the new conversation conv,
-// and store changes in the same transaction. These include the extra changes. If the thread cannot be claimed, or was
-// offered to the peer before, OfferTo only applies the extra changes. If the thread does not exist, OfferTo does
-// nothing.
+// OfferTo offers a thread to a peer, which may then claim it. It calls send, which must send the request in the new
+// conversation conv and apply the changes, which include extra, in the same transaction. If the thread cannot be
+// claimed, or was offered to the peer before, OfferTo only applies the extra changes. If the thread does not exist,
+// OfferTo does nothing.
 func (x *Exchange) OfferTo(ctx context.Context, ref, peer, address string, extra []store.Change, send func(conv string, request wire.Value, changes []store.Change) error) error {
 	return store.Retry(func() error {
 		tx := x.begin(Actor{ID: thread.ExchangeID, forExchange: true}, Options{})

@@ -171,7 +171,7 @@ func (t *tx) applySetFirst(ctx context.Context) (bool, error) {
 		return false, nil
 	}
 	th, _, err := t.resolveThread(ctx, t.opts.Re, threadsFirst)
-	err = t.explainClaim(ctx, err, t.opts.Set.Code, nil)
+	err = t.explainClaim(ctx, err, t.opts.Set.Code, nil) // nil: about the thread Re
 	if err != nil || !t.x.roles(t.who, th).Has(thread.AsHolder|thread.AsEligible|thread.AsOwner) {
 		return false, err
 	}

@@ -14,6 +14,7 @@ func InheritFields(part, original wire.Value) wire.Value {
 	limits, _ := part.Get("constraints")
 	timing, _ := limits.Get("timing")
 	for _, key := range []string{"precision", "requires", "context", "response_hint", "priority", "needed_by"} {
+		// an inherited needed_by would override the expiry that the part sets
 		if m, ok := original.Get(key); ok && !HasValue(part, key) && (key != "needed_by" || !HasValue(timing, "expires")) {
 			part = part.With(key, m)
 		}

@@ -332,7 +332,7 @@ func (t *Thread) Supersede(successors []string, reason string, now time.Time) er
 }
 
 // ContinueAs keeps the thread open after a peer delegated the peer's own thread to a successor, and returns the status
-// to post. If the peer is a mesh agent, its name for our thread is now successor. A question that the older thread had
+// to post. If the peer is a mesh agent, its name for our thread becomes successor. A question that the older thread had
 // open is dropped.
 func (t *Thread) ContinueAs(peer string, s Status, successor string, now time.Time) Entry {
 	if p := t.Peers[peer]; p.Address == "" {
