@@ -240,7 +240,7 @@ func (o *outbound) get(ctx context.Context, from string, reach client.Reach, lim
 	}
 	req.Header.Set("Accept", "application/json")
 	resp, err := o.cfg.HTTP.Do(ctx, reach, req)
-	if _, guarded := errors.AsType[*client.GuardError](err); guarded {
+	if _, refused := errors.AsType[*client.GuardError](err); refused {
 		return 0, nil, err
 	}
 	if err != nil {
@@ -302,7 +302,7 @@ func (o *outbound) request(ctx context.Context, r remote, method string, params 
 		req.Header.Set("Authorization", "Bearer "+string(r.token))
 	}
 	resp, err := o.cfg.HTTP.Do(ctx, r.reach, req)
-	if _, guarded := errors.AsType[*client.GuardError](err); guarded {
+	if _, refused := errors.AsType[*client.GuardError](err); refused {
 		return nil, err
 	}
 	if err != nil {

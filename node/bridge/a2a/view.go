@@ -20,27 +20,27 @@ type contents map[store.ConvKey]map[wire.MessageID]store.Entry
 // callers' messages, it keeps the newest of each task: at most history of them, or any number if history is negative,
 // with at most maxPageBytes. Other messages of the conversations are not kept, because a conversation may be large.
 func (c contents) add(ctx context.Context, steps store.Steps, history int, tasks ...*taskRow) error {
-	found, taskOf, size := make(contents), make(map[wire.MessageID]*taskRow), make(map[*taskRow]int)
+	unread, taskOf, size := make(contents), make(map[wire.MessageID]*taskRow), make(map[*taskRow]int)
 	for _, t := range tasks {
 		key := t.convKey()
 		if c[key] != nil {
 			continue
 		}
-		if found[key] == nil {
-			found[key] = make(map[wire.MessageID]store.Entry)
+		if unread[key] == nil {
+			unread[key] = make(map[wire.MessageID]store.Entry)
 		}
 		wanted := t.Messages
 		if history >= 0 {
 			wanted = wanted[max(0, len(wanted)-history):]
 		}
 		for _, id := range wanted {
-			found[key][id], taskOf[id] = store.Entry{}, t
+			unread[key][id], taskOf[id] = store.Entry{}, t
 		}
 		for _, entry := range t.Log {
-			found[key][entry.Reply] = store.Entry{}
+			unread[key][entry.Reply] = store.Entry{}
 		}
 	}
-	for key, said := range found {
+	for key, said := range unread {
 		for after, more := uint64(0), true; more; {
 			const batch = 16 // a message of a caller may have a megabyte
 			page, err := steps.Transcript(ctx, key, after, batch)

@@ -133,7 +133,7 @@ func TestNotifierDoesNotWakeItself(t *testing.T) {
 		b.OnCommit([]store.Change{c.c})
 		woken := false
 		select {
-		case <-b.x.News():
+		case <-b.x.NoticeReady():
 			woken = true
 		default:
 		}

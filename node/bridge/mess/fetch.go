@@ -88,7 +88,7 @@ func (b *Bridge) fetchReference(ctx context.Context, t *thread.Thread, r referen
 	data, err := b.readReference(ctx, t, r)
 	if err != nil {
 		b.log.Info("a reference of a thread could not be fetched", "thread", ref, "error", err)
-		return exchange.Attachment{}, &wire.Error{Code: wire.AgentUnavailable, Status: http.StatusBadGateway, Message: "the address could not be fetched: " + publicFetchError(err)}
+		return exchange.Attachment{}, &wire.Error{Code: wire.AgentUnavailable, Status: http.StatusBadGateway, Message: "the address could not be fetched: " + publicFetchReason(err)}
 	}
 	if sum := sha256.Sum256(data); r.digest != "" && !strings.EqualFold(r.digest, hex.EncodeToString(sum[:])) {
 		return exchange.Attachment{}, &wire.Error{Code: wire.InvalidMessage, Status: http.StatusBadGateway, Message: "the received file does not have the digest that the message names"}
@@ -178,8 +178,8 @@ func (b *Bridge) download(ctx context.Context, uri string) ([]byte, error) {
 	return data, nil
 }
 
-// publicFetchError returns the reason of a failed fetch, without error texts of the network.
-func publicFetchError(err error) string {
+// publicFetchReason returns the reason of a failed fetch, without error texts of the network.
+func publicFetchReason(err error) string {
 	if e, ok := errors.AsType[publicError](err); ok {
 		return e.Error()
 	}

@@ -180,7 +180,7 @@ func (l *link) setStatus(err error) {
 	joinErr, isJoin := errors.AsType[*joinError](err)
 	if isJoin && joinErr.final {
 		state = bridge.LinkDown
-	} else if e, sent := errors.AsType[*client.SendError](err); sent && !isJoin && (e.Status == http.StatusUnauthorized || e.Status == http.StatusForbidden) {
+	} else if e, isSendErr := errors.AsType[*client.SendError](err); isSendErr && !isJoin && (e.Status == http.StatusUnauthorized || e.Status == http.StatusForbidden) {
 		state = bridge.LinkDown
 	}
 	l.mu.Lock()
@@ -230,7 +230,7 @@ func (l *link) accept(ctx context.Context, from, ref, localID string, b thread.B
 	if k.Mine { // the peer of the whole conversation is the exchange to which we sent the thread
 		peer = thread.ExchangeID
 	}
-	in, err := l.inbound(peer, ref+"/"+localID, b)
+	in, err := l.newBlockInbound(peer, ref+"/"+localID, b)
 	if err != nil {
 		return err
 	}
@@ -247,8 +247,8 @@ func (l *link) accept(ctx context.Context, from, ref, localID string, b thread.B
 	return err
 }
 
-// inbound returns the message of the mesh that carries a block.
-func (l *link) inbound(peer, id string, b thread.Block) (bridge.Inbound, error) {
+// newBlockInbound returns the message of the mesh that carries a block.
+func (l *link) newBlockInbound(peer, id string, b thread.Block) (bridge.Inbound, error) {
 	for i, e := range b { // public clients send bare codes (MESS-20)
 		if err := e.Check(thread.EntryPath(i, e), time.Now(), thread.Lax); err != nil {
 			return bridge.Inbound{}, err

@@ -147,10 +147,10 @@ const largestInbound = wire.MaxMessage - 8<<10
 // are received.
 func TestLargeForeignBlock(t *testing.T) {
 	l, remote, desk := newListRemote(t)
-	if _, err := l.inbound("bob", "1", newBlock(largestInbound)); err != nil {
+	if _, err := l.newBlockInbound("bob", "1", newBlock(largestInbound)); err != nil {
 		t.Errorf("the largest that fits: %v", err)
 	}
-	if _, err := l.inbound("bob", "2", newBlock(largestInbound+1)); statusOf(err) != http.StatusRequestEntityTooLarge {
+	if _, err := l.newBlockInbound("bob", "2", newBlock(largestInbound+1)); statusOf(err) != http.StatusRequestEntityTooLarge {
 		t.Errorf("one byte more: %v", err)
 	}
 	large := &oneThreadRemote{listRemote: remote}

@@ -25,9 +25,9 @@ import (
 // delivered, it is a permanent *wire.Error.
 func (l *link) Deliver(ctx context.Context, d bridge.Delivery) (err error) {
 	defer func() {
-		if failed, sent := errors.AsType[*client.SendError](err); sent && failed.Status == 0 { // the exchange did not answer
+		if failed, isSendErr := errors.AsType[*client.SendError](err); isSendErr && failed.Status == 0 { // the exchange did not answer
 			failed.Awaits = addressAt(l.cfg.Name, "").String() // the outbox tries again when the link is up
-		} else if !sent && !thread.IsRefusal(err) {
+		} else if !isSendErr && !thread.IsRefusal(err) {
 			err = toRetry(err) // the store or the disk failed
 		}
 	}()
@@ -216,7 +216,7 @@ func (l *link) loseThread(ctx context.Context, ref string, k knownThread, why st
 // if the exchange may accept the message later, or if the refusal is not about the thread.
 func refusalReason(err error) (reason string, ok bool) {
 	refusal := &wire.Error{}
-	if e, sent := errors.AsType[*client.SendError](err); sent {
+	if e, isSendErr := errors.AsType[*client.SendError](err); isSendErr {
 		if e.Retry || e.Refusal == nil {
 			return "", false
 		}

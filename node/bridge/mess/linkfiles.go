@@ -128,20 +128,20 @@ func (l *link) FetchAll(ctx context.Context, conv string, b thread.Block) (map[s
 
 // isTemporary reports whether a file may be available later: the exchange does not answer or does not have it yet.
 func isTemporary(err error) bool {
-	e, sent := errors.AsType[*client.SendError](err)
-	return sent && e.Retry && !errors.Is(err, client.ErrAnswerTooLarge) || errors.Is(err, fs.ErrNotExist) || errors.Is(err, context.DeadlineExceeded)
+	e, isSendErr := errors.AsType[*client.SendError](err)
+	return isSendErr && e.Retry && !errors.Is(err, client.ErrAnswerTooLarge) || errors.Is(err, fs.ErrNotExist) || errors.Is(err, context.DeadlineExceeded)
 }
 
 // explainFetchError returns the reason of a failed fetch, without error texts of the network or the file system.
 func explainFetchError(err error) string {
-	e, sent := errors.AsType[*client.SendError](err)
+	e, isSendErr := errors.AsType[*client.SendError](err)
 	_, refused := errors.AsType[*wire.Error](err)
 	switch {
 	case errors.Is(err, client.ErrAnswerTooLarge):
 		return "it is larger than 10 MiB"
-	case sent && e.Status != 0 && e.Status != http.StatusOK:
+	case isSendErr && e.Status != 0 && e.Status != http.StatusOK:
 		return "the exchange answers " + http.StatusText(e.Status)
-	case sent:
+	case isSendErr:
 		return "the exchange does not answer as it should"
 	case errors.Is(err, fs.ErrNotExist):
 		return "it is not stored with the thread"

@@ -158,15 +158,15 @@ func (r *restRemote) onlyExchange(ctx context.Context) string {
 // has accepted a key. A failure of the network or of the server does not count as acceptance. checkKey keeps a key
 // whose registration waits for approval, and returns an error that makes the outbox try the message again.
 func (r *restRemote) checkKey(ctx context.Context, path string, err error) error {
-	e, refused := errors.AsType[*client.SendError](err)
+	e, isSendErr := errors.AsType[*client.SendError](err)
 	r.mu.Lock()
 	isRegistered, wasDropped := r.token == "" && r.state != nil && r.state.Key != "", r.keyDropped
-	if accepted := err == nil || refused && !e.Retry && e.Status != http.StatusUnauthorized; accepted {
+	if accepted := err == nil || isSendErr && !e.Retry && e.Status != http.StatusUnauthorized; accepted {
 		r.keyDropped = false
 	}
 	r.mu.Unlock()
 	switch {
-	case !refused || !isRegistered:
+	case !isSendErr || !isRegistered:
 		return err
 	case e.Status == http.StatusForbidden && e.Refusal != nil:
 		if !strings.HasPrefix(path, "requests?") { // the refusal may be about one thread only: does the list work?

@@ -126,7 +126,7 @@ func (l *link) withdrawRequest(ctx context.Context, k knownThread, why string) e
 // acceptEntry passes to the node an entry that the link wrote itself. The id of the message contains event, a word for
 // what happened.
 func (l *link) acceptEntry(ctx context.Context, peer, conv, event string, e thread.Entry) error {
-	in, err := l.inbound(peer, conv+"/"+event, thread.Block{e})
+	in, err := l.newBlockInbound(peer, conv+"/"+event, thread.Block{e})
 	if err != nil {
 		return err
 	}

@@ -65,7 +65,7 @@ func (b *Bridge) runNotifier(ctx context.Context) error {
 		select {
 		case <-ctx.Done():
 			return nil
-		case <-b.x.News():
+		case <-b.x.NoticeReady():
 		case <-sleep:
 		}
 	}

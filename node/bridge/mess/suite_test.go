@@ -29,7 +29,7 @@ func (b *suiteBridge) Inject(ctx context.Context, peer string, raw []byte) {
 		return
 	}
 	l := b.links[0]
-	in, err := l.inbound(peer, thread.Digest(block.Tree()), block)
+	in, err := l.newBlockInbound(peer, thread.Digest(block.Tree()), block)
 	if err != nil {
 		return
 	}

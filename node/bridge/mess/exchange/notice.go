@@ -126,15 +126,15 @@ func (x *Exchange) Notices(ctx context.Context) iter.Seq2[Notice, error] {
 	})
 }
 
-// News returns a channel that has a value after a notice was stored, or after a call of WakeNotifier.
-func (x *Exchange) News() <-chan struct{} { return x.noticeReady }
+// NoticeReady returns a channel that has a value after a notice was stored, or after a call of WakeNotifier.
+func (x *Exchange) NoticeReady() <-chan struct{} { return x.noticeReady }
 
 // Removal returns the change that removes a delivered notice. The change fails if somebody else has delivered it.
 func (n Notice) Removal() store.Change {
 	return store.Change{Record: store.Record{NS: NSNotices, Key: n.key}, IfRev: n.rev, Delete: true}
 }
 
-// WakeNotifier makes the reader of [Exchange.News] look for notices again.
+// WakeNotifier makes the reader of [Exchange.NoticeReady] look for notices again.
 func (x *Exchange) WakeNotifier() {
 	waiting.Wake(x.noticeReady)
 }
