@@ -228,6 +228,20 @@ func TestDirectoryBadAnswers(t *testing.T) {
 	}
 }
 
+// TestAnswerOfUnknownCall checks that the status alone tells that the directory no longer knows the call. A proxy may
+// have replaced the body.
+func TestAnswerOfUnknownCall(t *testing.T) {
+	for _, body := range []string{``, `<html>`, `[]`, `{"code":"agent_unavailable"}`, `{"a2a":{}}`} {
+		d := NewDirectory("http://127.0.0.1/v1", nil, InProcess(http.HandlerFunc(func(w http.ResponseWriter, _ *http.Request) {
+			w.WriteHeader(http.StatusNotFound)
+			io.WriteString(w, body)
+		})))
+		if next, err := d.AnswerCall(t.Context(), "task", "token", []byte(`{}`)); next != nil || err != nil {
+			t.Errorf("AnswerCall() with status 404 and body %q = %q, %v, want success", body, next, err)
+		}
+	}
+}
+
 // TestLargestAnswers checks that cards of the largest depth and number of values can be read in every answer. Otherwise
 // the cards of one stranger would hide all others of a page.
 func TestLargestAnswers(t *testing.T) {

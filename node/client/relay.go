@@ -79,7 +79,7 @@ func (d *Directory) AnswerCall(ctx context.Context, task, token string, answer [
 	path := "/relay/" + url.PathEscape(task) + "/task"
 	header := http.Header{"X-A2a-Notification-Token": {token}}
 	resp, err := d.do(ctx, request{op: opMail, method: http.MethodPost, path: path, header: header, body: answer}, http.StatusOK, http.StatusNotFound)
-	if err != nil {
+	if err != nil || resp.status == http.StatusNotFound {
 		return nil, err
 	}
 	var report struct {
