@@ -27,7 +27,8 @@ type Peer struct {
 	Until     time.Time // when the card must be looked up again
 	// EndpointProven is true if the directory has proven the endpoint (AM-63).
 	EndpointProven bool
-	// Unproven is not nil if the agent id has the shape of a derived id but does not prove the card's key (AM-2).
+	// Unproven is not nil if the agent id has the shape of an id derived from a key, but does not prove the card's key
+	// (AM-2).
 	Unproven error
 
 	ownerPin  bool // the owner caused the pin, so it does not expire
@@ -181,7 +182,8 @@ func (c *Cards) getChecked(ctx context.Context, id wire.AgentID, origin *Origin,
 }
 
 // get returns the peer from the cache, from a look-up in flight, or from a new look-up. origin is the origin of the
-// message that named the agent as its sender. It is nil if our owner asks; then get ignores cached failures.
+// message that named the agent as its sender. If it is nil, our owner asks or the agent answered our message, and get
+// ignores cached failures.
 func (c *Cards) get(ctx context.Context, id wire.AgentID, origin *Origin, now time.Time) (Peer, error) {
 	if !id.Valid() {
 		return Peer{}, ErrUnknownAgent
@@ -350,7 +352,7 @@ func (c *Cards) FindAgain(ctx context.Context, id wire.AgentID, gap time.Duratio
 	c.mu.Unlock()
 	switch {
 	case ask:
-		c.runLookup(ctx, id, lookup, old, true, nil, now)
+		c.runLookup(ctx, id, lookup, old, true, nil, now) // a refresh that is free
 		c.keepAnswerTime(id, false, old, now)
 	case running:
 		if err := lookup.wait(ctx); err != nil {

@@ -76,8 +76,8 @@ func (c *Cards) fetch(ctx context.Context, id wire.AgentID, old *entry, refresh 
 }
 
 // ask asks the directories in order. It returns the first card with the pinned key, or with a key for which the pinned
-// key vouches. Without a pin, it returns the first card that is not doubtful ([Peer.IsDoubtful], AM-86). Without a card
-// to return, the first case that applies decides:
+// key vouches. Without a pin, it returns the first card that is not doubtful ([Peer.IsDoubtful], AM-86). If it finds no
+// such card, the first case that applies decides:
 //
 //   - A directory could not be reached, or failed: ask returns [ErrUnreachable], so the caller tries again later.
 //   - A directory lists a key for which the pinned key does not vouch: ask reports it to the owner.
@@ -89,7 +89,7 @@ func (c *Cards) ask(ctx context.Context, id wire.AgentID, pin storedPin, old, fr
 	var doubtful *entry
 	for _, d := range c.orderDirectories(pin.Directory) {
 		etag := ""
-		// If our copy is from d and has the pinned key, d need not send the card again.
+		// If our copy is from d, and its key is the pinned one or none is pinned, d need not send the card again.
 		if old != nil && old.from == d && (pin.Fingerprint == "" || pin.Fingerprint == old.peer.Key.Fingerprint()) {
 			etag = old.etag
 		}

@@ -117,7 +117,7 @@ func (h *HTTP) checkURL(reach Reach, u *url.URL) error {
 		return refuse("loopback is allowed only in the local profile")
 	case u.User != nil:
 		return refuse("the URL must not have user info")
-	case plain && reach == Public && len(h.guard.private) == 0:
+	case plain && reach == Public && len(h.guard.private) == 0: // http is only for private addresses
 		return refuse("the URL must be https")
 	case !isASCIIHost(host):
 		return refuse("the host must be a plain ASCII name")

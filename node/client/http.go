@@ -172,7 +172,7 @@ func (h *HTTP) Do(ctx context.Context, reach Reach, req *http.Request) (*http.Re
 	done := sync.OnceFunc(func() { cancel(); release() })
 
 	req = req.Clone(ctx)
-	req.Host = ""
+	req.Host = "" // call the host of the checked URL
 	if req.Header.Get("User-Agent") == "" {
 		req.Header.Set("User-Agent", strings.TrimSuffix("agentmesh/"+h.cfg.Version, "/"))
 	}

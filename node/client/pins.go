@@ -45,7 +45,8 @@ type Pin struct {
 	Pending     *PendingKey  `json:"pending,omitempty"`
 }
 
-// IsUnproven reports whether the agent id has the shape of a derived id that nothing connects to the pinned key.
+// IsUnproven reports whether the agent id has the shape of an id derived from a key, and nothing connects it to the
+// pinned key.
 func (p Pin) IsUnproven() bool {
 	_, digits, _ := strings.Cut(p.Fingerprint, ":")
 	return digits != "" && !p.Proven && p.Agent.HasDerivedShape() && !strings.HasPrefix(digits, p.Agent.KeyDigits())

@@ -11,7 +11,7 @@ import (
 	"github.com/agentmesh/agentmesh/store"
 )
 
-// checkID returns an error if the card's id has the shape of a derived id but does not prove key.
+// checkID returns an error if the card's id has the shape of an id derived from a key, but does not prove key.
 func checkID(card wire.Card, key *signing.PublicKey, now time.Time) error {
 	if !card.ID.HasDerivedShape() {
 		return nil
@@ -19,8 +19,8 @@ func checkID(card wire.Card, key *signing.PublicKey, now time.Time) error {
 	return signing.ProvesID(card, key, now)
 }
 
-// CheckCardID returns an error if the id of the card in tree has the shape of a derived id but does not prove the
-// card's key (AM-2).
+// CheckCardID returns an error if the id of the card in tree has the shape of an id derived from a key, but does not
+// prove the card's key (AM-2).
 func CheckCardID(tree wire.Value, now time.Time) error {
 	card := wire.Card{ID: wire.AgentID(tree.GetStr("agent_id"))}
 	card.Metadata, _ = tree.Get("metadata")
@@ -31,8 +31,8 @@ func CheckCardID(tree wire.Value, now time.Time) error {
 	return checkID(card, key, now)
 }
 
-// UnprovenError means that the id of a new agent has the shape of a derived id but does not prove the key on its card
-// (AM-2). Another agent may have registered the id, so the owner decides.
+// UnprovenError means that the id of a new agent has the shape of an id derived from a key, but does not prove the key
+// on its card (AM-2). Another agent may have registered the id, so the owner decides.
 type UnprovenError struct{ Peer Peer }
 
 func (e *UnprovenError) Error() string {
