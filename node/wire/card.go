@@ -156,7 +156,8 @@ func (c Card) WithoutPrivateLists() Value {
 // Supports reports whether the card lists the intent.
 func (c Card) Supports(intent Intent) bool { return slices.Contains(c.Intents, intent) }
 
-// MetaKeyChain is the member of metadata with the proofs that connect the key of a derived id to the card's key (AM-2).
+// MetaKeyChain is the member of metadata with the proofs that connect the key from which the agent id is derived to the
+// card's key (AM-2).
 const MetaKeyChain = "key_chain"
 
 // KeyChain returns the key chain of the card, or "". It does not check the chain; see signing.ProvesID.

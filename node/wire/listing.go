@@ -52,7 +52,7 @@ type Verification struct {
 	Key          *time.Time `json:"key"`
 	Endpoint     *time.Time `json:"endpoint"`
 	Alive        *time.Time `json:"alive"`
-	ID           string     `json:"id"` // "derived" or "opaque"
+	ID           string     `json:"id"` // "derived" if the key proves the agent id, otherwise "opaque"
 	KeyChangedAt *time.Time `json:"key_changed_at,omitempty"`
 }
 
