@@ -24,7 +24,7 @@ type Event struct {
 
 	// The peer and the conversation of the agreement, with which the owner can cancel it.
 	Peer         string `json:"peer,omitempty"`
-	Address      string `json:"address,omitempty"` // address of a foreign peer
+	Address      string `json:"address,omitempty"` // of a peer on another network
 	Conversation string `json:"conversation_id,omitempty"`
 }
 

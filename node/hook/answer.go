@@ -24,7 +24,7 @@ type answerReader struct {
 	scanned int    // this many bytes of buf have no line end
 	whole   bool   // the output is one object over several lines
 	last    object // the last object so far
-	result  Result // the results of all objects so far, merged
+	result  Result // the tasks and artifacts of all objects so far, merged
 	err     error
 }
 
@@ -203,7 +203,7 @@ func readRefusal(v wire.Value) (*wire.Error, error) {
 var errTooLarge = fmt.Errorf("the answer does not fit into a message of %d bytes", conversations.MaxPayload)
 
 // payload returns the payload of the reply that carries the result. own is the payload that the hook gave. If own is
-// nil, the text of the result takes its place, because a peer may not know results.
+// nil, the text of the result takes its place, because a peer may not know the members task and artifacts.
 func (r Result) payload(intent wire.Intent, own *wire.Value) (wire.Value, error) {
 	if own == nil {
 		own = new(TextPayload(intent, r.summary()))

@@ -31,7 +31,7 @@ type Handler interface {
 
 // Call is one message for a handler. Everything in it that a peer wrote is untrusted text.
 type Call struct {
-	Message      wire.Message // without Tree and Signature if a foreign peer sent it
+	Message      wire.Message // without Tree and Signature if it came from another network, over a bridge
 	Payload      []byte       // canonical form of what was verified (AM-13)
 	Conversation conversations.Conversation
 	History      []store.Entry // the newest part of the conversation so far

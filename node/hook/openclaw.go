@@ -118,7 +118,7 @@ func writeFencedText(b *strings.Builder, fence, label, text string) {
 // $1password, but not the sum $900.
 var skillReference = regexp.MustCompile(`\$([0-9]*[A-Za-z_])`)
 
-// sanitize makes a stranger's text printable and removes skill calls. It cuts the text to limit bytes and marks the cut
+// sanitize makes a stranger's text printable and escapes skill calls. It cuts the text to limit bytes and marks the cut
 // with "…".
 func sanitize(text string, limit int) string {
 	text = skillReference.ReplaceAllString(wire.OneLine(text, limit), `\$$$1`)
