@@ -41,8 +41,8 @@ func (r *Registrar) chainTo(key *signing.PrivateKey, now time.Time) string {
 }
 
 // chainFromFirst returns a chain of one link to key, signed with the agent's first key, from which its id is derived.
-// It is for an old chain that is full or missing. fault is the error of the old chain. If the first key is missing or
-// does not match the id, chainFromFirst logs both errors and returns "".
+// Use it if the old chain is full or missing. fault is the error of the old chain. If the first key is missing or does
+// not match the id, chainFromFirst logs both errors and returns "".
 func (r *Registrar) chainFromFirst(id wire.AgentID, key *signing.PrivateKey, now time.Time, fault error) string {
 	var first *signing.PrivateKey
 	var err error = fs.ErrNotExist

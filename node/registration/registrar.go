@@ -312,7 +312,7 @@ func (r *Registrar) update(ctx context.Context, p *registration, how visitMode) 
 		return r.recordVisit(s, err), nil
 	})
 	if err != nil && ctx.Err() == nil {
-		r.cfg.Logger.Error("store directory state", "directory", p.dir.Base, "err", err) // the next visit finds it out again
+		r.cfg.Logger.Error("store directory state", "directory", p.dir.Base, "err", err) // the next visit finds out the state again
 	}
 }
 
