@@ -83,7 +83,7 @@ func newCountedMail(m Mail) countedMail {
 	return c
 }
 
-// senderShares returns the share of the message's sender and, for a call, the shares of the networks around the sender.
+// senderShares returns the share of the message's sender and, for a call, the shares of its Networks.
 func (m countedMail) senderShares() []share {
 	shares := []share{{m.box, m.from}}
 	for _, network := range m.networks {
@@ -188,8 +188,8 @@ func (c *Counts) admit(key string, m countedMail, now time.Time) error {
 var anyCaller = unique.Make(wire.AgentID("a2a:"))
 
 // hasRoomForCall reports whether a mailbox takes another call. Anybody can call, so all calls together may use at most
-// half of a mailbox. Once half of that is used, a source may use only a hundredth of the mailbox. A network around the
-// source may use twice as much as the next narrower one (AM-42). The caller holds mu.
+// half of a mailbox. Once half of that is used, one address may use only a hundredth of the mailbox, and a network
+// around it twice as much as the next narrower one (AM-42). The caller holds mu.
 func (c *Counts) hasRoomForCall(m countedMail, limit Usage) bool {
 	all := c.shares[share{m.box, anyCaller}]
 	if all.with(m).exceeds(Usage{limit.N / 2, limit.Size / 2}) {

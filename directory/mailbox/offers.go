@@ -68,7 +68,8 @@ func ownerOf(key string) (owner [32]byte, ok bool) {
 	return owner, n == len(owner) && err == nil
 }
 
-// change returns the change that stores the offer under key, if its record still has the revision rev.
+// change returns the change that stores the offer under key, if its record still has the revision rev. The index term
+// names the owner and the sender.
 func (f offer) change(key, term string, rev store.Rev) store.Change {
 	expires := f.Created.Add(ReplyWithin + giveUpWithin) // the sender can still read a reply of the last moment
 	return store.Change{Record: store.Record{NS: OffersNS, Key: key, Body: wire.MustMarshal(f), Terms: []string{term}, Expires: expires}, IfRev: rev}

@@ -78,8 +78,8 @@ func New(cfg Config) *Relay {
 	return r
 }
 
-// OnMail sets the function that the relay calls with the recipient of each message in a mailbox that this or another
-// process stored. An agent in this process then need not poll. Call OnMail during set-up only. notify must not block.
+// OnMail sets the function that the relay calls with the recipient of each message that this or another process stores
+// in a mailbox. An agent in this process then need not poll. Call OnMail during set-up only. notify must not block.
 func (r *Relay) OnMail(notify func(to wire.AgentID)) { r.onMail = notify }
 
 // Connections returns the agents that poll at this process.

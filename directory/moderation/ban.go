@@ -79,8 +79,8 @@ type Bans struct {
 
 	mu   sync.Mutex
 	read time.Time       // when the bans were read from the store; zero makes the next check read them
-	keys map[string]bool // of ids, keys and hosts
-	nets []netip.Prefix
+	keys map[string]bool // record keys of the bans except those of networks
+	nets []netip.Prefix  // the banned networks
 }
 
 // NewBans returns the bans in records.
