@@ -206,7 +206,7 @@ func New(cfg Config) *Registry {
 // Admission returns the gate, which decides who may register and manages the invite codes.
 func (r *Registry) Admission() *admission.Gate { return r.gate }
 
-// Bans returns the list of bans. Ban also removes the cards of the banned party.
+// Bans returns the list of bans. To add one and also remove the cards of the banned party, call [Registry.Ban].
 func (r *Registry) Bans() *moderation.Bans { return r.bans }
 
 // Relay returns the relay of mailboxes.

@@ -130,7 +130,7 @@ func (r *Registry) describeChange(ctx context.Context, line store.CardChange, no
 		return wire.Change{}, 0, err
 	}
 	c.Record = &rec
-	switch at := line.At; {
+	switch at := line.At; { // the row has no kind, so its time tells what happened
 	case card.Registered.Equal(at):
 		c.Change = wire.ChangeRegistered
 	case m.Current.Since.Equal(at):

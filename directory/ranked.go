@@ -34,7 +34,7 @@ func entryTerm(card wire.Value) string {
 
 // rank is one way to match a text, with the score of the agents that match it.
 type rank struct {
-	all   []string // terms
+	all   []string // the index terms of which an agent must have all
 	score int
 }
 

@@ -40,7 +40,7 @@ func followProcesses(ctx context.Context, r *Registry) {
 		case store.WatchCards:
 			r.afterWrite(change.Key)
 			now := wire.Now()
-			if held, err := r.cards.Get(ctx, change.Key, now); err == nil { // otherwise the walk over all cards finds it later
+			if held, err := r.cards.Get(ctx, change.Key, now); err == nil { // otherwise the prober's walk over all cards finds it later
 				r.prober.AddIfDue(held, now)
 			}
 		case moderation.BansNS:

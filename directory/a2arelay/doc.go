@@ -105,7 +105,7 @@ func (s *Service) macOf(ctx context.Context, texts ...string) (string, error) {
 type caller struct {
 	token    string         // SHA-256 of the bearer token in hex; "" without one
 	source   wire.AgentID   // HMAC of the client's address; stands for the sender in [mailbox.Mail]
-	networks []wire.AgentID // around source, as in [mailbox.Mail]
+	networks []wire.AgentID // HMACs of the networks of the address, as in [mailbox.Mail]
 }
 
 func (c caller) sources() []wire.AgentID { return append([]wire.AgentID{c.source}, c.networks...) }

@@ -10,7 +10,7 @@ import (
 
 const (
 	maxWaiters       = 2048
-	maxWaitersOfOne  = 16 // of one source; each wider network around it may have twice as many
+	maxWaitersOfOne  = 16 // of one client address; each network around it may have twice as many as the next narrower one
 	maxWaitersOfTask = 8
 )
 
@@ -25,7 +25,7 @@ type hub struct {
 	mu      sync.Mutex
 	waiters map[string][]*waiter // by task
 	total   int
-	sources map[wire.AgentID]int // number of waiters, by source and by network
+	sources map[wire.AgentID]int // number of waiters, by HMAC of the address or network
 }
 
 // enter adds a waiter. It returns nil if too many wait. The caller must call leave.

@@ -41,7 +41,7 @@ type taskRow struct {
 	Size          int          `json:"size,omitempty"`   // of the body in bytes
 
 	Messages map[string]string `json:"messages,omitempty"` // digests of the caller's messages, by message id
-	Networks []wire.AgentID    `json:"networks,omitempty"` // HMACs of the networks around Source
+	Networks []wire.AgentID    `json:"networks,omitempty"` // HMACs of the networks of the caller's address
 
 	Task   wire.Value      `json:"-"`              // the body as the caller sees it; decodeTask does not set it
 	Inline json.RawMessage `json:"task,omitempty"` // the body, in a row of an older version
@@ -192,14 +192,14 @@ func (s *Service) admit(ctx context.Context, t *taskRow, size int) error {
 			ended = append(ended, old)
 		}
 	}
-	isOther := func(row *taskRow) int { // 0 for the same source, which comes first
+	place := func(row *taskRow) int { // the same source comes first
 		if row.Source == t.Source {
 			return 0
 		}
 		return 1
 	}
 	slices.SortFunc(ended, func(x, y *taskRow) int {
-		return cmp.Or(isOther(x)-isOther(y), x.Created.Compare(y.Created))
+		return cmp.Or(place(x)-place(y), x.Created.Compare(y.Created))
 	})
 	for _, old := range ended {
 		if old.Source != t.Source && errors.Is(refusal, wire.ErrRateLimited) {

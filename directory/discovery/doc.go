@@ -92,8 +92,8 @@ type Service struct {
 	extra  func() []Entry
 }
 
-// New returns a service. extra returns the other entries of the manifest, besides the registry, each with only the NAME
-// as its Identifier. extra may be nil.
+// New returns a service. extra returns the other entries of the manifest, besides the registry. The Identifier of each
+// is only the NAME in urn:air:HOST:KIND:NAME. extra may be nil.
 func New(cfg Config, extra func() []Entry) *Service {
 	s := &Service{cfg: cfg, origin: strings.TrimSuffix(cfg.BaseURL, "/v1"), host: "localhost", extra: extra}
 	if u, err := url.Parse(cfg.BaseURL); err == nil && u.Hostname() != "" && !strings.Contains(u.Hostname(), ":") { // a URN cannot contain an IPv6 address
