@@ -136,7 +136,7 @@ func serveJSON(c echo.Context, v any) error {
 	return err
 }
 
-// postExplore refuses: in ARD, exploring is optional, and /v1/capabilities and /v1/intents have the same counts.
+// postExplore refuses: in ARD, exploring is optional. It counts agents, which /v1/capabilities and /v1/intents also do.
 func (s *Service) postExplore(c echo.Context) error {
 	c.Response().Header().Set("Cache-Control", "no-store")
 	return httpapi.JSON(c, http.StatusNotImplemented, failure{"INVALID_ARGUMENT", "this registry does not explore; ask " + s.cfg.BaseURL + "/capabilities"})

@@ -33,7 +33,7 @@ func (d *Directory) Changes(ctx context.Context, since string, wait time.Duratio
 		return wire.ChangePage{}, err
 	}
 	var page wire.ChangePage
-	if err := decodeStrict(resp.body, wire.MaxDepth+4, &page); err != nil {
+	if err := decodeStrict(resp.body, wire.MaxDepth+4, &page); err != nil { // four levels are around each card
 		return wire.ChangePage{}, d.badAnswer(r.op, resp.status, err)
 	}
 	for _, c := range page.Changes {

@@ -133,14 +133,14 @@ func (d *Directory) getDocument(ctx context.Context, r request, id wire.AgentID,
 	if err != nil {
 		return err
 	}
-	if err := decodeStrict(resp.body, wire.MaxDepth+3, dst); err != nil { // a history may have as many values as a page
+	if err := decodeStrict(resp.body, wire.MaxDepth+3, dst); err != nil { // at most three levels are around a card
 		return d.badAnswer(r.op, resp.status, err)
 	}
 	return nil
 }
 
-// decodeStrict decodes a document of at most pageValues values. The strict reader comes first, because json.Unmarshal
-// accepts duplicate names and any number of values.
+// decodeStrict decodes a document of at most pageValues values, as many as a page of a search may have. The strict
+// reader comes first, because json.Unmarshal accepts duplicate names and any number of values.
 func decodeStrict(body []byte, depth int, dst any) error {
 	if _, err := wire.ParseLimits(body, depth, pageValues); err != nil {
 		return err

@@ -12,7 +12,7 @@ import (
 	"github.com/agentmesh/agentmesh/signing"
 )
 
-// ErrNoRecipient means that the agent's card has no usable age recipient.
+// ErrNoRecipient means that the agent's card has no usable recipient, a public key of the encryption tool age.
 var ErrNoRecipient = errors.New("the agent's card names no age recipient")
 
 // ErrUnproven means that only the directory vouches for the age recipient on the card. The directory's operator could

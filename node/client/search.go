@@ -59,7 +59,7 @@ func (d *Directory) Search(ctx context.Context, q Query) (wire.Listing, error) {
 }
 
 func parseListing(body []byte) (wire.Listing, error) {
-	v, err := wire.ParseLimits(body, wire.MaxDepth+2, pageValues)
+	v, err := wire.ParseLimits(body, wire.MaxDepth+2, pageValues) // each card is in an array in an object
 	if err != nil {
 		return wire.Listing{}, err
 	}

@@ -39,7 +39,7 @@ type Call struct {
 	ActionKnown  bool // the intent defines the action of the message
 	Sealed       bool // the message came sealed (AM-85), and the answer is sealed too; Payload is opened
 	Attempt      int  // 1 for the first
-	Reply        bool // the message answers one of ours on its connection; see node.Route.Replies
+	Reply        bool // the message answers one of ours, so nobody waits for an answer to it; see node.Route.Replies
 	Approved     bool // the owner approved the message
 	// Reminder is set if the handler announced a later reply to the message, and that reply did not come. A message has
 	// at most one reminder.

@@ -119,7 +119,7 @@ func (r *Registrar) ID() wire.AgentID { return r.identity.Load().Card.ID }
 // Namespace holds the records of the registrar, among other state of the node.
 const Namespace = "node"
 
-// SharedKeys is the key of the record with the keys that all instances share. When it changes, the registrar calls
+// SharedKeys names the record with the secret keys that all instances share. When it changes, the registrar calls
 // [Config.CurrentKey].
 const SharedKeys = "keys"
 
