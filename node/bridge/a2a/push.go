@@ -24,9 +24,9 @@ import (
 const nsPush = "a2a/push"
 
 const (
-	maxConfigs   = 10   // of a task
-	maxOfCaller  = 1000 // configurations of one caller
-	pushAttempts = 12   // of one notification, over about 40 minutes
+	maxConfigs   = 10               // of a task
+	maxOfCaller  = 1000             // configurations of one caller
+	pushAttempts = 12               // of one notification, over about 40 minutes
 	pushPause    = 10 * time.Minute // the longest pause between two attempts
 	pushTimeout  = 15 * time.Second
 )
