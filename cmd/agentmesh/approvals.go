@@ -174,8 +174,8 @@ func (a *app) callAndDeliver(ctx context.Context, call func(*daemon.Client) (jso
 	})
 }
 
-// decideApproval decides an approval as the user of the command line. If d has no hash, it decides about the content that
-// the approval has now.
+// decideApproval decides an approval as the user of the command line. If d has no hash, it decides about the content
+// that the approval has now.
 func decideApproval(ctx context.Context, o *daemon.Client, id string, d owner.Decision) (json.RawMessage, error) {
 	if d.Hash == "" {
 		approval, err := daemon.Fetch(ctx, o, owner.ShowApproval.Call(id))

@@ -83,8 +83,8 @@ func messPost(ctx context.Context, a *app, b thread.Block) (wire.Value, error) {
 	return messCallIdempotent(ctx, a, http.MethodPost, messAPI+"messages", b.Tree().JSON(), "")
 }
 
-// parseMessAnswer parses an answer of the exchange. An answer contains other messages, so it may be deeper and larger than
-// a message.
+// parseMessAnswer parses an answer of the exchange. An answer contains other messages, so it may be deeper and larger
+// than a message.
 func parseMessAnswer(raw []byte) (wire.Value, error) {
 	v, err := wire.ParseLimits(raw, 2*wire.MaxDepth, 1_000_000)
 	if err != nil {

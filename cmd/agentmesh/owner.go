@@ -86,7 +86,8 @@ func fetchAndShow[T any](ctx context.Context, a *app, c owner.Call[T], show func
 	return showAnswer(a, raw, err, show)
 }
 
-// showAnswer parses an answer of the owner API, shows it like [callAndShow], and returns it. It returns err if err is not nil.
+// showAnswer parses an answer of the owner API, shows it like [callAndShow], and returns it. It returns err if err is
+// not nil.
 func showAnswer[T any](a *app, raw json.RawMessage, err error, show func(T)) (T, error) {
 	var zero T
 	if err != nil {
@@ -102,8 +103,8 @@ func showAnswer[T any](a *app, raw json.RawMessage, err error, show func(T)) (T,
 	return v, a.report(raw, func() { show(v) })
 }
 
-// callAndShowList makes a call to the owner API and shows the list that the call returns: as JSON with --json, or else as a
-// table with one row for each item. Instead of a table without rows, it prints emptyText.
+// callAndShowList makes a call to the owner API and shows the list that the call returns: as JSON with --json, or else
+// as a table with one row for each item. Instead of a table without rows, it prints emptyText.
 func callAndShowList[T any](ctx context.Context, a *app, c owner.Call[owner.List[T]], emptyText string, heads []string, row func(T) []string) error {
 	return callAndShow(ctx, a, c, func(page owner.List[T]) { showList(a, page.Items, emptyText, heads, row) })
 }

@@ -95,7 +95,8 @@ func run(ctx context.Context, args []string, log io.Writer) error {
 	return sign(ctx, out, *key)
 }
 
-// signatureNamespace is the purpose for which ssh-keygen signs. It refuses a signature that was made for another purpose.
+// signatureNamespace is the purpose for which ssh-keygen signs. It refuses a signature that was made for another
+// purpose.
 const signatureNamespace = "agentmesh-release"
 
 // sign writes SHA256SUMS.sig, which ssh-keygen -Y verify accepts.

@@ -14,7 +14,8 @@ import (
 // key in capitals, dots as underscores), --set key=value, and the text in docs/config.md, which is generated from the
 // comments below: each comment gives the meaning and, if there is one, the danger.
 //
-// A value comes from the last of these that sets it: defaults, file, environment, flags. The file itself never contains a secret.
+// A value comes from the last of these that sets it: defaults, file, environment, flags. The file itself never contains
+// a secret.
 type Config struct {
 	// The agent's name, as other owners see it.
 	Name string `key:"name"`

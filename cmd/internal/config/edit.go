@@ -57,8 +57,8 @@ func (s Source) Rewrite(edits []Edit, kinds []bridge.Kind) error {
 }
 
 // rewrite replaces the text of the configuration file with the result of change. apply gets the old and the new
-// configuration. It makes the same change in the old one, or returns an error to refuse it. rewrite writes nothing if the
-// new file is not valid, if apply refuses, or if the two configurations then still differ.
+// configuration. It makes the same change in the old one, or returns an error to refuse it. rewrite writes nothing if
+// the new file is not valid, if apply refuses, or if the two configurations then still differ.
 func (s Source) rewrite(kinds []bridge.Kind, change func([]byte) ([]byte, error), apply func(before *Config, after Config) error) error {
 	before, err := Load(s)
 	if err != nil {

@@ -23,9 +23,9 @@ import (
 //	                          folder is renamed to .agentmesh-place-TIME
 //	.agentmesh-place-TIME     its files move up into the directory, the database last
 //
-// A restore holds the lock of the directory and, if the directory has a database, the lock of the database. A process that works on a
-// restore after its decision point holds the lock of the new database. On Windows, no process keeps the lock of a
-// database, because that would prevent renames: see [bolt.Hold].
+// A restore holds the lock of the directory and, if the directory has a database, the lock of the database. A process
+// that works on a restore after its decision point holds the lock of the new database. On Windows, no process keeps
+// the lock of a database, because that would prevent renames: see [bolt.Hold].
 const (
 	PrefixRestore  = ".agentmesh-restore-"
 	prefixReplace  = ".agentmesh-replace-"

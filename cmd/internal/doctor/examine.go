@@ -99,8 +99,8 @@ func Examine(ctx context.Context, o Options, target string) (Report, error) {
 	return report, nil
 }
 
-// examineDataDir examines the data directory and its agent from the inside out, because the first failure often causes the
-// later ones.
+// examineDataDir examines the data directory and its agent from the inside out, because the first failure often causes
+// the later ones.
 func (d *examination) examineDataDir(ctx context.Context) {
 	d.checkModes()
 	configured := d.checkConfiguration()
@@ -162,8 +162,8 @@ func (d *examination) checkOwnDirectory(ctx context.Context, target string, loca
 	}
 }
 
-// checkEndpointHost checks the name and the certificate of the endpoint as a peer does. publicURL is the URL
-// of the process, and reachable is the result of [examination.checkPublicURL] for it. An endpoint at the same host is not
+// checkEndpointHost checks the name and the certificate of the endpoint as a peer does. publicURL is the URL of the
+// process, and reachable is the result of [examination.checkPublicURL] for it. An endpoint at the same host is not
 // checked again.
 func (d *examination) checkEndpointHost(ctx context.Context, publicURL string, reachable bool) bool {
 	u, err := url.Parse(d.card.GetStr("endpoint"))

@@ -101,7 +101,8 @@ func Import(ctx context.Context, o Options, source string, p *Progress) (engine.
 
 // open opens the database to import, and returns a function that supplies its rows. source is as in [Import].
 func (o Options) open(ctx context.Context, source string) (fill engine.Fill, release func(), err error) {
-	if strings.HasPrefix(source, "file:") || strings.Contains(source, "://") || strings.Contains(source, "=") {
+	isPostgres := strings.HasPrefix(source, "file:") || strings.Contains(source, "://") || strings.Contains(source, "=")
+	if isPostgres {
 		url, err := o.Source.ConnectionString("the database to import", source)
 		if err != nil {
 			return nil, nil, exit.Fail(exit.Config, err)

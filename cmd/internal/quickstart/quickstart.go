@@ -140,8 +140,8 @@ func (g *NetworkFlags) Public() bool { return g.domain != "" }
 // Domain returns the host name under which others reach the process.
 func (g *NetworkFlags) Domain() string { return g.domain }
 
-// begin refuses a malformed user or host name, and a data directory with content. It returns a prompter for what the flags
-// leave open.
+// begin refuses a malformed user or host name, and a data directory with content. It returns a prompter for what the
+// flags leave open.
 func (g *NetworkFlags) begin(e Env, name string) (*prompter, error) {
 	if !isPlain(g.User) || strings.HasPrefix(g.User, "-") {
 		return nil, exit.Fail(exit.Usage, fmt.Errorf("--user %s is not a user name", terminal.Clean(g.User)))
