@@ -164,7 +164,7 @@ func (c *Cards) Find(ctx context.Context, id wire.AgentID, now time.Time) (Peer,
 	case err == nil && peer.IsDoubtful():
 		err = &UnprovenError{peer}
 	case err == nil && !peer.ownerPin:
-		peer, err = c.pin(ctx, peer, true, now)
+		peer, err = c.pin(ctx, peer, byOwner, now)
 	}
 	if err != nil {
 		return Peer{}, fmt.Errorf("find %s: %w", wire.OneLine(string(id), 140), err)
@@ -353,7 +353,7 @@ func (c *Cards) FindAgain(ctx context.Context, id wire.AgentID, gap time.Duratio
 	switch {
 	case ask:
 		c.runLookup(ctx, id, lookup, old, true, nil, now) // a refresh that is free
-		c.keepAnswerTime(id, false, old, now)
+		c.keepAnswerTime(id, false, old, now)             // the fetch was not for an answer
 	case running:
 		if err := lookup.wait(ctx); err != nil {
 			return Peer{}, err

@@ -19,7 +19,7 @@ const (
 	nsPeers = "peers"
 )
 
-// The index terms of pins, by which they are counted. A term tells who caused the pin.
+// The causes of a pin. They are also its index terms, by which pins are counted.
 const (
 	byOwner    = "owner"
 	byStranger = "stranger"
@@ -115,10 +115,10 @@ func (p storedPin) change(now time.Time) store.Change {
 }
 
 // pin stores the current key of peer as the agent's key. It is called at the first contact with the agent, and again
-// after half of the pin's lifetime. With owner set, it is called when our owner first writes to the agent.
-func (c *Cards) pin(ctx context.Context, peer Peer, owner bool, now time.Time) (Peer, error) {
+// after half of the pin's lifetime. The cause byOwner means that our owner writes to the agent.
+func (c *Cards) pin(ctx context.Context, peer Peer, cause string, now time.Time) (Peer, error) {
 	id, fingerprint := peer.Card.ID, peer.Key.Fingerprint()
-	peer.Pinned, peer.ownerPin, peer.keyPinned = now, owner, true
+	peer.Pinned, peer.ownerPin, peer.keyPinned = now, cause == byOwner, true
 	if c.cfg.Records != nil {
 		p, err := c.loadPin(ctx, id, now)
 		if err != nil {
@@ -131,7 +131,7 @@ func (c *Cards) pin(ctx context.Context, peer Peer, owner bool, now time.Time) (
 		if p.Fingerprint == "" {
 			p = newPin(peer)
 		}
-		p.Name, p.FromOwner = newPin(peer).Name, p.FromOwner || owner
+		p.Name, p.FromOwner = newPin(peer).Name, p.FromOwner || cause == byOwner
 		err = c.cfg.Records.Apply(ctx, []store.Change{p.change(now)}, now)
 		switch {
 		case errors.Is(err, store.ErrQuota):

@@ -238,7 +238,7 @@ func TestPinRace(t *testing.T) {
 	if _, err := cards.AddPeer(t.Context(), testCard(sarah, key(2)), now); err != nil {
 		t.Fatal(err)
 	}
-	if _, err := cards.pin(t.Context(), peer, false, now); !errors.Is(err, wire.ErrSignature) {
+	if _, err := cards.pin(t.Context(), peer, byStranger, now); !errors.Is(err, wire.ErrSignature) {
 		t.Errorf("pin() over another key = %v, want ErrSignature", err)
 	}
 }

@@ -107,7 +107,7 @@ func (v *Verifier) check(ctx context.Context, m wire.Message, peer Peer, origin 
 		peer = fresh
 	}
 	if peer.Pinned.IsZero() && !peer.IsDoubtful() {
-		if peer, err = v.Cards.pin(ctx, peer, false, now); err != nil {
+		if peer, err = v.Cards.pin(ctx, peer, byStranger, now); err != nil {
 			return Checked{}, err
 		}
 	}
