@@ -221,7 +221,7 @@ func (r *Registry) Renew(ctx context.Context, id wire.AgentID, s Submission) (wi
 		return wire.Registered{}, errMirror
 	}
 	now := wire.Now()
-	held, err := r.getForOwner(ctx, id, s.Bearer, s.Client, true, now)
+	held, err := r.getForOwner(ctx, id, s.Bearer, s.Client, true, now) // true: an expired card may come back
 	if err != nil {
 		return wire.Registered{}, err
 	}
@@ -260,7 +260,7 @@ func (r *Registry) Withdraw(ctx context.Context, id wire.AgentID, s Submission) 
 	}
 	now := wire.Now()
 	for range attempts {
-		held, err := r.getForOwner(ctx, id, s.Bearer, s.Client, false, now)
+		held, err := r.getForOwner(ctx, id, s.Bearer, s.Client, false, now) // false: only a live card
 		if err != nil {
 			return err
 		}

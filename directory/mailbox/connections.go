@@ -179,7 +179,7 @@ func (c *Connections) PassThrough(ctx context.Context, owner [32]byte, t *Transi
 			fetched, takeTimeout = nil, nil // a closed channel would be ready again at once
 			continue
 		case <-takeTimeout:
-			if !c.withdraw(owner, t, true) {
+			if !c.withdraw(owner, t, true) { // true: only if no poll has fetched it
 				continue // a poll fetched the message at the same moment
 			}
 			return Reply{}, false
