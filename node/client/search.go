@@ -100,7 +100,7 @@ func FindCards(ctx context.Context, directories []*Directory, q Query) ([]wire.C
 			lastErr = err
 			continue
 		}
-		for _, v := range page.Agents {
+		for _, v := range page.Agents { // a call of the endpoint checks whether it may use http
 			if card, err := wire.ParseCard(v, wire.CardRules{AllowHTTP: func(string) bool { return true }}); err == nil {
 				out = append(out, card)
 			}

@@ -34,7 +34,7 @@ type Call struct {
 	Message      wire.Message // without Tree and Signature if it came from another network, over a bridge
 	Payload      []byte       // canonical form of what was verified (AM-13)
 	Conversation conversations.Conversation
-	History      []store.Entry // the newest part of the conversation so far
+	History      []store.Entry // the newest messages of the conversation so far
 	Sender       Sender
 	ActionKnown  bool // the intent defines the action of the message
 	Sealed       bool // the message came sealed (AM-85), and the answer is sealed too; Payload is opened

@@ -81,9 +81,9 @@ func (r *Registrar) RotateKey(ctx context.Context) ([]owner.Listing, error) {
 	})
 }
 
-// rotate makes key the node's key. It stores each record before anything depends on it: first the id with its key chain
-// and the fingerprint of the old key, then the new key. Only then does it use the new key. It begins by reading the
-// stored key, because another process may have rotated the key meanwhile.
+// rotate makes key the node's key. It stores each record before anything depends on it: first the id with its key
+// chain, second the fingerprint of the old key, third the new key. Only then does it use the new key. It begins by
+// reading the stored key, because another process may have rotated the key meanwhile.
 func (r *Registrar) rotate(ctx context.Context, key *signing.PrivateKey) error {
 	if err := r.takeIdentity(ctx, time.Now()); err != nil {
 		return err
