@@ -91,7 +91,7 @@ func (q Query) addFilters(to *store.CardQuery) (possible bool, err error) {
 	return possible, nil
 }
 
-// replaceCheckTerms returns terms with the check terms replaced by those for the checks that hold at now.
+// replaceCheckTerms returns terms with those of verifiedFamily replaced by the terms for the checks that hold at now.
 func replaceCheckTerms(m listing.Meta, terms []string, now time.Time) []string {
 	list := slices.DeleteFunc(slices.Clone(terms), func(t string) bool { return strings.HasPrefix(t, verifiedFamily) })
 	for _, check := range m.Checks(now) {

@@ -20,7 +20,7 @@ import (
 )
 
 const (
-	mirrorRecord = "mirror:" // prefix of the key of our position in a feed; the name of the source follows
+	mirrorRecord = "mirror:" // prefix of the key of our position in a feed; the name of the mirrored directory follows
 	mirrorWait   = 25 * time.Second
 	mirrorIdle   = 5 * time.Second // between two requests that returned nothing
 	mirrorRetry  = time.Second     // after the first failure; doubled after each further one

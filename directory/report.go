@@ -117,8 +117,8 @@ func (r *Registry) Report(ctx context.Context, id wire.AgentID, report ReportReq
 }
 
 // makeReportRoom returns the change that makes room for a report of card, or nil if there is room. The change deletes
-// one of the reports of card if card has too many, otherwise one of all reports: the newest of the network that sent
-// most (AM-42). If no report may be deleted, makeReportRoom returns [wire.ErrQuota].
+// the newest report of the network that sent most (AM-42): among the reports of card if card has too many, otherwise
+// among all reports. If no report may be deleted, makeReportRoom returns [wire.ErrQuota].
 func makeReportRoom(all []store.Record, card wire.AgentID, from []rate.Source) ([]store.Change, error) {
 	ofCard := slices.DeleteFunc(slices.Clone(all), func(rec store.Record) bool { return !slices.Contains(rec.Terms, "card:"+string(card)) })
 	switch {

@@ -81,7 +81,7 @@ const (
 	addedIDs   = 3 // values that the relay may add to the task: its context, and the ids in the message of its status
 )
 
-// isReport reports whether a task that an agent reports has an id and a state, and whether these members are all short.
+// isReport reports whether an agent's report has a task id and a state, and all three texts are short.
 func isReport(id, state, stamp string) bool {
 	return id != "" && len(id) <= 128 && state != "" && len(state) <= 64 && len(stamp) <= 64
 }

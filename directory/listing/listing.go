@@ -187,8 +187,8 @@ func (m *Meta) ForgetEndpoint() {
 	m.Endpoint, m.Alive, m.Probed, m.Misses = time.Time{}, time.Time{}, time.Time{}, 0
 }
 
-// IsProbeDue reports whether the directory should probe the endpoint of the card now. A probe is also due when the
-// key counts as proven again after a replacement, because the probe updates the terms by which filters find the card.
+// IsProbeDue reports whether the directory should probe the endpoint of the card now. A probe is also due when the key
+// counts as proven again after a replacement, because the probe updates the index terms by which filters find the card.
 func (m Meta) IsProbeDue(id string, now time.Time) bool {
 	regained := m.Probed.Before(m.DistrustEnd()) && !now.Before(m.DistrustEnd())
 	return regained || !now.Before(m.nextProbe(id))

@@ -18,7 +18,7 @@ const (
 	maxTransit         = 64               // messages to the agents of one owner that pass through at once
 	MaxTransitOfSender = 8                // of these, from one sender; all unknown senders together count as one
 	maxConnections     = 1 << 16          // credentials that are tracked as connected
-	MaxStrangerPolls   = 512              // waiting polls whose credential has no mailbox; anybody can make up a credential
+	MaxStrangerPolls   = 512              // waiting polls whose credential has only cards without a mailbox
 )
 
 // Connections holds the credentials whose agents are polling for mail, with the messages that pass through to them. It

@@ -44,7 +44,7 @@ const (
 	byPage        = "page"   // the name of the page in the audit log
 	maxForm       = 64 << 10 // a ban may contain a whole public key
 	listSize      = 25       // entries of a list
-	maxCount      = httpapi.MaxCount
+	maxCount      = httpapi.MaxCount // reports that are counted for the navigation
 	maxInviteDays = 365
 )
 
