@@ -41,9 +41,9 @@ type pages struct {
 }
 
 const (
-	byPage        = "page"   // the name of the page in the audit log
-	maxForm       = 64 << 10 // a ban may contain a whole public key
-	listSize      = 25       // entries of a list
+	byPage        = "page"           // the name of the page in the audit log
+	maxForm       = 64 << 10         // a ban may contain a whole public key
+	listSize      = 25               // entries of a list
 	maxCount      = httpapi.MaxCount // reports that are counted for the navigation
 	maxInviteDays = 365
 )
