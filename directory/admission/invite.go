@@ -74,8 +74,8 @@ type Applicant struct {
 	Client         netip.Addr
 }
 
-// Admit decides by mode whether a new card may be registered (AM-56). The change that it returns takes one use of the
-// invite code; store it together with the card.
+// Admit decides by the mode of the directory whether a new card may be registered (AM-56). The change that it returns
+// takes one use of the invite code; store it together with the card.
 func (g *Gate) Admit(ctx context.Context, a Applicant, now time.Time) ([]store.Change, error) {
 	if g.cfg.Mode == credential.Open || g.isOperator(a.Owner) {
 		return nil, nil

@@ -78,7 +78,7 @@ func (d calendarData) splitOverrides() (masters []event, overridesOf map[string]
 	newest := make(map[string]int)
 	overridesOf = make(map[string]*overrides)
 	for _, e := range d.events {
-		if e.id != nil {
+		if e.replaced != nil {
 			if overridesOf[e.uid] == nil {
 				overridesOf[e.uid] = &overrides{byInstant: make(map[int64]int)}
 			}
@@ -109,7 +109,7 @@ type overrides struct {
 
 // add adds an override or replaces an older one for the same recurrence.
 func (o *overrides) add(e event) {
-	instant := e.id.instant().Unix()
+	instant := e.replaced.instant().Unix()
 	i, seen := o.byInstant[instant]
 	switch {
 	case !seen:
@@ -127,7 +127,7 @@ func (o *overrides) sortFollowing() {
 			o.following = append(o.following, e)
 		}
 	}
-	slices.SortFunc(o.following, func(a, b event) int { return a.id.instant().Compare(b.id.instant()) })
+	slices.SortFunc(o.following, func(a, b event) int { return a.replaced.instant().Compare(b.replaced.instant()) })
 }
 
 // replaces reports whether an override replaces the recurrence that begins at start.
@@ -138,7 +138,7 @@ func (o *overrides) replaces(start time.Time) bool {
 
 // findFollowing returns the last override at or before start that also moves all later recurrences, or nil.
 func (o *overrides) findFollowing(start time.Time) *event {
-	n := sort.Search(len(o.following), func(i int) bool { return o.following[i].id.instant().After(start) })
+	n := sort.Search(len(o.following), func(i int) bool { return o.following[i].replaced.instant().After(start) })
 	if n == 0 {
 		return nil
 	}
@@ -147,7 +147,7 @@ func (o *overrides) findFollowing(start time.Time) *event {
 
 // shift returns how far an override moves the recurrence that it replaces, by the wall clock of zone.
 func (e event) shift(zone zone) time.Duration {
-	return zone.wall(e.start.instant()).Sub(zone.wall(e.id.instant()))
+	return zone.wall(e.start.instant()).Sub(zone.wall(e.replaced.instant()))
 }
 
 // shiftStart moves the start of a later recurrence by the distance that e moves its own recurrence.

@@ -40,7 +40,7 @@ type Problem struct {
 type event struct {
 	uid      string
 	sequence int
-	id       *moment // RECURRENCE-ID: the recurrence that this event replaces; nil if it replaces none
+	replaced *moment // RECURRENCE-ID: the recurrence that this event replaces; nil if it replaces none
 	// andFollowing is RANGE=THISANDFUTURE: the event replaces all later recurrences too.
 	andFollowing bool
 	start        moment
@@ -255,7 +255,7 @@ func (r *reader) addEvent(comp *ical.Component) {
 			blockWindow(fmt.Errorf("RECURRENCE-ID: %w", err))
 			return
 		}
-		e.id, e.andFollowing = &id, strings.EqualFold(p.Params.Get(ical.ParamRange), "THISANDFUTURE")
+		e.replaced, e.andFollowing = &id, strings.EqualFold(p.Params.Get(ical.ParamRange), "THISANDFUTURE")
 	}
 	var periods []event
 	if e.excluded, _, err = r.parseMoments(comp, ical.PropExceptionDates); err == nil {

@@ -28,7 +28,7 @@ func Parse(data []byte) (Value, error) {
 	return ParseLimits(data, MaxDepth, MaxValues)
 }
 
-// ParseLimits is [Parse] with other limits, for protocols that allow more.
+// ParseLimits is [Parse] with other limits.
 func ParseLimits(data []byte, maxDepth, maxValues int) (Value, error) {
 	return parse(parser{text: string(data), depth: maxDepth, values: maxValues})
 }
