@@ -180,8 +180,8 @@ func New(cfg Config) *Registry {
 	})
 	r.relay = mailbox.New(mailbox.Config{
 		BaseURL: cfg.BaseURL, Store: cfg.Store, Shared: cfg.FeedPosition != nil, Secret: r.cursors, Keys: r.keys, Gate: r.gate, Bans: r.bans,
-		Connected: func(ctx context.Context, card wire.Card) error { return r.saveProbe(ctx, card, true) },
-		ShowCard:  r.getAgent, Addresses: cfg.Addresses, Metrics: cfg.Metrics, Logger: cfg.Logger,
+		RecordConnection: func(ctx context.Context, card wire.Card) error { return r.saveProbe(ctx, card, true) }, // true: it answered
+		ShowCard:         r.getAgent, Addresses: cfg.Addresses, Metrics: cfg.Metrics, Logger: cfg.Logger,
 	})
 	r.rules = submission.Rules{BaseURL: cfg.BaseURL, Local: cfg.Local, AllowPrivate: cfg.AllowPrivate, Keys: r.keys, IsMailbox: r.relay.Owns}
 	r.calls = a2arelay.New(a2arelay.Config{

@@ -174,7 +174,7 @@ func (r *Relay) recordConnection(ctx context.Context, boxes []store.Card, now ti
 		}
 		card, err := listing.ParseCard(c)
 		if err == nil && r.Owns(card) {
-			err = r.cfg.Connected(ctx, card)
+			err = r.cfg.RecordConnection(ctx, card)
 		}
 		if err != nil && ctx.Err() == nil {
 			r.cfg.Logger.WarnContext(ctx, "cannot record a relay connection", "agent_id", c.ID, "err", err)

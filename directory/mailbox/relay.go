@@ -33,12 +33,12 @@ type Config struct {
 	Keys    *signing.KeyCache
 	Gate    *admission.Gate
 	Bans    *moderation.Bans
-	// Connected records that the agent of a card is connected to its mailbox, which is its endpoint proof (AM-66).
-	Connected func(ctx context.Context, card wire.Card) error
-	ShowCard  echo.HandlerFunc   // responds with the card that the path names
-	Addresses *httpapi.Addresses // limits the clients by address; nil for no limits
-	Metrics   *httpapi.Metrics
-	Logger    *slog.Logger
+	// RecordConnection records that the agent of a card is connected to its mailbox, which is its endpoint proof (AM-66).
+	RecordConnection func(ctx context.Context, card wire.Card) error
+	ShowCard         echo.HandlerFunc   // responds with the card that the path names
+	Addresses        *httpapi.Addresses // limits the clients by address; nil for no limits
+	Metrics          *httpapi.Metrics
+	Logger           *slog.Logger
 }
 
 // Relay stores the mail of agents without a public address and passes messages through to connected agents. It is safe
