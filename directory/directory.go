@@ -183,7 +183,7 @@ func New(cfg Config) *Registry {
 		RecordConnection: func(ctx context.Context, card wire.Card) error { return r.saveProbe(ctx, card, true) }, // true: it answered
 		ShowCard:         r.getAgent, Addresses: cfg.Addresses, Metrics: cfg.Metrics, Logger: cfg.Logger,
 	})
-	r.rules = submission.Rules{BaseURL: cfg.BaseURL, Local: cfg.Local, AllowPrivate: cfg.AllowPrivate, Keys: r.keys, IsMailbox: r.relay.Owns}
+	r.rules = submission.Rules{BaseURL: cfg.BaseURL, Local: cfg.Local, AllowPrivate: cfg.AllowPrivate, Keys: r.keys, IsMailbox: r.relay.HasMailboxOf}
 	r.calls = a2arelay.New(a2arelay.Config{
 		BaseURL: cfg.BaseURL, Records: r.recs, Addresses: cfg.Addresses, Agent: r.relay.Agent, ParseKey: r.keys.Parse, Queue: r.relay.Queue, Secret: r.cursors.Get,
 		CheckBan: func(ctx context.Context, client netip.Addr) error { return r.bans.CheckClient(ctx, client, wire.Now()) },
@@ -192,7 +192,7 @@ func New(cfg Config) *Registry {
 		r.reporters = rate.NewAllowance(rate.PerHour(reportsPerHour), reportsPerHour, maxClients)
 	}
 	r.prober = probe.New(probe.Config{
-		HTTP: cfg.HTTP, Reach: map[bool]client.Reach{false: client.Public, true: client.Loopback}[cfg.Local], UserAgent: "agentmesh-directory (+" + cfg.BaseURL + "; proves endpoints)", Cards: r.cards, IsMailbox: r.relay.Owns,
+		HTTP: cfg.HTTP, Reach: map[bool]client.Reach{false: client.Public, true: client.Loopback}[cfg.Local], UserAgent: "agentmesh-directory (+" + cfg.BaseURL + "; proves endpoints)", Cards: r.cards, IsMailbox: r.relay.HasMailboxOf,
 		IsElsewhere: func() bool { return r.cfg.Session.IsElsewhere(Lease) }, Save: r.saveProbe, Metrics: cfg.Metrics, Logger: cfg.Logger,
 	})
 	cfg.Metrics.StoreGauge("cards", "Live cards in the directory, as counted at most ten seconds ago.", func(ctx context.Context) (float64, error) {

@@ -96,7 +96,7 @@ func (r *Registry) Ban(ctx context.Context, ban moderation.Ban, by string) (remo
 		case !errors.Is(err, wire.ErrNoAgent):
 			return err
 		}
-		return r.relay.Empty(ctx, id)
+		return r.relay.EmptyMailbox(ctx, id)
 	}
 	switch {
 	case ban.Kind == moderation.BanNetwork && len(r.cfg.AllowPrivate) == 0 && !r.cfg.Local:
@@ -116,7 +116,7 @@ func (r *Registry) Ban(ctx context.Context, ban moderation.Ban, by string) (remo
 			continue
 		}
 		// The endpoint of a mailbox names this directory, so a ban of a network does not apply to it.
-		if ban.Matches(card, r.keys) && (ban.Kind != moderation.BanNetwork || !r.relay.Owns(card)) {
+		if ban.Matches(card, r.keys) && (ban.Kind != moderation.BanNetwork || !r.relay.HasMailboxOf(card)) {
 			if err := remove(card.ID); err != nil {
 				return removed, err
 			}

@@ -130,7 +130,7 @@ func TestMailBoundsOfProcesses(t *testing.T) {
 	if kept != share {
 		t.Errorf("%d messages of one sender are kept, want %d", kept, share)
 	}
-	if err := ws[0].reg.relay.Empty(t.Context(), "am_alice"); err != nil {
+	if err := ws[0].reg.relay.EmptyMailbox(t.Context(), "am_alice"); err != nil {
 		t.Fatal(err)
 	}
 	within(t, "there is room again", func() bool { return count(ws[1]) == 0 })

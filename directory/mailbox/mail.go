@@ -225,8 +225,8 @@ func (r *Relay) Invalidate() {
 	r.offers.WakeAll()
 }
 
-// Empty deletes all mail of an agent.
-func (r *Relay) Empty(ctx context.Context, id wire.AgentID) error {
+// EmptyMailbox deletes all mail of an agent.
+func (r *Relay) EmptyMailbox(ctx context.Context, id wire.AgentID) error {
 	now := wire.Now()
 	for {
 		var keys []string

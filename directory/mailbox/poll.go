@@ -173,7 +173,7 @@ func (r *Relay) recordConnection(ctx context.Context, boxes []store.Card, now ti
 			continue
 		}
 		card, err := listing.ParseCard(c)
-		if err == nil && r.Owns(card) {
+		if err == nil && r.HasMailboxOf(card) {
 			err = r.cfg.RecordConnection(ctx, card)
 		}
 		if err != nil && ctx.Err() == nil {

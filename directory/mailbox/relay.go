@@ -310,14 +310,14 @@ func (r *Relay) Agent(ctx context.Context, id wire.AgentID) (wire.Card, store.Ca
 		return wire.Card{}, held, err
 	}
 	card, err := listing.ParseCard(held)
-	if err == nil && !r.Owns(card) {
+	if err == nil && !r.HasMailboxOf(card) {
 		err = wire.ErrNoAgent
 	}
 	return card, held, err
 }
 
-// Owns reports whether the endpoint of a card is its own mailbox in this directory.
-func (r *Relay) Owns(card wire.Card) bool {
+// HasMailboxOf reports whether the endpoint of a card is its agent's mailbox in this directory.
+func (r *Relay) HasMailboxOf(card wire.Card) bool {
 	return card.Endpoint == r.cfg.BaseURL+"/mailbox/"+string(card.ID)
 }
 
