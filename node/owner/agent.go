@@ -43,9 +43,9 @@ func (n agentNode) ListPeers(ctx context.Context, onlyID string) ([]Peer, error)
 
 var withheld = json.RawMessage(`{"withheld":"the owner has not released this message"}`)
 
-// hides reports whether the owner has not released the message of an item, or whether that is unknown because the
+// isHidden reports whether the owner has not released the message of an item, or whether that is unknown because the
 // question to the owner (item.Ask) is no longer stored.
-func (n agentNode) hides(ctx context.Context, item Item) (bool, error) {
+func (n agentNode) isHidden(ctx context.Context, item Item) (bool, error) {
 	if item.Ask == "" || !slices.Contains([]ItemState{ItemHeld, ItemRejected, ItemWithdrawn, ItemExpired}, item.State) {
 		return false, nil
 	}
@@ -62,7 +62,7 @@ func (n agentNode) hide(ctx context.Context, item Item, err error) (Item, error)
 	if err != nil {
 		return Item{}, err
 	}
-	hidden, err := n.hides(ctx, item)
+	hidden, err := n.isHidden(ctx, item)
 	if hidden {
 		item.PeerName, item.Payload, item.About = "", withheld, ""
 	}
@@ -96,7 +96,7 @@ func (n agentNode) Acknowledge(ctx context.Context, id string) (Item, error) {
 func (n agentNode) listHidden(ctx context.Context, peer, conversation string) (ids []string, err error) {
 	items, err := n.Node.ListItems(ctx, Query{Peer: peer, Conversation: conversation})
 	for _, item := range items.Items {
-		hidden, err := n.hides(ctx, item)
+		hidden, err := n.isHidden(ctx, item)
 		if err != nil {
 			return nil, err
 		}

@@ -135,7 +135,7 @@ func (c *Channel) push(ctx context.Context, item owner.Item) {
 		return
 	}
 	params, err := json.Marshal(map[string]any{"content": string(content), "meta": map[string]string{
-		"item": item.ID, "conversation": string(item.Conversation), "from": name(authorOf(item)),
+		"item": item.ID, "conversation": string(item.Conversation), "from": safeID(authorOf(item)),
 	}})
 	if err != nil {
 		return

@@ -161,7 +161,7 @@ func viewCard(found owner.Found, card wire.Value) foundAgent {
 		text += "\n" + about
 	}
 	return foundAgent{
-		Agent: name(string(id)), Capabilities: names(capabilities), OwnsID: !slices.Contains(found.Unproven, id), KeyProven: proof.Key != nil,
+		Agent: safeID(string(id)), Capabilities: safeTags(capabilities), OwnsID: !slices.Contains(found.Unproven, id), KeyProven: proof.Key != nil,
 		Reachable: proof.Endpoint != nil, AliveAt: proof.Alive, Describes: untrusted(text, string(id), "", 240),
 	}
 }
@@ -204,16 +204,16 @@ func (t *tools) agent(ctx context.Context, _ *sdk.CallToolRequest, in agentArgs)
 	if card, parseErr := wire.ParseObject(raw); err == nil && parseErr == nil {
 		capabilities, _ := card.Get("capabilities")
 		intents, _ := card.Get("intents")
-		id, out.Listed, out.Capabilities, out.Intents = card.GetStr("agent_id"), true, names(capabilities), names(intents)
+		id, out.Listed, out.Capabilities, out.Intents = card.GetStr("agent_id"), true, safeTags(capabilities), safeTags(intents)
 		out.Describes = untrusted(card.GetStr("name")+"\n"+card.GetStr("description"), id, out.Key, 1000)
 	}
-	out.Agent = name(id)
+	out.Agent = safeID(id)
 	if !out.Listed && out.Key == "" && out.Standing == "" {
 		return nil, nil, errors.New("no directory lists this agent, and it is not a peer of your owner; find agents with mesh_find_agents")
 	}
 	list, err := owner.Fetch(ctx, t.api, owner.ListConversations.Call().WithQuery(url.Values{"peer": {id}, "limit": {strconv.Itoa(pageSize)}}))
 	for _, c := range list.Items {
-		out.History = append(out.History, history{c.ID, string(c.State), name(string(c.Intent)), c.Last})
+		out.History = append(out.History, history{c.ID, string(c.State), safeID(string(c.Intent)), c.Last})
 	}
 	return nil, out, err
 }
@@ -236,7 +236,7 @@ type inboxItem struct {
 
 // newInboxItem returns an item without its text.
 func newInboxItem(i owner.Item) inboxItem {
-	return inboxItem{Item: i.ID, State: string(i.State), Conversation: string(i.Conversation), Intent: name(string(i.Intent)), At: i.At}
+	return inboxItem{Item: i.ID, State: string(i.State), Conversation: string(i.Conversation), Intent: safeID(string(i.Intent)), At: i.At}
 }
 
 type inboxResult struct {
@@ -346,7 +346,7 @@ func (t *tools) read(ctx context.Context, _ *sdk.CallToolRequest, in readArgs) (
 	if err != nil {
 		return nil, nil, err
 	}
-	out := readResult{Conversation: c.ID, With: name(c.Peer), State: string(c.State), Intent: name(string(c.Intent)), Entries: []readEntry{}}
+	out := readResult{Conversation: c.ID, With: safeID(c.Peer), State: string(c.State), Intent: safeID(string(c.Intent)), Entries: []readEntry{}}
 	if c.Agreement != nil {
 		out.Agreement = string(c.Agreement.Standing)
 	}
@@ -447,7 +447,7 @@ func (t *tools) awaitChange(ctx context.Context, topics []string, seconds int) (
 		case err != nil:
 			return nil, err
 		case event.Topic != "":
-			return []change{{string(event.Topic), name(event.ID), name(event.State), name(event.Conversation)}}, nil
+			return []change{{string(event.Topic), safeID(event.ID), safeID(event.State), safeID(event.Conversation)}}, nil
 		case slices.Contains(topics, string(owner.TopicInbox)):
 			if list, err := t.listInbox(ctx, inboxArgs{Limit: 1}, 0); err != nil || len(list.Items) > 0 {
 				return nil, err

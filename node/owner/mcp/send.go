@@ -220,7 +220,7 @@ func (t *tools) runSend(ctx context.Context, c owner.Call[owner.Sent], to string
 			out.Status, out.Reply = "replied", untrusted(textOf(reply), from, t.pinOf(ctx, from), maxResult/2)
 		}
 	case sent.Err != nil:
-		out.Code = name(string(sent.Err.Code)) // only the code, because a peer may have written the message
+		out.Code = safeID(string(sent.Err.Code)) // only the code, because a peer may have written the message
 	}
 	switch {
 	case sent.State == owner.SendFailed:

@@ -26,7 +26,7 @@ func untrusted(text, from, key string, limit int) *Untrusted {
 	if key == "" {
 		key = "none"
 	}
-	return &Untrusted{cut(clean(text), limit), name(from), key}
+	return &Untrusted{cut(clean(text), limit), safeID(from), key}
 }
 
 // The beginnings of links that a program may follow. Browsers need no slashes after "http:", treat a backslash as a
@@ -78,19 +78,19 @@ func cut(text string, limit int) string {
 // plain matches ids, addresses and tags, which have no space and little punctuation.
 var plain = regexp.MustCompile(`^[A-Za-z0-9@:/._~+-]+$`)
 
-// name returns an id, address or tag, or "" if the text has another form.
-func name(text string) string {
+// safeID returns an id, address or tag, or "" if the text has another form.
+func safeID(text string) string {
 	if len(text) <= 160 && plain.MatchString(text) {
 		return text
 	}
 	return ""
 }
 
-// names returns the ids and tags among the elements of a list, at most eight.
-func names(list wire.Value) []string {
+// safeTags returns the ids and tags among the elements of a list, at most eight.
+func safeTags(list wire.Value) []string {
 	var out []string
 	for e := range list.Elems() {
-		if s, ok := e.Str(); ok && len(s) <= 48 && name(s) != "" && len(out) < 8 {
+		if s, ok := e.Str(); ok && len(s) <= 48 && safeID(s) != "" && len(out) < 8 {
 			out = append(out, s)
 		}
 	}
