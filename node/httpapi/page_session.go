@@ -61,9 +61,9 @@ type sessionFile struct {
 
 func newSessions(dir string) *sessions { return &sessions{path: filepath.Join(dir, SessionsFile)} }
 
-// mark returns a text that distinguishes the session files of different tokens, and the cookies of different nodes on
-// one machine: browsers send cookies to all ports of a host.
-func (h tokenHash) mark() string {
+// fingerprint returns a text that distinguishes the session files of different tokens, and the cookies of different
+// nodes on one machine: browsers send cookies to all ports of a host.
+func (h tokenHash) fingerprint() string {
 	sum := sha256.Sum256(h[:])
 	return hex.EncodeToString(sum[:])
 }
@@ -81,7 +81,7 @@ func (s *sessions) load(token tokenHash) error {
 		return fmt.Errorf("read sessions: %w", err)
 	}
 	var file sessionFile
-	if json.Unmarshal(data, &file) != nil || file.Token != token.mark() {
+	if json.Unmarshal(data, &file) != nil || file.Token != token.fingerprint() {
 		return nil // every browser must sign in again
 	}
 	s.list = file.Sessions[max(0, len(file.Sessions)-maxSessions):]
@@ -92,7 +92,7 @@ func (s *sessions) load(token tokenHash) error {
 func (s *sessions) cookieName() string {
 	s.mu.Lock()
 	defer s.mu.Unlock()
-	return "agentmesh-" + s.token.mark()[:12]
+	return "agentmesh-" + s.token.fingerprint()[:12]
 }
 
 // begin starts a session and returns the value of its cookie.
@@ -119,7 +119,7 @@ func (s *sessions) end(value string, all bool) error {
 
 // save writes the whole file. The caller holds mu.
 func (s *sessions) save() error {
-	if err := atomicfile.Write(s.path, wire.MustMarshal(sessionFile{Token: s.token.mark(), Sessions: s.list})); err != nil {
+	if err := atomicfile.Write(s.path, wire.MustMarshal(sessionFile{Token: s.token.fingerprint(), Sessions: s.list})); err != nil {
 		return fmt.Errorf("store sessions: %w", err)
 	}
 	return nil

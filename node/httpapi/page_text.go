@@ -28,7 +28,7 @@ var pageFuncs = template.FuncMap{
 	"line": pageLine,
 	"json": pageJSON,
 	"time": pageTime,
-	"left": pageLeft,
+	"left": pageTimeLeft,
 	"id":   pageID,
 	"hash": pageHash,
 	// key returns the keyboard shortcut of the navigation entry at an index.
@@ -188,8 +188,8 @@ func formatTime(t, now time.Time) string {
 	return t.Format("2 Jan 2006, 15:04")
 }
 
-// pageLeft writes in words how long it is until t.
-func pageLeft(t time.Time) string {
+// pageTimeLeft writes in words how long it is until t.
+func pageTimeLeft(t time.Time) string {
 	d := time.Until(t)
 	switch {
 	case t.IsZero():

@@ -111,7 +111,7 @@ func TestPageTimes(t *testing.T) {
 		"never": {}, "over": now.Add(-time.Hour), "in a moment": now.Add(time.Minute), "in 30 minutes": now.Add(30*time.Minute + time.Second),
 		"in 5 hours": now.Add(5*time.Hour + time.Minute), "in 7 days": now.Add(7*24*time.Hour + time.Hour),
 	} {
-		if got := pageLeft(at); got != want {
+		if got := pageTimeLeft(at); got != want {
 			t.Errorf("left = %q, want %q", got, want)
 		}
 	}

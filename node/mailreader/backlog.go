@@ -32,8 +32,8 @@ func (b *backlog) position(now time.Time) string {
 	return b.after
 }
 
-// wait returns how long a poll may last.
-func (b *backlog) wait(now time.Time) time.Duration {
+// maxPoll returns how long a poll may last.
+func (b *backlog) maxPoll(now time.Time) time.Duration {
 	if b.restart.IsZero() {
 		return pollWait
 	}

@@ -16,8 +16,8 @@ func TestBacklog(t *testing.T) {
 	now := time.Now()
 	var b backlog
 	b.advance(item("relay_0", "am_a", "conv_1"))
-	if b.position(now) != "" || b.wait(now) != pollWait {
-		t.Errorf("with nothing postponed it continues after %q and waits %v", b.position(now), b.wait(now))
+	if b.position(now) != "" || b.maxPoll(now) != pollWait {
+		t.Errorf("with nothing postponed it continues after %q and waits %v", b.position(now), b.maxPoll(now))
 	}
 	b.postpone(item("relay_1", "am_a", "conv_1"), 0, now)
 	for _, c := range []struct {
@@ -48,8 +48,8 @@ func TestBacklog(t *testing.T) {
 	}
 	b.postpone(item("relay_8", "am_d", "conv_1"), time.Hour, now)
 	late := now.Add(minPostpone)
-	if b.wait(late.Add(-5*time.Second)) != 5*time.Second || b.wait(late) != time.Second {
-		t.Errorf("shortly before that it waits %v", b.wait(late.Add(-5*time.Second)))
+	if b.maxPoll(late.Add(-5*time.Second)) != 5*time.Second || b.maxPoll(late) != time.Second {
+		t.Errorf("shortly before that it waits %v", b.maxPoll(late.Add(-5*time.Second)))
 	}
 	if b.position(late) != "" || b.deferFollower(item("relay_2", "am_a", "conv_1")) {
 		t.Error("it does not start over")

@@ -118,7 +118,7 @@ func (r *Reader) poll(ctx context.Context) (found bool, err error) {
 	b := &r.backlog
 	after, wait := b.position(time.Now()), time.Duration(0)
 	if r.Endpoint {
-		wait = b.wait(time.Now())
+		wait = b.maxPoll(time.Now())
 	}
 	cred := r.Node.Credential(r.Dir)
 	calls := r.publishCard(ctx, cred)

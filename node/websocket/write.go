@@ -115,7 +115,7 @@ func (c *Conn) write() {
 		}
 		frames := c.queue.take()
 		if !c.slow {
-			c.extend()
+			c.extendDeadline()
 		}
 		c.mu.Unlock()
 
@@ -168,9 +168,9 @@ func (c *Conn) writeAll(frames []*Frame, batch []byte) (size int, err error) {
 	return size, err
 }
 
-// extend moves the write deadline. It does so at most once per tenth of the timeout, which is cheaper than moving the
-// deadline before each write. The caller holds c.mu.
-func (c *Conn) extend() {
+// extendDeadline moves the write deadline, but at most once per tenth of the timeout, which is cheaper than moving it
+// before each write. The caller holds c.mu.
+func (c *Conn) extendDeadline() {
 	now := time.Now()
 	if c.deadline.Sub(now) > c.opt.WriteTimeout*9/10 {
 		return
