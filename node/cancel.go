@@ -77,12 +77,12 @@ func (n *Node) cancelChanges(ctx context.Context, uid string, payload wire.Value
 	}
 	event, removal, err := n.cfg.Agreed.Cancel(ctx, uid, now)
 	if by == conversations.Theirs && event.UID != "" {
-		changes = append(changes, n.cancelNotice(event, key, name, now))
+		changes = append(changes, n.newCancelNotice(event, key, name, now))
 	}
 	return append(changes, removal...), err
 }
 
-func (n *Node) cancelNotice(e calendar.Event, key store.ConvKey, name string, now time.Time) store.Change {
+func (n *Node) newCancelNotice(e calendar.Event, key store.ConvKey, name string, now time.Time) store.Change {
 	notice := n.notice(notify.Cancelled, wire.AgentID(key.Peer), name, key, now)
 	notice.Title = "cancelled: " + e.Title
 	notice.Text = e.Start.Format("Mon 2 Jan 2006 15:04 -07:00") + " with " + e.With
