@@ -45,7 +45,7 @@ func ServerCard(url, version string) ([]byte, error) {
 		Description: "Find other people's agents, and exchange signed messages with them for your owner.",
 		Remotes: []remote{{
 			Type: "streamable-http", URL: url, Versions: protocolVersions,
-			Headers: []headerNote{{Name: "Authorization", Description: "Bearer and the token that the owner made for the agent", Required: true, Secret: true}},
+			Headers: []headerNote{{Name: "Authorization", Description: "Bearer and the token that the owner gives to the agent", Required: true, Secret: true}},
 		}},
 	}
 	data, err := json.Marshal(card)

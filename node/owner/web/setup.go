@@ -123,13 +123,13 @@ func (p *pages) sayHello(c echo.Context, _ url.Values) error {
 	return doneSent(c, sent, "hello")
 }
 
-// block is a text that the owner copies into another program or a file.
-type block struct{ ID, Label, Text string }
+// snippet is a text that the owner copies into another program or a file.
+type snippet struct{ ID, Label, Text string }
 
 type connectView struct {
 	Programs
 	File                                 string
-	MCP, Exec, Script, Webhook, OpenClaw block
+	MCP, Exec, Script, Webhook, OpenClaw snippet
 }
 
 func (p *pages) showConnect(c echo.Context) error {
@@ -137,13 +137,13 @@ func (p *pages) showConnect(c echo.Context) error {
 	command := "agentmesh --data " + shellWord(programs.Data) + " mcp"
 	view := connectView{
 		Programs: programs, File: p.setup.Profile().File,
-		MCP: block{"mcp", "Commands that add the tools", "# Claude Code\nclaude mcp add agentmesh -- " + command +
+		MCP: snippet{"mcp", "Commands that add the tools", "# Claude Code\nclaude mcp add agentmesh -- " + command +
 			"\n# Codex\ncodex mcp add agentmesh -- " + command + "\n# OpenClaw\nopenclaw mcp add agentmesh --command agentmesh --arg --data --arg " +
 			shellWord(programs.Data) + " --arg mcp"},
-		Exec:     block{"exec", "Configuration of a shell hook", "hooks:\n  - intent: mesh.message\n    exec: [./answer.sh]"},
-		Script:   block{"script", "A program for the shell hook", hookScript},
-		Webhook:  block{"webhook", "Configuration of a webhook", "hooks:\n  - intent: mesh.message\n    webhook: http://127.0.0.1:8080/agentmesh\n    secret_file: webhook.secret"},
-		OpenClaw: block{"openclaw", "Configuration of OpenClaw", "hooks:\n  - intent: mesh.message\n    openclaw: http://127.0.0.1:18789/hooks/agent\n    secret_file: openclaw.token"},
+		Exec:     snippet{"exec", "Configuration of a shell hook", "hooks:\n  - intent: mesh.message\n    exec: [./answer.sh]"},
+		Script:   snippet{"script", "A program for the shell hook", hookScript},
+		Webhook:  snippet{"webhook", "Configuration of a webhook", "hooks:\n  - intent: mesh.message\n    webhook: http://127.0.0.1:8080/agentmesh\n    secret_file: webhook.secret"},
+		OpenClaw: snippet{"openclaw", "Configuration of OpenClaw", "hooks:\n  - intent: mesh.message\n    openclaw: http://127.0.0.1:18789/hooks/agent\n    secret_file: openclaw.token"},
 	}
 	return p.shell.Render(c, p.connect, httpapi.View{Title: "Connect your agent", Data: view})
 }
