@@ -33,7 +33,7 @@ func (n *Node) attempt(ctx context.Context, id string, first bool) (due time.Tim
 	case errors.Is(err, store.ErrNotFound):
 		return time.Time{}, ""
 	case err != nil:
-		n.log.Warn("read outbox entry", "letter", id, "err", err)
+		n.log.Warn("read outbox entry", entryLogKey, id, "err", err)
 		return time.Now().Add(sendPauses[0]), ""
 	case e.State != SendQueued: // the entry ended because an earlier one in its conversation failed
 		n.outbox.waiters.Give(e.ID, e.sent())

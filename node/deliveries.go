@@ -48,7 +48,7 @@ func (d *deliveries) onCommit(changes []store.Change) {
 		}
 		e, err := decodeEntry(c.Record)
 		if err != nil {
-			d.log.Error("read outbox entry", "letter", c.Record.Key, "err", err) // a bug: this node wrote the record
+			d.log.Error("read outbox entry", entryLogKey, c.Record.Key, "err", err) // a bug: this node wrote the record
 			continue
 		}
 		if c.IfRev == store.Absent {

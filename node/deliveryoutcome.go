@@ -55,7 +55,7 @@ func (n *Node) endEntry(ctx context.Context, e OutboxEntry, fill func(context.Co
 		return nil
 	})
 	if err != nil {
-		n.log.Error("store outcome of delivery", "letter", e.ID, "err", err)
+		n.log.Error("store outcome of delivery", entryLogKey, e.ID, "err", err)
 		return time.Now().Add(sendPauses[0])
 	}
 	return time.Time{}
@@ -145,7 +145,7 @@ func (n *Node) retryOrEnd(ctx context.Context, e OutboxEntry, cause error) (due 
 	e.InFlight, e.Attempts, e.Due = false, attempts, due.UTC()
 	n.logDelivery(e, outcomePostponed, cause.Error())
 	if err := n.store.Records().Apply(context.WithoutCancel(ctx), []store.Change{e.change()}, now); err != nil {
-		n.log.Error("store outbox entry", "letter", e.ID, "err", err) // the stored entry stays in flight, which is safe
+		n.log.Error("store outbox entry", entryLogKey, e.ID, "err", err) // the stored entry stays in flight, which is safe
 	}
 	n.outbox.waiters.Give(e.ID, e.sent())
 	return due, e.Awaits

@@ -136,8 +136,7 @@ func refusalLevel(e *wire.Error) slog.Level {
 	return slog.LevelInfo
 }
 
-// logDelivery counts an attempt to deliver and logs it in one line. cause, if any, is why the attempt failed. The log
-// key "letter" is an older word for an outbox entry; docs/operations.md promises that keys do not change.
+// logDelivery counts an attempt to deliver and logs it in one line. cause, if any, is why the attempt failed.
 func (n *Node) logDelivery(e OutboxEntry, outcome, cause string) {
 	n.counters.deliveries[outcome].Inc()
 	level := slog.LevelInfo
@@ -145,7 +144,7 @@ func (n *Node) logDelivery(e OutboxEntry, outcome, cause string) {
 		level = slog.LevelWarn
 	}
 	attrs := []slog.Attr{
-		slog.String("outcome", outcome), slog.String("letter", e.ID), slog.String("peer", string(e.To)),
+		slog.String("outcome", outcome), slog.String(entryLogKey, e.ID), slog.String("peer", string(e.To)),
 		slog.String("message_id", string(e.First)), slog.String("conversation_id", string(e.Conversation)),
 		slog.Int("attempt", e.Attempts),
 	}

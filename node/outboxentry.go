@@ -16,6 +16,9 @@ import (
 const (
 	nsOutbox  = "outbox"
 	maxQueued = 10_000 // entries that wait for delivery
+	// entryLogKey is the key of an entry's id in the log: an older word, because docs/operations.md promises that the
+	// keys do not change.
+	entryLogKey = "letter"
 
 	giveUpAfter    = 72 * time.Hour   // AM-47
 	signAgainAfter = 14 * time.Minute // how long the same signed bytes may be sent (AM-48)

@@ -227,7 +227,8 @@ func (s *Scheduler) add(entries []Entry, from origin) {
 	for _, e := range entries {
 		number, err := parseID(e.ID)
 		if err != nil {
-			s.cfg.Logger.Error("the id of an outbox entry is wrong", "letter", e.ID) // a bug: NewID makes all of them
+			// The log key "letter" stands for an entry; docs/operations.md promises that it does not change.
+			s.cfg.Logger.Error("the id of an outbox entry is wrong", "letter", e.ID) // a bug, because NewID makes the ids
 			continue
 		}
 		key := newConvKey(e.Conv)
