@@ -232,6 +232,7 @@ func (o *deliveryOutcome) receiveReply(ctx context.Context, d bridge.Delivered) 
 	if note != "" {
 		o.addNotice(kindUnreadable, noticeTitles[kindUnreadable])
 	}
+	// The bridges observe that our message waits, or that the peer closed the conversation.
 	if action == wire.ActionPending || action == wire.ActionClose && o.entry.Action != wire.ActionClose {
 		o.unit.Add(o.n.bridges.observe(bridge.Inbound{
 			Principal: principal(Outgoing{To: o.entry.To, Address: o.entry.Address}), Peer: o.entry.To, Address: o.entry.Address,

@@ -72,7 +72,7 @@ func checkBodyHeaders(h http.Header, length int64, max int) error {
 		return wire.ErrTooLarge
 	}
 	kind := h.Get("Content-Type")
-	if kind != "application/json" && (kind != "" || length != 0) {
+	if kind != "application/json" && (kind != "" || length != 0) { // an empty body needs no media type
 		media, params, err := mime.ParseMediaType(kind)
 		if charset := params["charset"]; err != nil || media != "application/json" || charset != "" && !strings.EqualFold(charset, "utf-8") {
 			return wire.ErrMediaType

@@ -81,7 +81,7 @@ func (t *tools) reply(ctx context.Context, _ *sdk.CallToolRequest, in replyArgs)
 	}
 	_, out, err := t.runSend(ctx, owner.Reply.With(request), "")
 	result, ok := out.(sentResult)
-	if !in.Final || err != nil || !ok || result.Status == "waits_for_owner" || result.Status == "failed" {
+	if !in.Final || err != nil || !ok || result.Status == "waits_for_owner" || result.Status == "failed" { // do not close
 		return nil, out, err
 	}
 	if _, err = owner.Fetch(ctx, t.api, owner.CloseConversation.With(owner.Close{Status: "completed"}, result.Conversation)); err != nil {
