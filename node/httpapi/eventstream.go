@@ -25,7 +25,7 @@ const (
 )
 
 // EventStream writes server-sent events to one reader. Every error means that the reader has gone: it closed the
-// connection, or read nothing for 45 seconds. It is not safe for concurrent use.
+// connection, or read nothing for 45 seconds. An EventStream is not safe for concurrent use.
 type EventStream struct{ c echo.Context }
 
 // NewEventStream starts the response to c.

@@ -39,8 +39,8 @@ func NewForwarder() *Forwarder {
 	}}
 }
 
-// Forward sends the request of c to the process at base, and the response back, until ctx ends. A WebSocket passes
-// in both directions. The process at base must serve with [Server.ServeForwarded] and the same key. It applies its
+// Forward sends the request of c to the process at base, and the response back, until ctx ends. A WebSocket passes in
+// both directions. The process at base must serve with [Server.ServeForwarded] and the same key, and applies its
 // limits to the client. An error means that the client has no response yet.
 func (f *Forwarder) Forward(ctx context.Context, c echo.Context, base *url.URL, key string) (err error) {
 	client, w := ClientAddr(c), &forwardWriter{Response: c.Response()}

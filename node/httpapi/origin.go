@@ -43,8 +43,8 @@ func publicGate(cfg Config, clients *clients) *gate {
 	}}
 }
 
-// checkOrigin calls cross.Check, which accepts every GET. It also refuses an upgrade from another origin, because a
-// page of that origin could read and write the upgraded connection.
+// checkOrigin calls cross.Check, which accepts every GET. checkOrigin also refuses an upgrade from another origin,
+// because a page of that origin could read and write the upgraded connection.
 func checkOrigin(cross *http.CrossOriginProtection, r *http.Request) error {
 	if r.Header.Get("Upgrade") == "" {
 		return cross.Check(r)

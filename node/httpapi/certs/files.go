@@ -20,8 +20,8 @@ const checkGap = 10 * time.Second // between two looks at the files
 var ErrKeyMode = errors.New("every user of this machine can read the key")
 
 // Files returns a source that reads a certificate chain and its key from PEM files, and reads them again when one of
-// them has changed. If the changed files are unreadable, or do not belong together, it logs that and keeps the previous
-// certificate. It returns an error if the files are unusable at the start or are not for host.
+// them has changed. If the changed files are unreadable, or do not belong together, the source logs that and keeps the
+// previous certificate. Files returns an error if the files are unusable at the start or are not for host.
 func Files(host, certFile, keyFile string, log *slog.Logger) (*Source, error) {
 	f := &files{host: host, cert: certFile, key: keyFile}
 	loaded, _, err := f.fetch(context.Background())
