@@ -13,7 +13,7 @@ import (
 	"github.com/agentmesh/agentmesh/node/httpapi"
 )
 
-// List is a page of a list. For the next page, pass Next as "after". It is empty on the last page.
+// List is a page of a list. Next is the parameter "after" of the next page; it is empty on the last page.
 type List[T any] struct {
 	Items []T    `json:"items"`
 	Next  string `json:"next,omitempty"`
