@@ -52,8 +52,8 @@ func (a connectedBridge) canHandle(intent wire.Intent) bool {
 }
 
 // Attach puts the links of a kind under the node's access rules: policy.access of a link applies to every peer behind
-// that link. It returns the node as the bridge sees it. If a link has policy keys that the kind does not support, the
-// error names these keys of the first such link.
+// that link. Attach returns the node as the bridge sees it. If a link has policy keys that the kind does not support,
+// the error names these keys of the first such link.
 func (n *Node) Attach(kind bridge.Kind, links []bridge.Link) (bridge.Mesh, error) {
 	for _, l := range links {
 		var wrong []error

@@ -65,8 +65,8 @@ func (d *deliveries) onCommit(changes []store.Change) {
 }
 
 // Deliver delivers the outbox until ctx ends. It is for a command that opens the node for a moment and must not do the
-// rest of [Node.Run]: answer messages, register cards or run hooks. It takes no lease: if a process holds [Lease], or
-// the leases cannot be read, Deliver returns without a delivery.
+// rest of [Node.Run]: answer messages, register cards or run hooks. Deliver takes no lease. If a process holds
+// [Lease], or the leases cannot be read, Deliver returns without a delivery.
 func (n *Node) Deliver(ctx context.Context) {
 	held, err := n.store.Leases().List(ctx)
 	if err != nil || slices.ContainsFunc(held, func(s store.LeaseState) bool { return s.Name == Lease }) {
