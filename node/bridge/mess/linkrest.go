@@ -199,7 +199,7 @@ func (r *restRemote) patch(ctx context.Context, key, ref string, code thread.Cod
 	if err != nil {
 		return err
 	}
-	words := []string{code.Rest()}
+	words := []string{code.RESTName()}
 	if legacy := legacyCodes[code]; legacy != "" {
 		words = append(words, legacy)
 		if state.LegacyCodes {

@@ -335,7 +335,7 @@ func (w *publicLink) set(who, there string, code thread.Code, more string) {
 	w.t.Helper()
 	bodies := []string{`{` + more + `}`}
 	if code != "" {
-		bodies = []string{`{"status":"` + code.Rest() + `"` + more + `}`, `{"status":"` + strings.ReplaceAll(code.Rest(), "_", "-") + `"` + more + `}`}
+		bodies = []string{`{"status":"` + code.RESTName() + `"` + more + `}`, `{"status":"` + strings.ReplaceAll(code.RESTName(), "_", "-") + `"` + more + `}`}
 	}
 	for i, body := range bodies {
 		status, v := w.call(who, http.MethodPatch, "requests/"+there, body)

@@ -196,7 +196,7 @@ type Executors struct {
 // Config configures a registry.
 type Config struct {
 	ID           string          // id of the exchange
-	Registration credential.Mode // open, approval or invite (MESS-57)
+	Registration credential.Mode // how executors register: open, approval or invite (MESS-57)
 	Invite       string          // the bearer token that registration asks for in mode invite
 
 	CallsPerMinute       int // for each API key; 0 means 600, a negative number means no limit (MESS-58)

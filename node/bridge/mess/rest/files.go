@@ -63,7 +63,7 @@ func (r *call) importThreads() error {
 	if err != nil {
 		return err
 	}
-	t := wire.Obj(wire.TextField("ref", threads[0].Ref), wire.TextField("status", threads[0].Status.Rest()))
+	t := wire.Obj(wire.TextField("ref", threads[0].Ref), wire.TextField("status", threads[0].Status.RESTName()))
 	return r.respond(http.StatusCreated, wire.Obj(wire.Field("imported", wire.Int(1)), wire.Field("threads", wire.Arr(t))))
 }
 

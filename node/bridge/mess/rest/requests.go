@@ -59,7 +59,7 @@ func (r *call) addNames(v wire.Value, ids ...string) (wire.Value, error) {
 func summaryTree(s exchange.Summary) wire.Value {
 	return wire.Obj(
 		wire.TextField("ref", s.Ref),
-		wire.TextField("status", s.Status.Rest()),
+		wire.TextField("status", s.Status.RESTName()),
 		wire.TextField("intent", s.Intent),
 		wire.TextField("requestor_id", s.Requester),
 		wire.Field("executor_id", thread.TextOrNull(s.Holder)),
@@ -112,7 +112,7 @@ func (r *call) create() error {
 
 func (r *call) respondState(status int, res exchange.Result) error {
 	return r.respond(status, wire.Obj(
-		wire.TextField("ref", res.Ref), wire.TextField("status", res.Status.Rest())))
+		wire.TextField("ref", res.Ref), wire.TextField("status", res.Status.RESTName())))
 }
 
 // requestMembers are the members of a request (MESS-12 to MESS-15).

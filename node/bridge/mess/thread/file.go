@@ -45,7 +45,7 @@ func Folders() []string {
 // envelope returns the first document of the thread's files, with these events as history.
 func (t *Thread) envelope(events []Event) wire.Value {
 	v := wire.Obj(wire.TextField("ref", t.Ref)).WithOptional("client_id", t.ClientID).With("requestor", wire.Text(t.Requester)).
-		With("executor", TextOrNull(t.Holder)).With("status", wire.Text(t.Status.Rest())).
+		With("executor", TextOrNull(t.Holder)).With("status", wire.Text(t.Status.RESTName())).
 		With("created", TimeText(t.Created)).With("updated", TimeText(t.Updated))
 	if !t.Deadline.IsZero() {
 		v = v.With("expires", TimeText(t.Deadline))

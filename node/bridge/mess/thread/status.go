@@ -64,8 +64,8 @@ func (c Code) Terminal() bool {
 // Open reports whether somebody still has something to do.
 func (c Code) Open() bool { return !c.Terminal() && c != Partial }
 
-// Rest returns the code as envelopes and REST spell it (MESS-21).
-func (c Code) Rest() string {
+// RESTName returns the code as envelopes and REST spell it (MESS-21).
+func (c Code) RESTName() string {
 	if c == Received {
 		return "pending"
 	}

@@ -33,7 +33,7 @@ type Thread struct {
 	Deadline  time.Time `json:"deadline,omitzero"` // MESS-15, MESS-32
 	DependsOn []string  `json:"depends_on,omitempty"`
 
-	ConfirmBefore bool `json:"confirm_before,omitempty"` // MESS-25
+	ConfirmBefore bool `json:"confirm_before,omitempty"` // the requester must confirm before it completes (MESS-25)
 	Confirmed     bool `json:"confirmed,omitempty"`
 	Refused       bool `json:"refused,omitempty"` // the requester refused the action that needed confirmation
 
