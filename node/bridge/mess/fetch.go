@@ -49,7 +49,7 @@ func listReferences(m thread.Message) []reference {
 		u, err := url.Parse(r.uri)
 		if _, file, ok := thread.SplitResource(v.GetStr("resource")); ok && v.GetStr(thread.NotFetched) != "" {
 			out = append(out, reference{serial: m.Serial, kind: kind, uri: v.GetStr("resource"), name: thread.AttachmentTail(file)})
-		} else if err == nil && u.Host != "" && (u.Scheme == "https" || u.Scheme == "http" && rest.IsShared(u)) {
+		} else if err == nil && u.Host != "" && (u.Scheme == "https" || u.Scheme == "http" && rest.IsShared(u)) { // by http, only a shared file
 			out = append(out, r)
 		}
 		return v, nil

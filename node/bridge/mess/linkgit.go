@@ -74,7 +74,7 @@ func (r *dirRemote) publish(ctx context.Context, ref string) error {
 	if err := r.runGit(uncanceled, "add", "-A", "exchange"); err != nil {
 		return toRetry(err)
 	}
-	changed := r.runGit(uncanceled, "diff", "--cached", "--quiet") != nil
+	changed := r.runGit(uncanceled, "diff", "--cached", "--quiet") != nil // it fails if there are changes
 	if changed {
 		if err := r.runGit(uncanceled, "commit", "-q", "-m", "messe-af: "+ref); err != nil {
 			return toRetry(err)

@@ -159,7 +159,7 @@ func (l *link) followList(ctx context.Context, list []remoteThread, self string)
 		_, remoteFailed := errors.AsType[*client.SendError](err)
 		switch e, refused := errors.AsType[*wire.Error](err); {
 		case err == nil:
-			// an update time in whole seconds may hide a change for a second
+			// the update time of a server, unlike the stamp of a directory, may hide a change for a second
 			if !looked || !dateForm.MatchString(r.updated) || l.isSettled(r, began) {
 				l.known[r.ref] = r.updated
 				delete(l.unsettled, r.ref)

@@ -154,6 +154,7 @@ func (b *Bridge) Answer(ctx context.Context, a bridge.Answer) (wire.Value, error
 		return wire.Value{}, err
 	}
 	res, err := b.x.Do(ctx, owner, block, exchange.Options{
+		// the answer is final if it changes the turn
 		Re: ref, IfTurn: a.Turn, Then: func(t *thread.Thread) []store.Change { return a.TaskChanges(t.Turn() != a.Turn) },
 	})
 	return ackPayload(res), err
