@@ -134,7 +134,7 @@ func (b *Bridge) revokeToken(ctx context.Context, name string) (Token, error) {
 }
 
 // identify returns the caller whose bearer token has this hash, in hex, or the caller without a token if hash is "". It
-// returns message.ErrUnauthenticated for an unknown token, or if callers need a token.
+// returns message.ErrUnauthenticated for an unknown token, or for none if callers need one.
 func (b *Bridge) identify(ctx context.Context, hash string) (caller, error) {
 	from := caller{name: anonymous, verified: bridge.VerifiedNone}
 	switch {

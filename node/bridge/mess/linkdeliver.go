@@ -248,7 +248,7 @@ func (l *link) decline(ctx context.Context, conv, reason string, cause error) er
 // toBlock returns the block for a message of the node. A message with a MESS list becomes that list without acks and
 // without the ids of our executors in states. toBlock also omits delegations within our exchange, so that the thread
 // stays open at the foreign exchange. Without a list, a text becomes a request for text, a close becomes the status
-// declined, and a receipt or pending_approval becomes an empty block. Any other message is an error.
+// "declined", and a receipt or pending_approval becomes an empty block. Any other message is an error.
 func toBlock(m wire.Message) (thread.Block, error) {
 	if list, ok := m.Payload.Get("mess"); ok {
 		b, err := thread.FromTree(list)
@@ -272,7 +272,7 @@ func toBlock(m wire.Message) (thread.Block, error) {
 	case wire.ActionClose:
 		return thread.Block{thread.NewStatus("last", thread.Declined, wire.TextField("reason", m.Payload.GetStr("reason")))}, nil
 	case wire.ActionPending, wire.ActionReceived:
-		return nil, nil // at the exchange, the state held would be a claim, and no executor of ours has agreed yet
+		return nil, nil // at the exchange, the state "held" would be a claim, and no executor of ours has agreed yet
 	}
 	if text == "" {
 		return nil, thread.Bad("", "the message cannot be sent to a MESS exchange: it has neither a MESS list nor a text")

@@ -154,9 +154,9 @@ func (r *restRemote) onlyExchange(ctx context.Context) string {
 }
 
 // checkKey decides from the error of a call whether the key of our registration is still valid. If the exchange no
-// longer knows the key, checkKey drops it and the link registers again. It drops the next key only after the exchange
-// has accepted a key. A failure of the network or of the server does not count as acceptance. checkKey keeps a key
-// whose registration waits for approval, and returns an error that makes the outbox try the message again.
+// longer knows the key, checkKey drops it and the link registers again, but not twice in a row: in between, the
+// exchange must have accepted a key. A failure of the network or of the server does not count as acceptance. checkKey
+// keeps a key whose registration waits for approval, and returns an error that makes the outbox try again.
 func (r *restRemote) checkKey(ctx context.Context, path string, err error) error {
 	e, isSendErr := errors.AsType[*client.SendError](err)
 	r.mu.Lock()

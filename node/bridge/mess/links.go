@@ -101,9 +101,9 @@ func (b *Bridge) findLink(name string) (*link, error) {
 	return b.links[i], nil
 }
 
-// requestThrough handles POST /mess/send/:link: it applies a block of the owner whose requests are only for the
-// exchange of the link. The answer contains the acks, and reports for each request whether it was sent. A request that
-// may not be claimed yet is sent as soon as it may.
+// requestThrough handles POST /mess/send/:link: it applies a block of the owner. The requests in it are only for the
+// exchange of the link. The answer contains the acks, and reports for each request whether it was sent. A request
+// that may not be claimed yet is sent as soon as it may.
 func (b *Bridge) requestThrough(c echo.Context) error {
 	l, err := b.findLink(c.Param("link"))
 	if err != nil {

@@ -189,9 +189,9 @@ func isHiddenFromWorker(t *thread.Thread, e thread.Entry) bool {
 }
 
 // translateEnd changes the final states in a block for a foreign exchange, where we are the executor: an executor may
-// not cancel, expire or supersede somebody else's thread. Before a claim these states, and failed, become declined;
-// after a claim they become failed. A state that the holder itself reports stays, but cancelled stays only if the
-// requester refused a confirmation. sender is the sender of the block.
+// not cancel, expire or supersede somebody else's thread. Before a claim these states, and "failed", become
+// "declined"; after a claim they become "failed". A state that the holder itself reports stays, but "cancelled" only
+// if the requester refused a confirmation. sender is the sender of the block.
 func translateEnd(t *thread.Thread, b thread.Block, sender string) thread.Block {
 	out := slices.Clone(b)
 	isFromHolder := t.Holder != "" && sender == t.Holder

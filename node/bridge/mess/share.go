@@ -13,9 +13,9 @@ import (
 	"github.com/agentmesh/agentmesh/node/wire"
 )
 
-// A large attachment does not fit into a message of the mesh. Instead, the message contains the attachment's size, its
-// digest and an address on our exchange that cannot be guessed (MESS section 12). The attachment is fetched only when
-// the recipient's owner asks for it.
+// A large attachment does not fit into a message of the mesh. Instead, the message contains the attachment's size,
+// its digest and an unguessable address on our exchange (MESS section 12). The attachment is fetched only when the
+// recipient's owner asks for it.
 
 // maxInlineTotal bounds the inline attachments of one mesh message; the rest of its 256 KiB is for text.
 const maxInlineTotal = 2 * thread.MaxInline

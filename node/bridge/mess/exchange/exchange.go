@@ -351,9 +351,9 @@ func (x *Exchange) MessagesOf(ctx context.Context, t *thread.Thread) ([]thread.M
 	return slices.DeleteFunc(all, func(m thread.Message) bool { return m.Serial > t.Serial }), err
 }
 
-// canSee implements MESS-56: requesters see their threads, executors see the threads that they hold or may claim, the
-// owner and writers of thread files see all. For anybody else the thread does not exist, whether they read or write.
-// The one exception is [Exchange.hasLost].
+// canSee implements MESS-56: requesters see their threads, executors those that they hold or may claim, and the owner
+// and writers of thread files all. For anybody else the thread does not exist, whether they read or write. The one
+// exception is [Exchange.hasLost].
 func (x *Exchange) canSee(who Actor, t *thread.Thread) bool {
 	switch {
 	case who.Owner || who.forExchange || who.isFileWriter || who.ID == t.Requester || who.ID == t.Holder && t.Holder != "":

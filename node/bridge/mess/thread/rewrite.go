@@ -138,7 +138,7 @@ func (b Block) HasAnswer() bool {
 	return slices.ContainsFunc(b, func(e Entry) bool { return e.Type == "answer" || e.Type == "reply" && !e.IsDecision() })
 }
 
-// CancelAsStatus returns the block with the status cancelled in place of each cancel. It is for blocks of a peer to
+// CancelAsStatus returns the block with the status "cancelled" in place of each cancel. It is for blocks of a peer to
 // which we sent the thread. To our exchange, such a peer is the executor, and only the requester may send a cancel.
 func (b Block) CancelAsStatus() Block {
 	out := slices.Clone(b)

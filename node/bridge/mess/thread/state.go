@@ -24,7 +24,7 @@ const (
 // Has reports whether r contains at least one of these roles.
 func (r Role) Has(roles Role) bool { return r&roles != 0 }
 
-// lateResponse is how long a response is accepted after completed or partial (MESS-39).
+// lateResponse is how long a response is accepted after "completed" or "partial" (MESS-39).
 const lateResponse = 24 * time.Hour
 
 // WorkingCodes are the states that the holder of the claim may set while it works.
@@ -100,7 +100,7 @@ func (t *Thread) checkConfirmation(c Code) error {
 }
 
 // setAsCandidate applies a status of an eligible executor or the owner to an unclaimed thread. The status claims the
-// thread first, unless its code is declined, or the owner makes the thread wait, holds it or lets it expire.
+// thread first, unless its code is "declined", or the owner makes the thread wait, holds it or lets it expire.
 func (t *Thread) setAsCandidate(s Status, by string, r Role, now time.Time) error {
 	switch {
 	case s.Code == Received:
@@ -134,7 +134,7 @@ func (t *Thread) Claim(by string, now time.Time) {
 }
 
 // setAsOwner applies a status to a thread without a holder. It refuses actors other than the exchange and the owner.
-// The status received releases a parked thread.
+// The status "received" releases a parked thread.
 func (t *Thread) setAsOwner(s Status, by string, r Role, now time.Time) error {
 	if !r.Has(AsOwner|AsExchange) || !slices.Contains(exchangeMay[t.Status], s.Code) || s.Code == Received && t.Parked == "" {
 		return Conflict("%s may not follow %s", s.Code, t.Status)
@@ -309,7 +309,7 @@ func (t *Thread) Park(reason string, now time.Time) {
 	t.Parked = reason
 }
 
-// Unpark makes a parked thread received again, and reports whether it did.
+// Unpark gives a parked thread the status "received" again, and reports whether it did.
 func (t *Thread) Unpark(now time.Time) bool {
 	if t.Parked == "" || t.Status != Waiting && t.Status != Held {
 		return false

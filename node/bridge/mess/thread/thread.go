@@ -38,7 +38,7 @@ type Thread struct {
 	Refused       bool `json:"refused,omitempty"` // the requester refused the action that needed confirmation
 
 	// Parked is the reason for which the exchange or its owner made the thread wait; "" if neither did. Either of them
-	// may give a parked thread the status received again.
+	// may give a parked thread the status "received" again.
 	Parked   string   `json:"parked,omitempty"`
 	Declined []string `json:"declined,omitempty"` // executors that declined before a claim (MESS-24)
 	Only     string   `json:"only,omitempty"`     // the only executor to which it is offered (MESS-27)
