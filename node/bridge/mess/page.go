@@ -25,7 +25,7 @@ import (
 var pageFiles embed.FS
 
 // pages is the part of the owner's page about the exchange. It lists threads by state and shows forms for what the
-// owner can do with a thread. It also works on a phone.
+// owner can do with a thread.
 type pages struct {
 	b               *Bridge
 	x               *exchange.Exchange

@@ -20,8 +20,8 @@ import (
 // too late. A message from a peer never becomes such a control message.
 const actionTooLate = "given_up"
 
-// Undelivered implements [bridge.FailureObserver]. The notice to the owner names subject. If quiet is true, the
-// owner gets no notice.
+// Undelivered implements [bridge.FailureObserver]. The notice to the owner is about subject. If quiet is true,
+// the owner gets no notice.
 func (b *Bridge) Undelivered(ctx context.Context, u bridge.Undelivered) (subject string, quiet bool, changes []store.Change) {
 	if u.Intent != Intent || b.x.Load() != nil {
 		return "", false, nil

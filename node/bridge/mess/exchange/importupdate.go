@@ -11,8 +11,8 @@ import (
 	"github.com/agentmesh/agentmesh/store"
 )
 
-// ImportUpdate applies the documents of a thread file that are not from this exchange. An unknown thread is adopted as
-// it stands; for a known one, the usual transition rules hold (MESS-51).
+// ImportUpdate applies the documents that others added to a thread file. An unknown thread is adopted as it
+// stands; for a known one, the usual transition rules hold (MESS-51).
 func (x *Exchange) ImportUpdate(ctx context.Context, f thread.ParsedFile) error {
 	t, err := x.Read(ctx, f.Thread.Ref, time.Now())
 	if errors.Is(err, store.ErrNotFound) {

@@ -71,7 +71,7 @@ func (t *tx) applyStatus(ctx context.Context, e thread.Entry, path string) error
 				t.offer(th)
 			}
 		}
-		if len(th.Declined) > declinedCount && t.x.Executors.HasNoCandidate(th) { // MESS-24
+		if len(th.Declined) > declinedCount && t.x.Executors.HasNoCandidate(th) { // nobody is left to claim it (MESS-24)
 			// the directory may list other executors
 			if th.Peers[t.who.ID].Offered && t.notices.wants(ToDirectory) {
 				t.notices.add(ToDirectory, NoticeOffer, th)

@@ -16,8 +16,8 @@ import (
 	"github.com/agentmesh/agentmesh/store"
 )
 
-// Executor is a participant of the exchange. It registered and got a key, or the owner set it up. With a key it may be
-// both requester and executor.
+// Executor is a participant of the exchange. It registered and got a key, or the owner set it up. With a key it may
+// also make requests.
 type Executor struct {
 	ID           string        `json:"id"`
 	Name         string        `json:"name,omitempty"`
