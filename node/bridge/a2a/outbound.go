@@ -79,7 +79,7 @@ func sentKey(address string, conv wire.ConversationID) string {
 func (r *sentRow) change(now time.Time) store.Change {
 	body, err := json.Marshal(r)
 	if err != nil {
-		panic(err) // texts and times
+		panic(err) // never: the row has only texts and times
 	}
 	key := sentKey(r.Address, r.Conv)
 	var terms []string

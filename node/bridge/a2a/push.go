@@ -47,7 +47,7 @@ func (r *pushRow) change(rev store.Rev, now time.Time) store.Change {
 	r.Config.TaskID = a2a.TaskID(r.Task)
 	body, err := json.Marshal(r)
 	if err != nil {
-		panic(err) // cannot happen: the row has only texts and times
+		panic(err) // never: the row has only texts and times
 	}
 	terms := []string{callerTerm(r.Party), "task:" + r.Task}
 	if !r.Due.IsZero() {
@@ -80,13 +80,13 @@ func (b *Bridge) readPush(v wire.Value, from caller) (*pushRow, error) {
 		return nil, message.ErrParams.At("id must have at most 128 bytes, and token must be one line of at most 1024 bytes")
 	}
 	if auth := r.Config.Auth; auth != nil && (strings.ContainsAny(auth.Scheme+auth.Credentials, "\r\n") || len(auth.Scheme+auth.Credentials) > 4096 || auth.Scheme == "") {
-		return nil, message.ErrParams.At("authentication must have a scheme, and at most 4096 bytes and no line breaks")
+		return nil, message.ErrParams.At("authentication must have a scheme, and at most 4096 bytes without line breaks")
 	}
 	return r, nil
 }
 
-// reach returns the hosts that a call may reach if a stranger gave its URL: public ones and, in the local profile, this
-// machine.
+// reach returns which hosts a call to a URL that a stranger named may reach: public ones or, in the local profile, also
+// this machine.
 func (c Config) reach() client.Reach {
 	if c.Local {
 		return client.Loopback

@@ -88,7 +88,7 @@ func (t *taskRow) endedOrAsks() bool {
 func (t *taskRow) change(now time.Time) store.Change {
 	body, err := json.Marshal(t)
 	if err != nil {
-		panic(err) // texts and times
+		panic(err) // never: the row has only texts and times
 	}
 	state, keep := "open", keepOpen
 	if t.last().State.Terminal() {

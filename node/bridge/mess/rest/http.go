@@ -110,7 +110,7 @@ func (d *Server) serve(c echo.Context) error {
 		return thread.Bad("", "the exchange id must be 1 to 64 characters from A-Z a-z 0-9 -")
 	}
 	if path = path[1:]; len(path) == 0 {
-		path = []string{""}
+		path = []string{""} // routeOf needs a segment
 	}
 	r := &call{Server: d, c: c, path: path}
 	if len(r.path) == 1 && r.path[0] == "register" && c.Request().Method == http.MethodPost {
