@@ -85,8 +85,8 @@ func (b *Bridge) readPush(v wire.Value, from caller) (*pushRow, error) {
 	return r, nil
 }
 
-// reach returns which hosts a call to a URL that a stranger named may reach: public ones or, in the local profile, also
-// this machine.
+// reach returns the hosts that a call may reach if a stranger gave its URL: public ones and, in the local profile, this
+// machine.
 func (c Config) reach() client.Reach {
 	if c.Local {
 		return client.Loopback

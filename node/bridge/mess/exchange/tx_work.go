@@ -62,12 +62,12 @@ func (t *tx) applyStatus(ctx context.Context, e thread.Entry, path string) error
 		if oldHolder == "" && th.Holder != "" {
 			t.recordClaim(th)
 		}
-		if s.Code == thread.Received { // the owner released it
+		if s.Code == thread.Received { // the thread was held, and now the owner lets it go on
 			t.flush(th)
 			if oldParked == thread.ParkedApproval {
 				return t.settle(ctx, th)
 			}
-			if !th.Offered { // the owner does not let it wait any longer
+			if !th.Offered { // it was held before it could be offered
 				t.offer(th)
 			}
 		}
@@ -113,9 +113,9 @@ func (x *Exchange) GiveUp(ctx context.Context, ref string, extra []store.Change)
 }
 
 // dropNoise returns a peer's block without its acks and its states "received", which change nothing here. It keeps a
-// "received" with which the exchange behind a link gives a claimed thread back. If the thread waits for the peer,
-// dropNoise ends the wait, unless the block has only the states "waiting" and "held". An ack ends only the wait for the
-// decision of the peer's owner.
+// "received" with which the exchange behind a link releases a thread that it had claimed. If the thread waits for the
+// peer, dropNoise ends the wait, unless the block has only the states "waiting" and "held". An ack ends only the wait
+// for the decision of the peer's owner.
 func (t *tx) dropNoise(ctx context.Context, b thread.Block) (thread.Block, error) {
 	th, err := t.load(ctx, t.opts.Re)
 	if err != nil {
@@ -150,7 +150,7 @@ func (t *tx) applyResponse(ctx context.Context, e thread.Entry, path string) err
 		if t.followResponse(th, e) {
 			return nil
 		}
-		isLone := !t.opts.Lax && !t.statusThreads[th.Ref]
+		isLone := !t.opts.Lax && !t.statusThreads[th.Ref] // without a status for this thread in the same block
 		oldHolder := th.Holder
 		if err := th.Respond(t.who.ID, t.x.roles(t.who, th), isLone, t.now); err != nil {
 			return err
@@ -299,5 +299,5 @@ func (x *Exchange) recheck(ctx context.Context, ref string) ([]string, error) {
 		}
 		return t.endedRefs(), err
 	}
-	return nil, nil // somebody else keeps changing the thread; each change sets the alarm of a passed deadline again
+	return nil, nil // others keep changing the thread, and each of their changes sets the alarm for the passed deadline again
 }
