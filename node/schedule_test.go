@@ -56,7 +56,7 @@ func coffee(t *testing.T, at ...time.Time) wire.Value {
 	t.Helper()
 	var texts []string
 	for _, a := range at {
-		texts = append(texts, a.Format(time.RFC3339))
+		texts = append(texts, a.Format(time.RFC3339Nano))
 	}
 	return wire.Obj(
 		wire.Member{Key: "action", Value: wire.Text("propose")},
@@ -100,6 +100,24 @@ func TestTwoCalendars(t *testing.T) {
 		if n := countAgreed(t, m); n != 1 {
 			t.Errorf("%s: the owner got %d notices of agreements, want 1", m.Name, n)
 		}
+	}
+}
+
+// TestCalendarAcceptsFractionOfSecond: an accept selects exactly the proposed time, even between two seconds. For the
+// proposer, another time would be a new proposal.
+func TestCalendarAcceptsFractionOfSecond(t *testing.T) {
+	day := workday()
+	mesh := meshtest.New(t)
+	limits := calendar.Limits{Accept: true, Strangers: true}
+	sarah := mesh.Node("sarah", scheduling(t, day, 9, 10, limits))
+	chris := mesh.Node("chris", nil)
+	out := node.Outgoing{To: sarah.ID(), Intent: wire.Schedule, Payload: coffee(t, day.Add(10*time.Hour+500*time.Millisecond)), Conv: "conv_coffee", Via: "owner"}
+	mustSend(t, chris.Node, out, 10*time.Second)
+	waitFor(t, "the conversation is completed", func() bool {
+		return convState(t, chris.Store, out) == conversations.Completed
+	})
+	if n := len(agreedEvents(t, sarah)); n != 1 {
+		t.Errorf("Sarah has %d agreed events, want 1", n)
 	}
 }
 

@@ -111,7 +111,7 @@ func (s *Scheduler) answerOffer(ctx context.Context, q Question, now time.Time) 
 			return hold(fmt.Sprintf("%s fits; %s", t.In(s.Planner.Zone()).Format("Mon 2 Jan 15:04"), reason))
 		}
 		if s.Planner.Reserve(q.Event, Interval{t, t.Add(o.duration)}, now) {
-			return Reply{Payload: wire.Obj(wire.TextField("action", "accept"), wire.TextField("selected_time", t.In(s.Planner.Zone()).Format(time.RFC3339)))}
+			return Reply{Payload: wire.Obj(wire.TextField("action", "accept"), wire.TextField("selected_time", t.In(s.Planner.Zone()).Format(time.RFC3339Nano)))}
 		}
 	}
 	return s.proposeOthers(q, view, o)
