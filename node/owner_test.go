@@ -217,6 +217,11 @@ func TestOwnerNamesThings(t *testing.T) {
 				t.Errorf("%s: %d %s, want %d", path, a.Status, a.Body, status)
 			}
 		}
+		lone := mesh.Node("lone", unlimited)
+		must(t, lone.Post(chris.Sign(chris.Draft(lone.ID(), wire.Deliver, hello))), http.StatusOK)
+		if a := lone.Ask("POST", "/inbox//ack", nil); a.Status != http.StatusNotFound {
+			t.Errorf("an empty id acknowledged the only item: %d %s", a.Status, a.Body)
+		}
 		var sent node.Sent
 		sarah.Call("POST", "/send", map[string]any{"to": "c", "intent": "mesh.message", "payload": json.RawMessage(hello)}, &sent)
 		if sent.State != node.SendQueued || !sent.Conversation.Valid() {

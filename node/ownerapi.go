@@ -74,10 +74,10 @@ func (o OwnerAPI) findItem(ctx context.Context, id string) (Item, error) {
 	return uniqueMatch(candidates, func(i Item) string { return i.ID }, id)
 }
 
-// uniqueMatch returns the only candidate whose id starts with prefix. candidates are the first two entries whose ids
-// sort after prefix.
+// uniqueMatch returns the only candidate whose id starts with prefix, which must not be empty. candidates are the first
+// two entries whose ids sort after prefix.
 func uniqueMatch[T any](candidates []T, id func(T) string, prefix string) (match T, err error) {
-	matches := slices.DeleteFunc(candidates, func(e T) bool { return !strings.HasPrefix(id(e), prefix) })
+	matches := slices.DeleteFunc(candidates, func(e T) bool { return prefix == "" || !strings.HasPrefix(id(e), prefix) })
 	switch len(matches) {
 	case 0:
 		return match, store.ErrNotFound

@@ -9,6 +9,8 @@ import (
 	"io"
 	"net/http"
 	"net/url"
+	"slices"
+	"strings"
 
 	"github.com/agentmesh/agentmesh/node/client"
 	"github.com/agentmesh/agentmesh/node/httpapi"
@@ -24,6 +26,9 @@ var ErrNotServed = errors.New("the running agentmesh does not serve this")
 
 // ErrNoAnswer means that the process cannot be reached, or that the answer is not from the owner API.
 var ErrNoAnswer = errors.New("call to the owner API failed")
+
+// errEmptyName refuses a call with an empty id or name in its path, for example from an unset variable of a script.
+var errEmptyName = Fault(http.StatusBadRequest, "the id or name is empty", "name the entry")
 
 // Client calls the owner API.
 type Client struct {
@@ -48,6 +53,9 @@ func (c Call[Out]) WithQuery(query url.Values) Call[Out] {
 // Do makes a call and returns the answer, whose body the caller closes. If the owner API refuses, the error is a
 // *[wire.Error] or [ErrNotServed]. If it does not answer, the error wraps [ErrNoAnswer].
 func (c *Client) Do(ctx context.Context, method, path string, query url.Values, body any) (*http.Response, error) {
+	if slices.Contains(strings.Split(path, "/"), "") {
+		return nil, errEmptyName
+	}
 	target := "http://localhost/owner/" + path
 	if len(query) > 0 {
 		target += "?" + query.Encode()
