@@ -217,7 +217,7 @@ func (b *Book) countOn(ctx context.Context, t time.Time, except string, now time
 	return n, err
 }
 
-// Events lists the agreed events that the book still keeps. The list is not nil.
+// Events lists the agreed events that the book still keeps, in chronological order. The list is not nil.
 func (b *Book) Events(ctx context.Context, now time.Time) ([]Event, error) {
 	out := []Event{}
 	err := b.each(ctx, "", now, func(e entry) {
@@ -225,6 +225,7 @@ func (b *Book) Events(ctx context.Context, now time.Time) ([]Event, error) {
 			out = append(out, e.Event)
 		}
 	})
+	slices.SortStableFunc(out, func(a, b Event) int { return a.Start.Compare(b.Start) })
 	return out, err
 }
 

@@ -6,6 +6,7 @@ import (
 	"os"
 	"path/filepath"
 	"runtime"
+	"slices"
 	"strings"
 	"sync/atomic"
 	"testing"
@@ -91,6 +92,25 @@ func TestEmptyLists(t *testing.T) {
 	view, err := planner(t, calendar.Config{Sources: []calendar.Source{book}}).Look(t.Context(), now)
 	if err != nil || view.Problems == nil {
 		t.Errorf("problems = %#v, %v", view.Problems, err)
+	}
+}
+
+// TestEventsInOrder: the events are listed by their times. Their UIDs, which are the keys of the records, are hashes.
+func TestEventsInOrder(t *testing.T) {
+	recs, now := records(t), time.Now()
+	book := calendar.NewBook(calendar.BookConfig{Records: recs})
+	for i := range 8 {
+		e := calendar.Event{UID: calendar.UID("am_x", string(rune('a'+i))), Start: now.AddDate(0, 0, i), Duration: time.Hour, Made: now}
+		if err := recs.Apply(t.Context(), []store.Change{book.Add(e)}, now); err != nil {
+			t.Fatal(err)
+		}
+	}
+	events, err := book.Events(t.Context(), now)
+	if err != nil || len(events) != 8 {
+		t.Fatalf("%d events, %v, want 8", len(events), err)
+	}
+	if !slices.IsSortedFunc(events, func(a, b calendar.Event) int { return a.Start.Compare(b.Start) }) {
+		t.Errorf("events = %v, want them in chronological order", events)
 	}
 }
 
