@@ -55,7 +55,7 @@ func (c *approvalsShowCmd) Run(ctx context.Context, a *app) error {
 
 func (a *app) showApproval(approval owner.Approval) {
 	rows := [][]string{
-		{"id", approval.ID}, {"kind", approval.Kind}, {"from", approval.Shown().String()}, {"says", approval.Says()}, {"about", approval.Subject}, {"because", orDash(approval.Rule)},
+		{"id", approval.ID}, {"kind", approval.Kind}, {"from", approval.Shown().String()}, {"says", approval.Says()}, {"about", approval.Subject}, {"because", orDash(approval.Because())},
 		{"state", string(approval.State)}, {"since", terminal.FormatTime(approval.Created)}, {"expires", terminal.FormatTime(approval.Expires)}, {"hash", approval.Hash},
 	}
 	if approval.Conv.ID != "" {

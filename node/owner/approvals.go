@@ -86,6 +86,15 @@ func (a Approval) Says() string {
 	return a.ShowTitle()
 }
 
+// Because returns why the question is asked: the rule that holds the first message, or the reason that a hook or the
+// calendar gave. It returns "" if neither exists.
+func (a Approval) Because() string {
+	if a.Rule == "" && len(a.Messages) > 0 {
+		return a.Messages[0].Reason
+	}
+	return a.Rule
+}
+
 // ShowTitle returns our title of the question, with the name of the subject (untrusted) or a short form of its id.
 func (a Approval) ShowTitle() string {
 	if wire.AgentID(a.Subject).Valid() { // the stored title has the id
