@@ -182,8 +182,14 @@ func (e event) starts(window Interval, length time.Duration, budget *int) ([]mom
 		return nil, fmt.Errorf("more than %d rules", maxRules)
 	}
 	from, until := e.start.zone.wall(window.Start.Add(-length-maxShift)), e.start.zone.wall(window.End.Add(maxShift))
+	toWall := e.start.zone.wall
+	if e.start.day { // programs write the last day as midnight in UTC or in the owner's zone; the later one counts
+		toWall = func(t time.Time) time.Time {
+			return slices.MaxFunc([]time.Time{t, e.start.zone.wall(t)}, time.Time.Compare)
+		}
+	}
 	for _, rule := range e.rules {
-		walls, err := listRecurrences(rule, e.start.wall, from, until, e.start.zone.wall, budget)
+		walls, err := listRecurrences(rule, e.start.wall, from, until, toWall, budget)
 		if err != nil {
 			return nil, err
 		}

@@ -46,6 +46,23 @@ RRULE:FREQ=YEARLY;INTERVAL=1;BYDAY=-1SU;BYMONTH=3
 END:DAYLIGHT
 END:VTIMEZONE`
 
+// datedTimezone describes Berlin with a date for each clock change.
+const datedTimezone = `BEGIN:VTIMEZONE
+TZID:Dated
+BEGIN:STANDARD
+DTSTART:20241027T030000
+RDATE:20251026T030000
+TZOFFSETFROM:+0200
+TZOFFSETTO:+0100
+END:STANDARD
+BEGIN:DAYLIGHT
+DTSTART:20240331T020000
+RDATE:20250330T020000,20260329T020000
+TZOFFSETFROM:+0100
+TZOFFSETTO:+0200
+END:DAYLIGHT
+END:VTIMEZONE`
+
 // wholeWindow is the result if everything has to count as busy.
 var wholeWindow = []string{"2026-03-01 00:00 - 2026-04-15 00:00"}
 
@@ -80,6 +97,18 @@ func TestBusy(t *testing.T) {
 			[]string{"2026-03-09 09:00 - 2026-03-11 14:00"}, 1},
 		{"unknown zone with more dates", object(vevent("UID:1", "DTSTART;TZID=Moon/Tycho:20260310T120000", "DURATION:PT1H", "RDATE;TZID=Moon/Tycho:20260312T120000")), wholeWindow, 2},
 		{"unknown zone that recurs", object(vevent("UID:1", "DTSTART;TZID=Moon/Tycho:20260310T120000", "DURATION:PT1H", "RRULE:FREQ=DAILY")), wholeWindow, 2},
+		{"time that the clock skips", object(vevent("UID:1", "DTSTART;TZID=America/New_York:20260308T023000", "DURATION:PT30M")),
+			[]string{"2026-03-08 07:30 - 2026-03-08 08:00"}, 0},
+		{"time that the clock skips in a described zone", object(timezone, vevent("UID:1", "DTSTART;TZID=Customized Time Zone:20260329T023000", "DURATION:PT30M")),
+			[]string{"2026-03-29 01:30 - 2026-03-29 02:00"}, 0},
+		{"first time after a skipped hour", object(timezone, vevent("UID:1", "DTSTART;TZID=Customized Time Zone:20260329T030000", "DURATION:PT30M")),
+			[]string{"2026-03-29 01:00 - 2026-03-29 01:30"}, 0},
+		{"time that the clock shows twice", object(vevent("UID:1", "DTSTART;TZID=Australia/Sydney:20260405T023000", "DURATION:PT30M")),
+			[]string{"2026-04-04 15:30 - 2026-04-04 16:00"}, 0},
+		{"described zone with dates", object(datedTimezone, vevent("UID:1", "DTSTART;TZID=Dated:20260310T090000", "DURATION:PT1H"), vevent("UID:2", "DTSTART;TZID=Dated:20260410T090000", "DURATION:PT1H")),
+			[]string{"2026-03-10 08:00 - 2026-03-10 09:00", "2026-04-10 07:00 - 2026-04-10 08:00"}, 0},
+		{"described zone whose rule ends in UTC", object(strings.ReplaceAll(timezone, "BYMONTH=3", "BYMONTH=3;UNTIL=20260329T010000Z"), vevent("UID:1", "DTSTART;TZID=Customized Time Zone:20260410T090000", "DURATION:PT1H")),
+			[]string{"2026-04-10 07:00 - 2026-04-10 08:00"}, 0},
 		{"all day", object(vevent("UID:1", "DTSTART;VALUE=DATE:20260310", "DTEND;VALUE=DATE:20260311")),
 			[]string{"2026-03-09 23:00 - 2026-03-10 23:00"}, 0},
 		{"all day without an end", object(vevent("UID:1", "DTSTART;VALUE=DATE:20260310")),
@@ -218,6 +247,34 @@ func TestBusy(t *testing.T) {
 				t.Errorf("%d problems, want %d: %v", len(problems), tt.problems, problems)
 			}
 		})
+	}
+}
+
+// TestUntilOfDays: an UNTIL in UTC includes the last day of an all-day event, on either side of Greenwich. Programs
+// write it as midnight in UTC or in the owner's zone.
+func TestUntilOfDays(t *testing.T) {
+	window := Interval{time.Date(2026, 3, 1, 0, 0, 0, 0, time.UTC), time.Date(2026, 4, 15, 0, 0, 0, 0, time.UTC)}
+	for _, tt := range []struct{ zone, until, end string }{
+		{"America/Los_Angeles", "20260312T000000Z", "2026-03-13 07:00"},
+		{"America/Los_Angeles", "20260312T070000Z", "2026-03-13 07:00"},
+		{"Pacific/Auckland", "20260311T110000Z", "2026-03-12 11:00"},
+		{"Pacific/Auckland", "20260312T000000Z", "2026-03-12 11:00"},
+	} {
+		loc, err := time.LoadLocation(tt.zone)
+		if err != nil {
+			t.Fatal(err)
+		}
+		d, err := parse(object(vevent("UID:1", "DTSTART;VALUE=DATE:20260310", "RRULE:FREQ=DAILY;UNTIL="+tt.until)), loc, window)
+		if err != nil {
+			t.Fatal(err)
+		}
+		busy, _, err := d.busy(t.Context(), window)
+		if err != nil {
+			t.Fatal(err)
+		}
+		if got := show(merge(busy)); len(got) != 1 || !strings.HasSuffix(got[0], tt.end) {
+			t.Errorf("until %s in %s: %v, want the end %s", tt.until, tt.zone, got, tt.end)
+		}
 	}
 }
 

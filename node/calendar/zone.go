@@ -15,7 +15,8 @@ import (
 // A wall time is the date and time that a wall clock shows, stored in a time.Time in UTC. Recurrences are computed in
 // wall times, so that a meeting at nine stays at nine when the clocks change (RFC 5545 §3.3.10).
 
-// zone converts between wall times and instants.
+// zone converts between wall times and instants. A wall time that the clock skips is read with the offset before the
+// change, and a wall time that the clock shows twice means the first of the two (RFC 5545 §3.3.5).
 type zone interface {
 	instant(wall time.Time) time.Time
 	wall(t time.Time) time.Time
@@ -25,8 +26,17 @@ type zone interface {
 type namedZone struct{ loc *time.Location }
 
 func (z namedZone) instant(wall time.Time) time.Time {
-	return time.Date(wall.Year(), wall.Month(), wall.Day(), wall.Hour(), wall.Minute(), wall.Second(), 0, z.loc)
+	t := time.Date(wall.Year(), wall.Month(), wall.Day(), wall.Hour(), wall.Minute(), wall.Second(), 0, z.loc)
+	_, before := t.Add(-maxZoneJump).Zone()
+	earlier := wall.Add(-time.Duration(before) * time.Second)
+	if !z.wall(earlier).Equal(wall) && z.wall(t).Equal(wall) {
+		return t // after a change within maxZoneJump
+	}
+	return earlier.In(z.loc)
 }
+
+// maxZoneJump is longer than any change of an offset. Samoa once skipped a day.
+const maxZoneJump = 26 * time.Hour
 
 func (z namedZone) wall(t time.Time) time.Time { return asWall(t.In(z.loc)) }
 
@@ -47,9 +57,12 @@ type describedZone struct{ transitions []transition } // sorted by wall; never e
 
 func (z describedZone) instant(wall time.Time) time.Time { return wall.Add(-z.offset(wall)) }
 
-// offset returns the offset from UTC at a wall time. At the time of a change, the new offset is valid already.
+// offset returns the offset from UTC at a wall time. If the clock skips time at a change, the new offset is valid after
+// that time, otherwise already at the time of the change.
 func (z describedZone) offset(wall time.Time) time.Duration {
-	n, exact := slices.BinarySearchFunc(z.transitions, wall, func(t transition, w time.Time) int { return t.wall.Compare(w) })
+	n, exact := slices.BinarySearchFunc(z.transitions, wall, func(t transition, w time.Time) int {
+		return t.wall.Add(max(0, t.after-t.before)).Compare(w)
+	})
 	if exact {
 		n++
 	}
@@ -116,8 +129,18 @@ func parseTimezone(comp *ical.Component, end time.Time, rules *int) (zone, error
 				return nil, errors.New("clock changes by a rule that is not yearly")
 			}
 			budget := maxTransitions
-			if onsets, err = listRecurrences(rule.Value, first, time.Time{}, end, nil, &budget); err != nil {
+			toWall := func(t time.Time) time.Time { return t.Add(before) }
+			if onsets, err = listRecurrences(rule.Value, first, time.Time{}, end, toWall, &budget); err != nil {
 				return nil, err
+			}
+		}
+		for _, dates := range child.Props[ical.PropRecurrenceDates] {
+			for text := range strings.SplitSeq(dates.Value, ",") {
+				onset, err := time.Parse(localLayout, text)
+				if err != nil {
+					return nil, fmt.Errorf("%s: RDATE: %w", child.Name, err)
+				}
+				onsets = append(onsets, onset)
 			}
 		}
 		for _, onset := range onsets {
@@ -164,7 +187,7 @@ const maxTimesADay = 24 * 4
 const maxRule = 1000
 
 // listRecurrences lists the recurrences of a rule between two wall times. first is the first recurrence. toWall
-// converts an UNTIL that is written in UTC; a nil toWall leaves it unchanged. budget is the number of recurrences that
+// converts an UNTIL that is written in UTC. budget is the number of recurrences that
 // may still be computed; listRecurrences reduces it.
 func listRecurrences(rule string, first, from, until time.Time, toWall func(time.Time) time.Time, budget *int) ([]time.Time, error) {
 	if len(rule) > maxRule {
@@ -180,7 +203,7 @@ func listRecurrences(rule string, first, from, until time.Time, toWall func(time
 	if max(1, len(option.Byhour))*max(1, len(option.Byminute))*max(1, len(option.Bysecond)) > maxTimesADay {
 		return nil, fmt.Errorf("RRULE: more than %d times a day", maxTimesADay)
 	}
-	if !option.Until.IsZero() && toWall != nil && strings.Contains(rule, "Z") {
+	if !option.Until.IsZero() && strings.Contains(rule, "Z") {
 		option.Until = toWall(option.Until)
 	} else if !option.Until.IsZero() && untilIsDate(rule) {
 		option.Until = option.Until.AddDate(0, 0, 1).Add(-time.Second) // UNTIL includes the whole day
