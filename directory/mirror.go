@@ -187,7 +187,7 @@ func (r *Registry) newMirrorRow(ctx context.Context, source *client.Directory, r
 		return store.Card{}, err
 	}
 	stored := newRow(c, [32]byte{}, m, maxLifetime, now) // without an owner: no credential has this hash
-	stored.Registered, stored.Counts = rec.RegisteredAt, nil
+	stored.Registered, stored.Counts = rec.RegisteredAt, nil // quotas do not count mirrored cards
 	if rec.ExpiresAt.Before(stored.Expires) {
 		stored.Expires = rec.ExpiresAt
 	}

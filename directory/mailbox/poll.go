@@ -42,7 +42,7 @@ type poll struct {
 	after string // key of the last message that the agent has
 }
 
-var _ httpapi.Waiter = &poll{}
+var _ httpapi.Waiter = &poll{} // with OnWake and Leave of our Waiter
 
 // startPoll prepares a poll; the caller must call Leave. For a credential without a card, it returns errUnknownBearer.
 func (r *Relay) startPoll(ctx context.Context, bearer string, q Query, now time.Time) (*poll, error) {
