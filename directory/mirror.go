@@ -186,7 +186,7 @@ func (r *Registry) newMirrorRow(ctx context.Context, source *client.Directory, r
 	if err != nil {
 		return store.Card{}, err
 	}
-	stored := newRow(c, [32]byte{}, m, maxLifetime, now) // without an owner: no credential has this hash
+	stored := newRow(c, [32]byte{}, m, maxLifetime, now)     // without an owner: no credential has this hash
 	stored.Registered, stored.Counts = rec.RegisteredAt, nil // quotas do not count mirrored cards
 	if rec.ExpiresAt.Before(stored.Expires) {
 		stored.Expires = rec.ExpiresAt

@@ -26,7 +26,7 @@ func (e *GuardError) Error() string {
 // guard decides which targets may be called. It checks the URL before the name is resolved, and the address when the
 // connection is made, so that a name that then resolves to another address does not get around the guard.
 type guard struct {
-	private []netip.Prefix
+	private []netip.Prefix // ranges that cards may name although they are not public (AM-80)
 }
 
 // azureHost is the virtual address of Azure's host agent. It is in a public range, so package ssrf does not deny it.
