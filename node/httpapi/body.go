@@ -52,8 +52,8 @@ func ReadBody(w http.ResponseWriter, r *http.Request, max int64) (body []byte, e
 	return body, nil
 }
 
-// Decode reads a JSON object of at most max bytes into to. An empty body counts as an empty object.
-func Decode(c echo.Context, max int, to any) error {
+// Decode reads a JSON object of at most max bytes into dst. An empty body counts as an empty object.
+func Decode(c echo.Context, max int, dst any) error {
 	data, err := Body(c, max)
 	if err != nil || len(data) == 0 {
 		return err
@@ -61,7 +61,7 @@ func Decode(c echo.Context, max int, to any) error {
 	if _, err := wire.ParseObject(data); err != nil { // encoding/json would accept duplicate members and invalid UTF-8
 		return wire.ErrSyntax.Because(err)
 	}
-	if err := json.Unmarshal(data, to); err != nil {
+	if err := json.Unmarshal(data, dst); err != nil {
 		return wire.ErrSyntax.Because(err)
 	}
 	return nil
