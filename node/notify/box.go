@@ -113,8 +113,8 @@ func (b *Box) Change(n Notice) store.Change {
 }
 
 // countExcess counts a notice. excess is the number of notices of its kind beyond the limit, in the hour that began at
-// since.
-func (b *Box) countExcess(kind string, t time.Time) (since time.Time, excess int) {
+// hourStart.
+func (b *Box) countExcess(kind string, t time.Time) (hourStart time.Time, excess int) {
 	b.mu.Lock()
 	defer b.mu.Unlock()
 	h := b.hours[kind]

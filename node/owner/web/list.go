@@ -62,13 +62,13 @@ func listLatest[T any](ctx context.Context, prefix, state, newerID string, id fu
 	}
 }
 
-// readSince reads the entries that follow the key after and are older than the entry with the id newerID. found has the
+// readSince reads the entries that follow startKey and are older than the entry with the id newerID. found has the
 // newest of them, at most one more than a page. If there are too many entries to read, complete is false, and found has
 // the newest of those that were read.
-func readSince[T any](after, newerID string, id func(T) string, read func(after string) (owner.List[T], error)) (found []T, complete bool, err error) {
+func readSince[T any](startKey, newerID string, id func(T) string, read func(after string) (owner.List[T], error)) (found []T, complete bool, err error) {
 	const pages = 8
 	for range pages {
-		page, err := read(after)
+		page, err := read(startKey)
 		if err != nil {
 			return nil, false, err
 		}
@@ -81,7 +81,7 @@ func readSince[T any](after, newerID string, id func(T) string, read func(after 
 		if next == "" {
 			return found, true, nil
 		}
-		after = next
+		startKey = next
 	}
 	return found, false, nil
 }
