@@ -39,7 +39,7 @@ func (n *Node) SendForAnswer(ctx context.Context, out Outgoing, wait time.Durati
 	return w.awaitAnswer(ctx, store.ConvKey{Peer: string(out.To), ID: string(sent.Conversation)}, sent, wait), nil
 }
 
-// awaitAnswer adds the peer's answer in the conversation to sent, if it comes before w is older than wait.
+// awaitAnswer adds the peer's answer in the conversation to sent, if the answer comes no later than wait after w.since.
 // A node that is not running, such as one that a command opens for a first delivery, receives nothing after the
 // delivery, so awaitAnswer looks only once.
 func (w answerWait) awaitAnswer(ctx context.Context, key store.ConvKey, sent Sent, wait time.Duration) Sent {
