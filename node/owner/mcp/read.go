@@ -99,6 +99,7 @@ type position struct {
 // maxPages bounds how many pages of directories one call reads. A page may have only agents that are left out.
 const maxPages = 5
 
+// find searches one directory after the other, until it has enough agents or has read maxPages pages.
 func (t *tools) find(ctx context.Context, req *sdk.CallToolRequest, in findArgs) (*sdk.CallToolResult, any, error) {
 	var at position
 	if in.Cursor != "" {
@@ -249,6 +250,7 @@ func (t *tools) inbox(ctx context.Context, _ *sdk.CallToolRequest, in inboxArgs)
 	return nil, out, err
 }
 
+// listInbox returns a page of the inbox. It waits up to wait seconds for a first item.
 func (t *tools) listInbox(ctx context.Context, in inboxArgs, wait int) (inboxResult, error) {
 	query := url.Values{"limit": {strconv.Itoa(clampPageSize(in.Limit))}}
 	if wait > 0 {
