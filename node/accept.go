@@ -62,7 +62,8 @@ func (n *Node) accept(ctx context.Context, in bridge.Inbound) (bridge.Outcome, e
 	}
 	defer unlock()
 	out, err := a.commit(ctx)
-	if a.isHoldQuota(err) && a.verdict == acl.HoldSender { // another message took the last slot; a new attempt may displace another question
+	// If another message took the last slot, a new attempt may displace another question.
+	if a.isHoldQuota(err) && a.verdict == acl.HoldSender {
 		out, err = a.commit(ctx)
 	}
 	if a.isHoldQuota(err) {

@@ -229,7 +229,7 @@ func (p *posting) result(err error) (queuedMessage, error) {
 // caller's changes already decide.
 func (p *posting) fill(ctx context.Context) (err error) {
 	u := p.unit
-	p.item = Item{}
+	p.item = Item{} // an earlier attempt at the unit may have set it
 	if p.out.Answers != "" {
 		if p.item, err = p.n.Item(ctx, p.out.Answers); err != nil {
 			return err
@@ -288,7 +288,7 @@ func (p *posting) release(ctx context.Context) error {
 	switch {
 	case err == nil && ended.Until.IsZero() && item.Deferred: // the question has expired, so the message stays out
 		return ErrAnswered
-	case err != nil || ended.Until.IsZero():
+	case err != nil || ended.Until.IsZero(): // no pending question is about the item
 		return err
 	}
 	_, cancelled, err := item.prepareRelease(ctx, p.n, &ended)

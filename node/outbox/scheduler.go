@@ -183,7 +183,7 @@ func (s *Scheduler) Add(entries ...Entry) { s.add(entries, storedHere) }
 // AddRemote schedules entries that another process has stored, if this process delivers.
 func (s *Scheduler) AddRemote(entries ...Entry) { s.add(entries, storedElsewhere) }
 
-// Release makes entries due whose last attempt lacked something that is there now. matches gets what such an entry
+// Release makes due the entries whose last attempt lacked something that is there now. matches gets what such an entry
 // awaits, and reports whether it is there. A released entry is due no earlier than releaseGap after its last attempt.
 func (s *Scheduler) Release(matches func(awaits string) bool) {
 	s.mu.Lock()
