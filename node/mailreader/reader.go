@@ -91,7 +91,7 @@ func (r *Reader) Run(ctx context.Context) {
 			r.pauseAfterError(ctx, failures, err)
 			failures++
 			continue
-		case found:
+		case found: // read on at once
 		case !r.Endpoint:
 			pause(ctx, client.Jitter(lookEvery), news)
 		case time.Since(began) < retryPause: // the directory had no place for another waiting poll
@@ -124,7 +124,7 @@ func (r *Reader) poll(ctx context.Context) (found bool, err error) {
 	calls := r.publishCard(ctx, cred)
 	items, err := r.Dir.Mail(ctx, cred, r.Node.ID(), after, wait, calls != nil)
 	if err != nil {
-		*b = backlog{}
+		*b = backlog{} // the next poll starts at the oldest item
 		return false, err
 	}
 	var mail []client.RelayItem
