@@ -32,7 +32,7 @@ func listLatest[T any](ctx context.Context, prefix, state, newerID string, id fu
 	read := func(after string) (owner.List[T], error) {
 		return list(ctx, owner.Query{State: state, After: after, Limit: pageSize})
 	}
-	end := time.Now().Add(time.Minute)
+	end := time.Now().Add(time.Minute) // the clock of another process may be ahead
 	if newerID != "" {
 		if end, err = timeAfter(prefix, newerID); err != nil {
 			return out, owner.Fault(http.StatusBadRequest, "before must be the id of an entry of this list", "")
