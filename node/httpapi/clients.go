@@ -77,7 +77,7 @@ func (s *clients) clientOf(r *http.Request) netip.Addr {
 		client = s.cfg.forwardedClient(r.Header[headerForwarded])
 	}
 	if client == rate.Unknown && isIn(s.cfg.Exempt, peer) {
-		return peer
+		return peer // so that the exemption applies
 	}
 	return client
 }
