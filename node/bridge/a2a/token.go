@@ -31,10 +31,10 @@ type Token struct {
 	Token   string    `json:"token,omitempty"` // only when it is made
 }
 
-// Pin names an agent that we wrote to.
+// Pin is the answer to UnpinPeer: an agent that we wrote to.
 type Pin struct {
 	Address string `json:"address"`
-	Pinned  bool   `json:"pinned"` // its card was known, and is forgotten now
+	Pinned  bool   `json:"pinned"` // we knew its card, and have forgotten it now
 }
 
 // The owner's operations of the bridge.

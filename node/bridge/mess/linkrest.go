@@ -267,6 +267,7 @@ func (r *restRemote) page(ctx context.Context, limit int, after string) (out []r
 	list, _ := v.Get("threads")
 	for t := range list.Elems() {
 		if ref := t.GetStr("ref"); thread.IsSafeRef(ref) {
+			// the time alone may hide a change within a second
 			out = append(out, remoteThread{ref, t.GetStr("requestor_id"), t.GetStr("updated_at") + t.GetStr("status")})
 		}
 	}

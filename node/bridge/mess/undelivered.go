@@ -20,8 +20,8 @@ import (
 // too late. A message from a peer never becomes such a control message.
 const actionTooLate = "given_up"
 
-// Undelivered implements [bridge.FailureObserver]. The notice to the owner is about subject. If quiet is true,
-// the owner gets no notice.
+// Undelivered implements [bridge.FailureObserver]. The notice to the owner is about subject. If quiet is true, the
+// owner gets no notice.
 func (b *Bridge) Undelivered(ctx context.Context, u bridge.Undelivered) (subject string, quiet bool, changes []store.Change) {
 	if u.Intent != Intent || b.x.Load() != nil {
 		return "", false, nil
@@ -49,8 +49,8 @@ func isTooLate(u bridge.Undelivered) bool {
 	if u.Code == wire.ConversationClosed {
 		return true
 	}
-	states := []int{http.StatusForbidden, http.StatusNotFound, http.StatusConflict}
-	return (u.Code == wire.InvalidMessage || u.Code == wire.Unauthorized) && slices.Contains(states, u.Status)
+	statuses := []int{http.StatusForbidden, http.StatusNotFound, http.StatusConflict}
+	return (u.Code == wire.InvalidMessage || u.Code == wire.Unauthorized) && slices.Contains(statuses, u.Status)
 }
 
 // cancelTooLate cancels our copy of a thread after its requester refused a message as too late, and removes the control
