@@ -242,7 +242,7 @@ func (b *Bridge) wantsNotices(id string) bool {
 	switch {
 	case id == thread.OwnerID:
 		return b.cfg.Notices != nil
-	case id == exchange.ToDirectory, strings.HasPrefix(id, "am_"):
+	case id == exchange.ToDirectory, strings.HasPrefix(id, "am_"): // or a peer
 		return true
 	}
 	c := b.x.Executors.Get(id)

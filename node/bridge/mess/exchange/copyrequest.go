@@ -40,7 +40,7 @@ func (t *tx) copyRequest(ctx context.Context, th *thread.Thread) (wire.Value, er
 		if err != nil || json.Unmarshal(rec.Body, &a) != nil {
 			return v, nil // named, but never stored
 		}
-		if t.files.read += len(a.Data); t.files.read > maxCopied {
+		if t.files.bytesRead += len(a.Data); t.files.bytesRead > maxCopied {
 			return v, errCopiesTooLarge
 		}
 		uri := "copy:" + rand.Text()

@@ -30,8 +30,8 @@ type File struct {
 type files struct {
 	named           map[string]File            // files of the owner and of older threads that the block names, by their URI
 	foreign         map[string]File            // files of a foreign thread, by address
-	read            int                        // bytes of attachments of older threads that were read
-	copied          int                        // bytes of attachments of older threads that new threads get
+	bytesRead       int                        // bytes of attachments of older threads that were read
+	bytesCopied     int                        // bytes of attachments of older threads that new threads get
 	stored          []store.Change             // the new attachments
 	namedInMessages map[string]map[string]bool // thread → names of the attachments that its new messages name
 }
@@ -146,7 +146,7 @@ func (s *files) moveOut(th *thread.Thread, kind string, v wire.Value, n int) (wi
 		}
 	}
 	if f.copied {
-		s.copied += len(raw)
+		s.bytesCopied += len(raw)
 	}
 	name = cmp.Or(name, f.Name)
 	fileName := func() string {

@@ -96,7 +96,7 @@ func (t *tx) openSuccessor(ctx context.Context, s successor, from ...*thread.Thr
 	th.Inherit(from...)
 	t.touch(th)
 	t.appendMessage(th, requester, thread.Block{{Type: "request", Body: thread.WithTimes(s.body, th)}})
-	if t.files.copied > maxCopied {
+	if t.files.bytesCopied > maxCopied {
 		return nil, errCopiesTooLarge
 	}
 	if _, isPeer := th.Peers[requester]; isPeer && s.suggested && r.NeedsApproval() && !t.who.Owner {
