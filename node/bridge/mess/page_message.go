@@ -17,7 +17,7 @@ import (
 )
 
 type messageRow struct {
-	From, What           string
+	From, What           string // of the sender; the status code or type of the last entry
 	At                   time.Time
 	Texts, Images, Files []string
 	Inline               []template.URL // pictures within the message
