@@ -133,7 +133,7 @@ func newLink(cfg LinkConfig) *link {
 		status: bridge.LinkStatus{Name: cfg.Name, Kind: Kind, To: cfg.URL + cfg.Dir, State: bridge.LinkConnecting, Since: time.Now()},
 	}
 	if cfg.Dir != "" {
-		l.remote = &dirRemote{dir: cfg.Dir, name: cfg.Options["as"], git: cfg.Options["git"] == "true", findEnclosure: l.findEnclosure}
+		l.remote = &dirRemote{dir: cfg.Dir, name: cfg.Options["as"], git: cfg.Options["git"] == "true", findEnclosure: l.findEnclosure, isRecorded: l.isRecorded}
 		return l
 	}
 	l.remote = &restRemote{

@@ -33,6 +33,9 @@ type dirRemote struct {
 	// uri names none of our files. It may be nil.
 	findEnclosure func(ctx context.Context, uri string) (exchange.Attachment, bool, error)
 
+	// isRecorded reports whether a thread belongs to another request of ours. It may be nil.
+	isRecorded func(ctx context.Context, ref string) (bool, error)
+
 	seen  map[string]string // by folder and thread: the stamp of the thread when it was last examined
 	scans int               // number of scans
 }
@@ -70,8 +73,15 @@ func (r *dirRemote) create(ctx context.Context, _ string, body wire.Value) (stri
 	if err != nil {
 		return "", toRetry(err)
 	}
+	written, files, err := r.extractEnclosures(ctx, thread.Block{{Type: "request", Body: body}}, 1)
+	if err != nil {
+		return "", toRetry(err)
+	}
 	now := time.Now().UTC().Round(time.Millisecond)
-	if old := r.findSent(ctx, root, list, req, now); old != "" {
+	switch old, err := r.findSent(ctx, root, list, req.ID, written.Tree(), now); {
+	case err != nil:
+		return "", toRetry(err)
+	case old != "":
 		return old, r.publish(ctx, old)
 	}
 	ref := thread.NewThreadRef(now, nextNumber(list, now), req.ID)
@@ -79,10 +89,6 @@ func (r *dirRemote) create(ctx context.Context, _ string, body wire.Value) (stri
 		Ref: ref, ClientID: req.ID, Requester: r.self(ctx), Status: thread.Received, Intent: req.Intent, Priority: req.Priority,
 		Created: now, Updated: now, Deadline: req.Deadline, ConfirmBefore: req.ConfirmBefore, Serial: 1,
 		History: []thread.Event{{Action: "created", At: now, By: r.self(ctx)}},
-	}
-	written, files, err := r.extractEnclosures(ctx, thread.Block{{Type: "request", Body: body}}, t.Serial)
-	if err != nil {
-		return "", toRetry(err)
 	}
 	messages := []thread.Message{{Serial: 1, From: r.self(ctx), At: now, Channel: "agentmesh", Mess: written.Tree()}}
 	if err := r.store(root, t, messages, files); err != nil {
@@ -96,22 +102,32 @@ func (r *dirRemote) create(ctx context.Context, _ string, body wire.Value) (stri
 }
 
 // findSent returns the thread that an earlier attempt opened for this request, or "". It is our thread of the last day
-// with the client id of the request.
-func (r *dirRemote) findSent(ctx context.Context, root *os.Root, list map[string]bool, req thread.Request, now time.Time) string {
-	if req.ID == "" {
-		return ""
+// with the client id and the content of the request, and belongs to no other request. first is its first message
+// (MESS-16).
+func (r *dirRemote) findSent(ctx context.Context, root *os.Root, list map[string]bool, id string, first wire.Value, now time.Time) (string, error) {
+	if id == "" {
+		return "", nil
 	}
 	today, yesterday := now.Format(time.DateOnly), now.Add(-exchange.SameFor).Format(time.DateOnly)
 	for ref := range list {
-		if _, token := splitRef(ref); token != thread.RefToken(req.ID) || !strings.HasPrefix(ref, today) && !strings.HasPrefix(ref, yesterday) {
+		if _, token := splitRef(ref); token != thread.RefToken(id) || !strings.HasPrefix(ref, today) && !strings.HasPrefix(ref, yesterday) {
 			continue
 		}
 		f, err := r.load(root, ref)
-		if err == nil && f.Thread.ClientID == req.ID && f.Thread.Requester == r.self(ctx) && now.Sub(f.Thread.Created) < exchange.SameFor {
-			return ref
+		if err != nil || f.Thread.ClientID != id || f.Thread.Requester != r.self(ctx) || now.Sub(f.Thread.Created) >= exchange.SameFor {
+			continue
+		}
+		if _, messages := f.Adopt(); len(messages) == 0 || thread.Digest(messages[0].Mess) != thread.Digest(first) {
+			continue
+		}
+		if r.isRecorded == nil {
+			return ref, nil
+		}
+		if isRecorded, err := r.isRecorded(ctx, ref); err != nil || !isRecorded {
+			return ref, err
 		}
 	}
-	return ""
+	return "", nil
 }
 
 // splitRef returns the number of a thread within its day, and the token after it.

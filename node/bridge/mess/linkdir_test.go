@@ -138,3 +138,26 @@ func isRetry(err error) bool {
 	e, ok := errors.AsType[*client.SendError](err)
 	return ok && e.Retry
 }
+
+// TestReusedIDInADirectory: a second request with the id of an earlier one is a thread of its own if its content
+// differs. The same request again, after a crash, is the thread that exists.
+func TestReusedIDInADirectory(t *testing.T) {
+	r := &dirRemote{dir: t.TempDir(), name: "us"}
+	create := func(intent string) string {
+		ref, err := r.create(t.Context(), "", mustParse(t, "- request: {id: water, intent: "+intent+"}")[0].Body)
+		if err != nil {
+			t.Fatal(err)
+		}
+		return ref
+	}
+	roses, tulips := create("water the roses"), create("water the tulips")
+	if roses == tulips {
+		t.Fatalf("both requests are %s", roses)
+	}
+	if again := create("water the roses"); again != roses {
+		t.Errorf("the roses are %s, and again %s", roses, again)
+	}
+	if again := create("water the tulips"); again != tulips {
+		t.Errorf("the tulips are %s, and again %s", tulips, again)
+	}
+}

@@ -39,6 +39,12 @@ func (l *link) load(ctx context.Context, ref string) (k knownThread, found bool,
 	return k, found, err
 }
 
+// isRecorded reports whether a foreign thread belongs to a conversation.
+func (l *link) isRecorded(ctx context.Context, ref string) (bool, error) {
+	_, found, err := l.load(ctx, ref)
+	return found, err
+}
+
 func (l *link) save(ctx context.Context, ref string, k knownThread) error {
 	return l.records.Apply(ctx, l.change(ref, k), time.Now())
 }

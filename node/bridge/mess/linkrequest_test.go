@@ -10,6 +10,7 @@ import (
 
 	"github.com/labstack/echo/v4"
 
+	"github.com/agentmesh/agentmesh/node/bridge"
 	"github.com/agentmesh/agentmesh/node/bridge/mess/exchange"
 	"github.com/agentmesh/agentmesh/node/bridge/mess/thread"
 	"github.com/agentmesh/agentmesh/node/client"
@@ -154,5 +155,42 @@ func TestUnsendableRequest(t *testing.T) {
 	th, err := l.x.Read(t.Context(), refs[1], time.Now())
 	if err != nil || th.Status != thread.Cancelled || !strings.Contains(th.History[len(th.History)-1].Note, "a whole number") {
 		t.Errorf("the request is %+v, %v", th, err)
+	}
+}
+
+// TestSameRequestOfTwoThroughALink: two of our requesters ask for the same under the same id. The exchange sees one
+// requester, and would take the second request for a repetition of the first: each gets a thread there.
+func TestSameRequestOfTwoThroughALink(t *testing.T) {
+	dir := t.TempDir()
+	for kind, change := range map[string]func(*Config){
+		"rest": nil,
+		"dir":  func(c *Config) { c.Links = []bridge.Link{{Name: "garden", Kind: Kind, Dir: dir}} },
+	} {
+		t.Run(kind, func(t *testing.T) {
+			a := newForeignLink(t, change)
+			var here []string
+			for _, who := range []string{"alice", "zoe"} {
+				a.home.executor(who)
+				ref := a.home.request(who, "{id: milk, intent: buy milk}")
+				if code, v := a.owner("send/"+ref+"/garden", ""); code != 200 {
+					t.Fatalf("%d %s", code, v.JSON())
+				}
+				here = append(here, ref)
+			}
+			l := a.home.bridge.links[0]
+			there := map[string]string{}
+			eventually(t, "both threads over there", func() bool {
+				for _, ref := range here {
+					rec, err := l.records.Get(t.Context(), exchange.NSMeta, l.convKey(a.home.thread(ref).Peers[l.pseudonym(thread.ExchangeID)].Conv), time.Now())
+					if err == nil {
+						there[ref] = string(rec.Body)
+					}
+				}
+				return len(there) == 2
+			})
+			if there[here[0]] == there[here[1]] {
+				t.Fatalf("both are %s", there[here[0]])
+			}
+		})
 	}
 }
