@@ -53,7 +53,7 @@ func (b *Book) Load(ctx context.Context, key store.ConvKey, now time.Time) (*Uni
 
 // Filter narrows a list. A zero field matches everything.
 type Filter struct {
-	Peer  string
+	Peer  string // the id of the peer, or the name under which rules apply to it
 	State State
 }
 

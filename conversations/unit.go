@@ -202,6 +202,9 @@ func (u *Unit) fill(step *store.Step) {
 	}
 	row.Body, row.Chain, row.Updated = wire.MustMarshal(u.conv), prev, step.Now
 	row.Terms = []string{stateTerm(u.conv.State), peerTerm(u.conv.Key.Peer)}
+	if p := u.conv.Principal; p != "" && p != u.conv.Key.Peer {
+		row.Terms = append(row.Terms, peerTerm(p))
+	}
 	row.Open = u.conv.State == Open
 	row.Expires = step.Now.Add(cmp.Or(u.book.Retention, DefaultRetention))
 	if row.Open {

@@ -170,6 +170,14 @@ func TestPageForeignPeer(t *testing.T) {
 	if body := p.must("people"); !strings.Contains(body, "wire:space") || !strings.Contains(body, ">blocked<") {
 		t.Errorf("the rule is not there:\n%s", body)
 	}
+	for _, id := range []string{url.PathEscape("wire:space"), string(out.To)} {
+		if body := p.must("people/" + id); !strings.Contains(body, "conversations/"+string(out.To)) {
+			t.Errorf("the page of %s has no conversations:\n%s", id, body)
+		}
+	}
+	if body := p.must("people/" + url.PathEscape("wire:space/bob")); !strings.Contains(body, "no conversations with them") { // of a refused message
+		t.Errorf("the page of an address without a rule:\n%s", body)
+	}
 	if status, body := p.post("people", url.Values{"action": {"forget"}, "peer": {"wire:space"}}); status != http.StatusOK || strings.Contains(body, "wire:space") {
 		t.Errorf("forget: %d", status)
 	}

@@ -4,6 +4,7 @@ import (
 	"cmp"
 	"net/http"
 	"net/url"
+	"strings"
 	"sync"
 
 	"github.com/labstack/echo/v4"
@@ -67,7 +68,11 @@ func (p *pages) findPerson(c echo.Context, id string) (personView, error) {
 		return view, err
 	}
 	if view.Conversations = list.Items; len(view.Conversations) > 0 {
-		view.Rule, view.Address = cmp.Or(view.Conversations[0].Principal, id), view.Conversations[0].Address
+		newest := view.Conversations[0]
+		view.Rule = cmp.Or(newest.Principal, id)
+		if newest.Peer == id || newest.Address == id { // not for a principal such as a space, in which it is one of many
+			view.Address = newest.Address
+		}
 	}
 	peers, err := p.n.ListPeers(ctx, view.Rule)
 	if err != nil {
@@ -76,7 +81,7 @@ func (p *pages) findPerson(c echo.Context, id string) (personView, error) {
 	peer := owner.Peer{ID: view.Rule}
 	if len(peers) > 0 {
 		peer = peers[0]
-	} else if len(view.Conversations) == 0 && !wire.AgentID(id).Valid() {
+	} else if len(view.Conversations) == 0 && !wire.AgentID(id).Valid() && !strings.Contains(id, ":") { // foreign principals have a ":"
 		return view, owner.Fault(http.StatusNotFound, "there is no such peer", "")
 	}
 	names := p.namesOf(ctx, id)
