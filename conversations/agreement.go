@@ -244,9 +244,13 @@ func (c Conversation) IsPlainAccept(id wire.MessageID) bool {
 func (c Conversation) accept(e Event, from Side) (Conversation, error) {
 	p := c.Proposal
 	if p == nil || p.Intent != e.Intent {
-		// Our accept may mean a proposal that our owner has not released, or one that was taken back.
-		if from == Ours && (len(c.Unreleased) > 0 || p == nil && !c.TermsAt.IsZero()) {
+		// The accept may mean a proposal that our owner has not released, or one that was taken back.
+		isTakenBack := p == nil && !c.TermsAt.IsZero()
+		switch {
+		case from == Ours && (len(c.Unreleased) > 0 || isTakenBack):
 			return c, errStaleAccept
+		case isTakenBack: // perhaps by a message that crossed the proposal, which still stands for the peer
+			c.Unclear = e.ID
 		}
 		return c, nil
 	}
