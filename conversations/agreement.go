@@ -30,6 +30,9 @@ type Acceptance struct {
 	By      Side           `json:"by"`
 	Message wire.MessageID `json:"message_id,omitempty"`
 	Intent  wire.Intent    `json:"intent,omitempty"` // of the accepted proposal; set only in [Conversation.Overtaken]
+	// Before is when the peer wrote the proposal that overtook our accept, or zero. The accept counts only by an answer
+	// that the peer wrote before: with a later one, the peer may mean that its own proposal stands.
+	Before time.Time `json:"before,omitzero"`
 
 	// For our accept, Delivered reports whether the peer received it, and Held whether the peer answered that its owner
 	// decides.
@@ -199,8 +202,8 @@ func (c Conversation) applyReleased(e Event) Conversation {
 }
 
 // propose makes terms the standing proposal, which ends all earlier proposals. If a proposal of the peer replaces
-// ours, Replaced keeps ours, because the peer's next accept may mean it. Overtaken keeps an accept of ours that our
-// new proposal overtakes before the peer has answered it.
+// ours, Replaced keeps ours, because the peer's next accept may mean it. Overtaken keeps an accept of ours that a
+// new proposal overtakes before its answer arrives, unless the proposal is that answer.
 func (c Conversation) propose(e Event, from Side, terms Terms) Conversation {
 	p := &Proposal{
 		Terms: terms, By: from, Intent: e.Intent, Message: e.ID, At: e.At, Clarifies: from == Ours && c.Unclear != "",
@@ -217,17 +220,20 @@ func (c Conversation) propose(e Event, from Side, terms Terms) Conversation {
 	if c.Overtaken != nil && c.Overtaken.Message == e.Answers { // this answer to our accept is a proposal and confirms nothing
 		c.Overtaken = nil
 	}
-	if a := c.Accept; a != nil && a.By == Ours && from == Ours {
+	if a := c.Accept; a != nil && a.By == Ours && (from == Ours || a.Message != e.Answers) {
 		overtaken := *a
 		overtaken.Intent = c.Proposal.Intent
+		if from == Theirs {
+			overtaken.Before = e.Written
+		}
 		c.Overtaken = &overtaken
 	}
 	c.Proposal, c.Accept, c.Unclear, c.TermsAt = p, nil, "", e.At
 	return c
 }
 
-// Awaits reports whether our accept still waits for its answer. A later proposal of ours does not end the wait: if the
-// peer answered the accept before it received the proposal, the accept counts for both sides.
+// Awaits reports whether our accept still waits for its answer. A later proposal of either side does not end the wait:
+// if the peer answered the accept before it received or made the proposal, the accept counts for both sides.
 func (c Conversation) Awaits(accept wire.MessageID) bool {
 	return slices.ContainsFunc([]*Acceptance{c.Accept, c.Overtaken}, func(a *Acceptance) bool {
 		return a != nil && a.By == Ours && a.Message == accept
@@ -386,6 +392,9 @@ func (c Conversation) cancel(by Side, at time.Time) Conversation {
 // conclude makes the accept e.ID the agreement. A proposal made after the accept stays the standing proposal.
 func (c Conversation) conclude(e Event) Conversation {
 	if a := c.Overtaken; a != nil && a.Message == e.ID && e.ID != "" {
+		if !a.Before.IsZero() && (e.Written.IsZero() || !e.Written.Before(a.Before)) {
+			return c
+		}
 		c.Agreement, c.Overtaken = a.agreement(a.Intent, e.At), nil
 		return c
 	}

@@ -57,7 +57,7 @@ type Conversation struct {
 	Proposal  *Proposal      `json:"offer,omitempty"`     // the standing proposal
 	Replaced  *Proposal      `json:"replaced,omitempty"`  // our proposal that a proposal of the peer replaced
 	Accept    *Acceptance    `json:"accept,omitempty"`    // the accept of Proposal, which does not count yet
-	Overtaken *Acceptance    `json:"overtaken,omitempty"` // our accept, if our later proposal came before its answer
+	Overtaken *Acceptance    `json:"overtaken,omitempty"` // our accept, if a later proposal came before its answer
 	Unclear   wire.MessageID `json:"unclear,omitempty"`   // the newest ambiguous accept, until a later message settles it
 	Agreement *Agreement     `json:"agreement,omitempty"` // the newest agreement
 	Counters  int            `json:"counters,omitempty"`  // number of counters that we sent
@@ -114,7 +114,7 @@ type Event struct {
 
 	ID      wire.MessageID // of the message
 	Answers wire.MessageID // the message that it answers, if known
-	Written time.Time      // when the peer wrote the message, by its clock; for Delivered, when the peer got ours
+	Written time.Time      // when the peer wrote the message, or its answer for AcceptCounts, by its clock; for Delivered, when the peer got ours
 	Direct  bool           // our message is the reply on the peer's connection, so the peer has it
 
 	Name  string // name on the peer's card; untrusted text

@@ -289,37 +289,6 @@ func TestAmbiguousAccept(t *testing.T) {
 	}
 }
 
-// TestAcceptOfProposalTakenBack (AM-88): a cancel that crosses our counter-proposal ends it here, while it stands for the
-// peer. The peer's accept of it is left to the owner, and the answer does not let the peer count it.
-func TestAcceptOfProposalTakenBack(t *testing.T) {
-	mesh := meshtest.New(t)
-	ann := newPeer(t, mesh, "ann")
-	ann.answers(ann.says(`{"action":"received"}`))
-	sarah := mesh.Node("sarah", withBook)
-	say := func(payload wire.Value) wire.Message {
-		t.Helper()
-		d := in("conv_one", ann.Draft(sarah.ID(), wire.Schedule, proposeCoffee))
-		d.Payload = payload
-		return sarah.Post(ann.Sign(d)).Message(t, sarah)
-	}
-	say(parsePayload(t, proposeCoffee))
-	out := outgoing(t, ann.ID, wire.Schedule, `{"action":"counter","event":{"selected_time":"2036-02-21T14:00:00-08:00"}}`)
-	out.Conv = "conv_one"
-	mustSend(t, sarah.Node, out, 10*time.Second)
-	counter := ann.got()[0]
-	say(parsePayload(t, `{"action":"cancel"}`))
-	if m := say(inReplyTo(parsePayload(t, `{"action":"accept"}`), counter.ID)); m.Action() != wire.ActionPending {
-		t.Errorf("the accept is answered with %s", m.Payload.JSON())
-	}
-	items, _, err := sarah.Inbox(t.Context(), node.ItemNew, "", 10)
-	if err != nil || len(items) != 3 || !items[2].Pending {
-		t.Errorf("the owner has %+v, %v", items, err)
-	}
-	if isAgreed(t, sarah, "conv_one") {
-		t.Errorf("it is called agreed: %+v", showConversation(t, sarah, "conv_one"))
-	}
-}
-
 // TestOwnAmbiguousAccept (AM-88): no command of ours sends an accept that does not say what it accepts.
 func TestOwnAmbiguousAccept(t *testing.T) {
 	mesh := meshtest.New(t)

@@ -319,7 +319,7 @@ func (o *deliveryOutcome) countAccept(ctx context.Context, m *wire.Message) erro
 	case conv.Accept == nil || conv.Accept.By == conversations.Ours:
 		return nil
 	}
-	return o.unit.Record(ctx, conversations.Event{Kind: conversations.AcceptCounts, At: o.unit.Now, ID: accept, Name: o.name})
+	return o.unit.Record(ctx, conversations.Event{Kind: conversations.AcceptCounts, At: o.unit.Now, ID: accept, Written: m.Time, Name: o.name})
 }
 
 // recordReply adds the reply to the conversation. isOpen reports whether the conversation is open afterwards. A reply

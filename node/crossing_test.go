@@ -1,0 +1,76 @@
+package node_test
+
+import (
+	"net/http"
+	"testing"
+	"time"
+
+	"github.com/agentmesh/agentmesh/node"
+	"github.com/agentmesh/agentmesh/node/meshtest"
+	"github.com/agentmesh/agentmesh/node/wire"
+)
+
+// TestAcceptOfProposalTakenBack (AM-88): a cancel that crosses our counter-proposal ends it here, while it stands for the
+// peer. The peer's accept of it is left to the owner, and the answer does not let the peer count it.
+func TestAcceptOfProposalTakenBack(t *testing.T) {
+	mesh := meshtest.New(t)
+	ann := newPeer(t, mesh, "ann")
+	ann.answers(ann.says(`{"action":"received"}`))
+	sarah := mesh.Node("sarah", withBook)
+	say := func(payload wire.Value) wire.Message {
+		t.Helper()
+		d := in("conv_one", ann.Draft(sarah.ID(), wire.Schedule, proposeCoffee))
+		d.Payload = payload
+		return sarah.Post(ann.Sign(d)).Message(t, sarah)
+	}
+	say(parsePayload(t, proposeCoffee))
+	out := outgoing(t, ann.ID, wire.Schedule, `{"action":"counter","event":{"selected_time":"2036-02-21T14:00:00-08:00"}}`)
+	out.Conv = "conv_one"
+	mustSend(t, sarah.Node, out, 10*time.Second)
+	counter := ann.got()[0]
+	say(parsePayload(t, `{"action":"cancel"}`))
+	if m := say(inReplyTo(parsePayload(t, `{"action":"accept"}`), counter.ID)); m.Action() != wire.ActionPending {
+		t.Errorf("the accept is answered with %s", m.Payload.JSON())
+	}
+	items, _, err := sarah.Inbox(t.Context(), node.ItemNew, "", 10)
+	if err != nil || len(items) != 3 || !items[2].Pending {
+		t.Errorf("the owner has %+v, %v", items, err)
+	}
+	if isAgreed(t, sarah, "conv_one") {
+		t.Errorf("it is called agreed: %+v", showConversation(t, sarah, "conv_one"))
+	}
+}
+
+// TestProposalBeforeTheAnswer (AM-88): a proposal of the peer arrives while its answer to our accept is on the way. If
+// the peer wrote the answer first, it has counted our accept, so we count it too. Otherwise the accept does not count.
+func TestProposalBeforeTheAnswer(t *testing.T) {
+	for _, answersFirst := range []bool{true, false} {
+		mesh := meshtest.New(t)
+		ann := newPeer(t, mesh, "ann")
+		sarah := mesh.Node("sarah", withBook)
+		propose := func(payload string) {
+			must(t, sarah.Post(ann.Sign(in("conv_one", ann.Draft(sarah.ID(), wire.Schedule, payload)))), http.StatusOK)
+			time.Sleep(5 * time.Millisecond) // the next message has a later timestamp
+		}
+		ann.answers(func(w http.ResponseWriter, m wire.Message) {
+			const later = `{"action":"propose","event":{"title":"Tea","proposed_times":["2036-02-21T14:00:00-08:00"],"duration":"30m"}}`
+			if !answersFirst {
+				propose(later)
+			}
+			answer := ann.Sign(ann.reply(m, `{"action":"received"}`))
+			if answersFirst {
+				time.Sleep(5 * time.Millisecond)
+				propose(later)
+			}
+			w.Write(answer)
+		})
+		propose(proposeCoffee)
+		out := outgoing(t, ann.ID, wire.Schedule, `{"action":"accept"}`)
+		out.Conv = "conv_one"
+		mustSend(t, sarah.Node, out, 10*time.Second)
+		v := showConversation(t, sarah, "conv_one")
+		if isAgreed(t, sarah, "conv_one") != answersFirst || v.Proposal == nil || v.Proposal.Title != "Tea" {
+			t.Errorf("the answer is first: %v: agreed on %+v, proposed %+v", answersFirst, v.Agreement, v.Proposal)
+		}
+	}
+}
