@@ -194,3 +194,25 @@ func TestSameRequestOfTwoThroughALink(t *testing.T) {
 		})
 	}
 }
+
+// TestRequestForAnotherLink: a request for one exchange alone is not sent to a second one, whose claim would be refused.
+func TestRequestForAnotherLink(t *testing.T) {
+	a := newForeignLink(t, func(c *Config) {
+		c.Links = append(c.Links, bridge.Link{Name: "shed", Kind: Kind, Dir: t.TempDir()})
+	})
+	const block = `[{"request":{"id":"a","intent":"fix the tap"}}]`
+	_, v := a.owner("send/garden", block)
+	list, _ := v.Get("threads")
+	here, there := list.At(0).GetStr("ref"), a.only("fix the tap")
+	if _, v := a.owner("send/shed", block); !strings.Contains(string(v.JSON()), `"sent":false,"later":false`) {
+		t.Errorf("the same request for another link: %s", v.JSON())
+	}
+	if code, v := a.owner("send/"+here+"/shed", ""); code != 409 || !strings.Contains(string(v.JSON()), "only for") {
+		t.Errorf("the thread for another link: %d %s", code, v.JSON())
+	}
+	if conv := a.home.thread(here).Peers[string(a.home.bridge.links[1].Address().Pseudonym())].Conv; conv != "" {
+		t.Errorf("it was offered in %s", conv)
+	}
+	a.set(there, `{"status":"claimed"}`)
+	a.home.waitStatus(here, thread.Claimed)
+}

@@ -82,6 +82,8 @@ func (b *Bridge) sendThrough(c echo.Context) error {
 	switch {
 	case err != nil:
 		return err
+	case !sent && t.IsClaimable():
+		return thread.Conflict("the thread is only for another executor")
 	case !sent:
 		return thread.Conflict("the thread is %s and cannot be sent now", t.Status)
 	}
