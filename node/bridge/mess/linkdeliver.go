@@ -57,7 +57,13 @@ func (l *link) Deliver(ctx context.Context, d bridge.Delivery) (err error) {
 	} else {
 		err = l.postToTheirs(ctx, key, ref, k, block.ForExchange(ref))
 	}
-	if reason, refused := refusalReason(err); refused { // the conversation stays open, because the state of the thread may still change
+	reason, refused := refusalReason(err)
+	if refused && k.Mine && block.HasOnly("cancel") {
+		if v, viewErr := l.remote.view(ctx, ref); viewErr == nil && v.status.Terminal() {
+			refused, err = false, nil // the thread has ended there too
+		}
+	}
+	if refused { // the conversation stays open, because the state of the thread may still change
 		err = l.notifyRefusal(ctx, ref, reason)
 	}
 	l.wakePoll()

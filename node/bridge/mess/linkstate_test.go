@@ -23,10 +23,26 @@ type foreignLink struct {
 	bob  string // the key of an executor
 	t    *testing.T
 
-	mu    sync.Mutex
-	held  chan struct{} // while it is open, the GET calls of the link to URLs that contain path wait
-	path  string
-	lists int // number of lists that the link has got
+	mu        sync.Mutex
+	held      chan struct{} // while it is open, the GET calls of the link to URLs that contain path wait
+	path      string
+	lists     int // number of lists that the link has got
+	conflicts int // number of calls of the link that were answered with 409
+}
+
+// conflictCounter counts the answers with 409.
+type conflictCounter struct {
+	http.ResponseWriter
+	a *foreignLink
+}
+
+func (c conflictCounter) WriteHeader(status int) {
+	if status == http.StatusConflict {
+		c.a.mu.Lock()
+		c.a.conflicts++
+		c.a.mu.Unlock()
+	}
+	c.ResponseWriter.WriteHeader(status)
 }
 
 func newForeignLink(t *testing.T, change func(*Config)) *foreignLink {
@@ -41,7 +57,7 @@ func newForeignLink(t *testing.T, change func(*Config)) *foreignLink {
 		if held != nil && r.Method == http.MethodGet && strings.Contains(r.URL.Path, path) {
 			<-held
 		}
-		a.srv.Config.Handler.ServeHTTP(w, r)
+		a.srv.Config.Handler.ServeHTTP(conflictCounter{w, a}, r)
 		if r.Method == http.MethodGet && strings.HasSuffix(r.URL.Path, "/requests") {
 			a.mu.Lock()
 			a.lists++
@@ -200,5 +216,25 @@ func TestEndsThroughTheMesh(t *testing.T) {
 	home.waitStatus(ref, thread.Cancelled)
 	if text := home.allText(ref); !strings.Contains(text, "the fridge is gone") {
 		t.Errorf("it says %s", text)
+	}
+}
+
+// TestSameEndOnBothSides: if a request expires here and there at the same time, the owner gets no notice of a conflict.
+func TestSameEndOnBothSides(t *testing.T) {
+	a := newForeignLink(t, nil)
+	here, there := a.ask("{intent: x, needed_by: \"" + time.Now().Add(time.Hour).UTC().Format(time.RFC3339) + "\"}")
+	see := a.hideLink()
+	const expired = ", code: expired, expired_at: \"2026-01-01T00:00:00Z\"}"
+	a.do(thread.OwnerID, "- status: {re: "+there+expired)
+	a.home.do(thread.OwnerID, "- status: {re: "+here+expired)
+	eventually(t, "the cancel", func() bool {
+		a.mu.Lock()
+		defer a.mu.Unlock()
+		return a.conflicts > 0
+	})
+	see()
+	eventually(t, "what the exchange says", func() bool { return strings.Count(a.home.allText(here), "expired_at") == 2 })
+	if told, refused := a.home.countNotices("mess", "the thread has the message"), a.home.countNotices("mess", "the thread is expired"); told+refused != 0 {
+		t.Errorf("%d notices of what the exchange says, and %d of a refused cancel", told, refused)
 	}
 }

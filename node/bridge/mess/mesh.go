@@ -96,8 +96,16 @@ func (b *Bridge) Receive(ctx context.Context, m bridge.Call) (wire.Value, error)
 	return ackPayload(res), nil
 }
 
-// keepConflict stores a message of a link that our thread cannot follow, and notifies the owner.
+// keepConflict stores a message of a link that our thread cannot follow, and notifies the owner, unless the message only
+// reports the state in which our thread has ended.
 func (b *Bridge) keepConflict(ctx context.Context, l *link, opts exchange.Options, m thread.Message, why string) error {
+	t, err := b.x.Read(ctx, opts.Re, time.Now())
+	if err != nil {
+		return exchange.IgnoreMissing(err)
+	}
+	if said := m.Block(); t.Status.Terminal() && said.HasOnly("status") && t.Status.AfterBlock(said) == t.Status {
+		return b.x.StoreRefusal(ctx, opts.Re, m, why, opts.Replay)
+	}
 	title := "the thread " + opts.Re + " cannot follow what the link " + l.cfg.Name + " says about it"
 	return b.x.StoreRefusal(ctx, opts.Re, m, why, opts.Replay, ownerNotice(b.cfg.Notices, title, why+"; the thread has the message")...)
 }
