@@ -29,7 +29,7 @@ func (s *Service) serveRPC(c echo.Context) error {
 // serveREST serves the documents of an agent, and the HTTP+JSON binding below its URL.
 func (s *Service) serveREST(c echo.Context) error {
 	r := c.Request()
-	path := strings.TrimPrefix(r.URL.Path, pathPrefix+c.Param("id"))
+	path := strings.TrimPrefix(r.URL.EscapedPath(), pathPrefix+c.Param("id"))
 	switch {
 	case r.Method != http.MethodGet:
 	case path == message.PathCard, path == message.PathOldCard:

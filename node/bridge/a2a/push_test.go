@@ -75,17 +75,17 @@ func TestPush(t *testing.T) {
 	if v := hook.await(t, "TASK_STATE_COMPLETED"); text(v, "task.artifacts.0.parts.0.text") != "you said: hello" || text(v, "task.id") != id {
 		t.Errorf("the last notification is %s", v.JSON())
 	}
-	status, _, body := h.request("ann", "POST", h.base+"/tasks/"+id+"/pushNotificationConfigs", `{"id":"c2","url":"`+hook.URL+`"}`)
-	if status != 200 || text(parse(t, body), "id") != "c2" {
+	status, _, body := h.request("ann", "POST", h.base+"/tasks/"+id+"/pushNotificationConfigs", `{"id":"c/2","url":"`+hook.URL+`"}`)
+	if status != 200 || text(parse(t, body), "id") != "c/2" {
 		t.Errorf("create over HTTP+JSON: %d %s", status, body)
 	}
-	if status, _, body := h.request("ann", "GET", h.base+"/tasks/"+id+"/pushNotificationConfigs/c2", ""); status != 200 || text(parse(t, body), "url") != hook.URL {
+	if status, _, body := h.request("ann", "GET", h.base+"/tasks/"+id+"/pushNotificationConfigs/c%2F2", ""); status != 200 || text(parse(t, body), "url") != hook.URL {
 		t.Errorf("get over HTTP+JSON: %d %s", status, body)
 	}
-	if status, _, _ := h.request("ann", "DELETE", h.base+"/tasks/"+id+"/pushNotificationConfigs/c2", ""); status != 200 {
+	if status, _, _ := h.request("ann", "DELETE", h.base+"/tasks/"+id+"/pushNotificationConfigs/c%2F2", ""); status != 200 {
 		t.Errorf("delete over HTTP+JSON: %d", status)
 	}
-	if v := h.rpc("ann", "GetTaskPushNotificationConfig", `{"taskId":"`+id+`","id":"c2"}`); text(v, "error.data.0.reason") != "TASK_NOT_FOUND" {
+	if v := h.rpc("ann", "GetTaskPushNotificationConfig", `{"taskId":"`+id+`","id":"c/2"}`); text(v, "error.data.0.reason") != "TASK_NOT_FOUND" {
 		t.Errorf("a deleted configuration: %s", v.JSON())
 	}
 	if v := h.rpc("ann", "DeleteTaskPushNotificationConfig", `{"taskId":"`+id+`","id":"c1"}`); at(v, "result").Kind() != wire.Object {

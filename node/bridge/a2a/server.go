@@ -96,7 +96,7 @@ func (b *Bridge) serveRPC(c echo.Context) error {
 func (b *Bridge) serveREST(c echo.Context) error {
 	r := c.Request()
 	read := func(body []byte) (message.Call, *message.Error) {
-		return message.ReadREST(r.Method, strings.TrimPrefix(r.URL.Path, basePath), r.URL.Query(), body, message.VersionOf(r))
+		return message.ReadREST(r.Method, strings.TrimPrefix(r.URL.EscapedPath(), basePath), r.URL.Query(), body, message.VersionOf(r))
 	}
 	return b.serve(c, message.Call{Binding: message.HTTPJSON}, read)
 }

@@ -184,12 +184,18 @@ func (c Call) checkVersion(version string, isAlias bool) *Error {
 	return ErrVersion
 }
 
-// ReadREST reads a request of the HTTP+JSON binding. path is relative to the URL of the interface: "/tasks/t1:cancel".
-// It may begin with a tenant. Subscribing works with GET and POST, because the specification and its proto differ
-// (A2A-6).
+// ReadREST reads a request of the HTTP+JSON binding. path is relative to the URL of the interface, and escaped, because
+// an id may contain a slash: "/tasks/t1:cancel". It may begin with a tenant. Subscribing works with GET and POST,
+// because the specification and its proto differ (A2A-6).
 func ReadREST(method, path string, query url.Values, body []byte, version string) (Call, *Error) {
 	c := Call{Binding: HTTPJSON, Params: wire.Obj()}
 	segments := strings.Split(strings.Trim(path, "/"), "/")
+	for i, escaped := range segments {
+		var err error
+		if segments[i], err = url.PathUnescape(escaped); err != nil {
+			return c, ErrMethod
+		}
+	}
 	if len(segments) > 1 && segments[0] != "tasks" {
 		c.Tenant, segments = segments[0], segments[1:]
 	}

@@ -163,6 +163,8 @@ func TestREST(t *testing.T) {
 		{"GET", "/tasks/t1/pushNotificationConfigs", "", "", "ListTaskPushNotificationConfigs", `{"taskId":"t1"}`},
 		{"GET", "/tasks/t1/pushNotificationConfigs/c1", "", "", "GetTaskPushNotificationConfig", `{"taskId":"t1","id":"c1"}`},
 		{"DELETE", "/tasks/t1/pushNotificationConfigs/c1", "", "", "DeleteTaskPushNotificationConfig", `{"taskId":"t1","id":"c1"}`},
+		{"GET", "/tasks/t1/pushNotificationConfigs/a%2Fb%25", "", "", "GetTaskPushNotificationConfig", `{"taskId":"t1","id":"a/b%"}`},
+		{"POST", "/tasks/t1%3Acancel", "", "{}", "CancelTask", `{"id":"t1"}`},
 		{"GET", "/extendedAgentCard", "", "", "GetExtendedAgentCard", `{}`},
 		{"GET", "/am_me/tasks/t1", "", "", "GetTask", `{"id":"t1"}`},
 		{"POST", "/am_me/message:send", "", hello, "SendMessage", hello},
@@ -181,7 +183,7 @@ func TestREST(t *testing.T) {
 	}
 	for _, bad := range [][2]string{
 		{"GET", "/"}, {"GET", "/message:send"}, {"DELETE", "/tasks/t1"}, {"POST", "/tasks/t1"}, {"POST", "/tasks/t1:delete"}, {"GET", "/tasks/t1:cancel"},
-		{"GET", "/a/b/tasks"}, {"GET", "/tasks/t1/other"}, {"GET", "/tasks/t1/pushNotificationConfigs/c/d"}, {"PUT", "/tasks"},
+		{"GET", "/a/b/tasks"}, {"GET", "/tasks/t1/other"}, {"GET", "/tasks/t1/pushNotificationConfigs/c/d"}, {"PUT", "/tasks"}, {"GET", "/tasks/%zz"},
 	} {
 		if c, e := message.ReadREST(bad[0], bad[1], nil, nil, ""); !is(e, message.ErrMethod) {
 			t.Errorf("%s %s: %+v, %v", bad[0], bad[1], c, e)
