@@ -47,6 +47,15 @@ type Listing struct {
 	Verification map[AgentID]Verification `json:"verification,omitempty"`
 }
 
+// MarshalJSON writes a page without agents as an empty array, not as null.
+func (l Listing) MarshalJSON() ([]byte, error) {
+	type plain Listing
+	if l.Agents == nil {
+		l.Agents = []Value{}
+	}
+	return json.Marshal(plain(l))
+}
+
 // Verification has what a directory itself has proven about a card (AM-61). A nil time means not proven.
 type Verification struct {
 	Key          *time.Time `json:"key"`
