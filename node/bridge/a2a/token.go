@@ -129,8 +129,12 @@ func (b *Bridge) revokeToken(ctx context.Context, name string) (Token, error) {
 		return Token{}, owner.Fault(http.StatusNotFound, "there is no such token", "list them with: agentmesh a2a token list")
 	}
 	rec := page.Records[0]
-	err = b.records.Apply(ctx, []store.Change{{IfRev: rec.Rev, Delete: true, Record: store.Record{NS: nsTokens, Key: rec.Key}}}, now)
-	return Token{Name: name, Address: b.addressOf(name).String()}, err
+	var t Token
+	if err = json.Unmarshal(rec.Body, &t); err != nil {
+		return Token{}, err
+	}
+	t.Address = b.addressOf(name).String()
+	return t, b.records.Apply(ctx, []store.Change{{IfRev: rec.Rev, Delete: true, Record: store.Record{NS: nsTokens, Key: rec.Key}}}, now)
 }
 
 // identify returns the caller whose bearer token has this hash, in hex, or the caller without a token if hash is "". It
