@@ -61,7 +61,7 @@ func (a *app) findLink(ctx context.Context, name string) (bridge.LinkStatus, err
 			return l, nil
 		}
 	}
-	return bridge.LinkStatus{}, exit.FailHint(exit.Input, fmt.Errorf("there is no link %s", terminal.Clean(name)), "list the links with: agentmesh links list")
+	return bridge.LinkStatus{}, exit.FailHint(exit.No, fmt.Errorf("there is no link %s", terminal.Clean(name)), "list the links with: agentmesh links list")
 }
 
 type linksTestCmd struct{ linkArg }
