@@ -147,3 +147,20 @@ func TestNumbers(t *testing.T) {
 		}
 	}
 }
+
+// TestSkippedTime: a time that does not exist on the day of a clock change is refused, and not moved by an hour.
+func TestSkippedTime(t *testing.T) {
+	berlin, err := time.LoadLocation("Europe/Berlin")
+	if err != nil {
+		t.Fatal(err)
+	}
+	for text, want := range map[string]bool{
+		"2027-03-28T01:59": true, "2027-03-28T02:00": false, "2027-03-28T02:30": false, "2027-03-28T03:00": true,
+		"2027-10-31T02:30": true, // exists twice
+		"2027-10-31":       false,
+	} {
+		if at, err := parseFormTime(text, berlin); (err == nil) != want {
+			t.Errorf("%s: %s, %v, want ok = %v", text, at, err, want)
+		}
+	}
+}

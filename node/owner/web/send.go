@@ -72,6 +72,20 @@ func formatLength(text string) string {
 	return strings.Join(parts, " ")
 }
 
+// parseFormTime parses a time of a form by the wall clock of zone. It refuses a time that a change of the clock skips,
+// because time.Date returns another time for it.
+func parseFormTime(text string, zone *time.Location) (time.Time, error) {
+	wall, err := time.Parse(formTime, text)
+	if err != nil {
+		return wall, errors.New("one of the times is not a date with a time of day")
+	}
+	at := time.Date(wall.Year(), wall.Month(), wall.Day(), wall.Hour(), wall.Minute(), 0, 0, zone)
+	if at.Hour() != wall.Hour() || at.Minute() != wall.Minute() {
+		return at, errors.New("one of the times does not exist, because the clock is set forward on that day")
+	}
+	return at, nil
+}
+
 // event returns the event of a payload for the meeting in a form.
 func (m meeting) event() (wire.Value, error) {
 	var times []string
@@ -79,9 +93,9 @@ func (m meeting) event() (wire.Value, error) {
 		if s == "" {
 			continue
 		}
-		at, err := time.ParseInLocation(formTime, s, time.Local)
+		at, err := parseFormTime(s, time.Local)
 		if err != nil {
-			return wire.Value{}, errors.New("one of the times is not a date with a time of day")
+			return wire.Value{}, err
 		}
 		times = append(times, at.Format(time.RFC3339))
 	}
