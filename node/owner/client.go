@@ -22,7 +22,7 @@ const maxAnswer = 64 << 20
 
 // ErrNotServed means that the running process does not have the operation, for example because a bridge is not
 // configured.
-var ErrNotServed = errors.New("the running agentmesh does not serve this")
+var ErrNotServed = errors.New("the node or directory here does not serve this")
 
 // ErrNoAnswer means that the process cannot be reached, or that the answer is not from the owner API.
 var ErrNoAnswer = errors.New("call to the owner API failed")
