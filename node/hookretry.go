@@ -94,7 +94,7 @@ func (o OwnerAPI) RetryItem(ctx context.Context, id string) (owner.Item, error) 
 		return refuse("no hook handles " + string(item.Intent))
 	}
 	item.Failure = nil // a new series of failures
-	if err := (hookRetries{o.n}).start(ctx, item, time.Now()); err != nil {
+	if err := hookRetries(o).start(ctx, item, time.Now()); err != nil {
 		return owner.Item{}, err
 	}
 	return o.FindItem(ctx, item.ID)
