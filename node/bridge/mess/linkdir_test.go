@@ -160,4 +160,8 @@ func TestReusedIDInADirectory(t *testing.T) {
 	if again := create("water the tulips"); again != tulips {
 		t.Errorf("the tulips are %s, and again %s", tulips, again)
 	}
+	const special = `"a\n b\t: #", constraints: {location: {lat: 1.50, lng: -2e1, radius_km: 3}}, context: [{json: {a: 1.0, b: "yes", c: null, d: "0x10", e: [], f: {}}}, " x ", ""]`
+	if first, again := create(special), create(special); again != first {
+		t.Errorf("a request with special values is %s, and again %s", first, again)
+	}
 }
