@@ -274,6 +274,8 @@ func (c Conversation) accept(e Event, from Side) (Conversation, error) {
 			return c.propose(e, from, terms), nil
 		}
 		return c, nil
+	case p.By == Ours && from == Ours: // the peer would take an accept that names other terms for a new proposal
+		return c, errStaleAccept
 	case p.By == from: // a side cannot accept its own proposal
 		return c, nil
 	}
@@ -293,9 +295,10 @@ func (c Conversation) accept(e Event, from Side) (Conversation, error) {
 
 // isForStandingProposal reports whether the accept e means the standing proposal and not an earlier one. first is the
 // first accept of the standing proposal, or nil. An accept means the standing proposal if it names the message of the
-// proposal or of first. So does an accept that names no message, except in two cases: the peer wrote the accept before
-// our proposal had arrived, or the accept may mean our proposal that the peer's own proposal replaced. Until the other
-// side accepts, an accept by the side that made the proposal may name any message.
+// proposal or of first. So does an accept of the peer that names no message, except in two cases: the peer wrote the
+// accept before our proposal had arrived, or the accept may mean our proposal that the peer's own proposal replaced. An
+// accept of ours that names no message is older than the peer's proposal and waited for our owner. Until the other side
+// accepts, an accept by the side that made the proposal may name any message.
 func (c Conversation) isForStandingProposal(e Event, from Side, first *Acceptance) bool {
 	p := c.Proposal
 	isCrossing := from == Theirs && c.Replaced != nil // the accept may mean our replaced proposal
@@ -311,7 +314,7 @@ func (c Conversation) isForStandingProposal(e Event, from Side, first *Acceptanc
 	case p.By == from:
 		return !isCrossing
 	}
-	return from == Ours || isAfter(e.Written, p.Delivered)
+	return from == Theirs && isAfter(e.Written, p.Delivered)
 }
 
 // FindAnsweredAccept returns our accept that a message of the peer answers, or nil. The answer makes the accept count,

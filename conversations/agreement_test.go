@@ -52,7 +52,7 @@ func TestAgreement(t *testing.T) {
 	if proposed.Counters != 0 || countered.Counters != 2 {
 		t.Errorf("%d counters of ours before the first, %d after the second", proposed.Counters, countered.Counters)
 	}
-	accepted := next(proposed, messageEvent(t, conversations.Sent, "msg_3", agreeToIt))
+	accepted := next(proposed, messageEvent(t, conversations.Sent, "msg_3", `{"action":"accept","metadata":{"in_reply_to":"msg_2"}}`))
 	if accepted.Agreement != nil || accepted.Accept == nil || accepted.Accept.By != conversations.Ours {
 		t.Errorf("before the answer to our accept: %+v, %+v", accepted.Accept, accepted.Agreement)
 	}
@@ -162,7 +162,7 @@ func TestHeldCancel(t *testing.T) {
 	if c := next(released); c.InForce() {
 		t.Error("after the release, the agreement is in force")
 	}
-	newer := next(at(4, messageEvent(t, conversations.Received, "msg_6", lunch)), at(4, messageEvent(t, conversations.Sent, "msg_7", `{"action":"accept","selected_time":"2026-03-04T12:00:00Z"}`)),
+	newer := next(at(4, messageEvent(t, conversations.Received, "msg_6", lunch)), at(4, messageEvent(t, conversations.Sent, "msg_7", `{"action":"accept","selected_time":"2026-03-04T12:00:00Z","metadata":{"in_reply_to":"msg_6"}}`)),
 		at(5, eventAbout(conversations.AcceptCounts, "msg_7")), released)
 	if a := newer.Agreement; !newer.InForce() || a.Time != "2026-03-04T12:00:00Z" {
 		t.Errorf("after the release, the newer agreement is %+v, want it in force", a)
@@ -173,7 +173,7 @@ func TestHeldCancel(t *testing.T) {
 // its owner decides, or by a close as completed, and by nothing else.
 func TestHeldAccept(t *testing.T) {
 	sent := after(t, messageEvent(t, conversations.Received, "msg_1", lunch),
-		messageEvent(t, conversations.Sent, "msg_2", `{"action":"accept","selected_time":"2026-03-03T12:00:00Z"}`))
+		messageEvent(t, conversations.Sent, "msg_2", `{"action":"accept","selected_time":"2026-03-03T12:00:00Z","metadata":{"in_reply_to":"msg_1"}}`))
 	delivered, err := sent.Next(eventAbout(conversations.Delivered, "msg_2"), idle)
 	if err != nil {
 		t.Fatal(err)
@@ -298,7 +298,7 @@ func TestRowsOfEarlierVersions(t *testing.T) {
 // cancel of a proposal ends it at once, and so does any message about an agreement that is not an event.
 func TestHeldCancellation(t *testing.T) {
 	proposed := after(t, messageEvent(t, conversations.Received, "msg_1", lunch))
-	agreed := after(t, messageEvent(t, conversations.Received, "msg_1", atCafe), messageEvent(t, conversations.Replied, "msg_2", agreeToIt),
+	agreed := after(t, messageEvent(t, conversations.Received, "msg_1", atCafe), messageEvent(t, conversations.Replied, "msg_2", `{"action":"accept","metadata":{"in_reply_to":"msg_1"}}`),
 		eventAbout(conversations.AcceptCounts, "msg_2"))
 	if !agreed.InForce() {
 		t.Fatalf("no agreement: %+v, accept %+v", agreed.Agreement, agreed.Accept)

@@ -5,6 +5,7 @@ import (
 	"testing"
 	"time"
 
+	"github.com/agentmesh/agentmesh/acl"
 	"github.com/agentmesh/agentmesh/node"
 	"github.com/agentmesh/agentmesh/node/meshtest"
 	"github.com/agentmesh/agentmesh/node/wire"
@@ -72,5 +73,44 @@ func TestProposalBeforeTheAnswer(t *testing.T) {
 		if isAgreed(t, sarah, "conv_one") != answersFirst || v.Proposal == nil || v.Proposal.Title != "Tea" {
 			t.Errorf("the answer is first: %v: agreed on %+v, proposed %+v", answersFirst, v.Agreement, v.Proposal)
 		}
+	}
+}
+
+// TestAcceptWrittenBeforeTheProposal (AM-88): an accept of ours that waited for our owner is not sent as an accept of a
+// proposal that came after it.
+func TestAcceptWrittenBeforeTheProposal(t *testing.T) {
+	mesh := meshtest.New(t)
+	ann := newPeer(t, mesh, "ann")
+	ann.answers(ann.says(`{"action":"received"}`))
+	sarah := mesh.Node("sarah", func(cfg *node.Config) {
+		withBook(cfg)
+		cfg.Outbound.Approve = []string{"mesh.schedule"}
+	})
+	out := outgoing(t, ann.ID, wire.Schedule, `{"action":"accept"}`)
+	out.Conv = "conv_one"
+	mustSend(t, sarah.Node, out, 0)
+	must(t, sarah.Post(ann.Sign(in("conv_one", ann.Draft(sarah.ID(), wire.Schedule, proposeCoffee)))), http.StatusOK)
+	ask := theAsk(t, sarah)
+	if _, err := sarah.Asks().Decide(t.Context(), ask.ID, ask.Hash, acl.Approve, "test", time.Now()); err == nil {
+		t.Error("the accept was sent")
+	}
+	if len(ann.got()) != 0 || isAgreed(t, sarah, "conv_one") {
+		t.Errorf("%d messages left: %+v", len(ann.got()), showConversation(t, sarah, "conv_one"))
+	}
+}
+
+// TestOwnAcceptOfOwnProposal (AM-88): nobody accepts a proposal of its own. The peer would take an accept that names
+// another time for a new proposal, which we would not know about.
+func TestOwnAcceptOfOwnProposal(t *testing.T) {
+	mesh := meshtest.New(t)
+	ann := newPeer(t, mesh, "ann")
+	ann.answers(ann.says(`{"action":"received"}`))
+	sarah := mesh.Node("sarah", withBook)
+	out := outgoing(t, ann.ID, wire.Schedule, proposeCoffee)
+	out.Conv = "conv_one"
+	mustSend(t, sarah.Node, out, 10*time.Second)
+	out.Payload = parsePayload(t, `{"action":"accept","selected_time":"2036-02-21T14:00:00-08:00"}`)
+	if _, err := sarah.Send(t.Context(), out, 10*time.Second); err == nil || len(ann.got()) != 1 {
+		t.Errorf("the accept of our own proposal: %v, %d messages left", err, len(ann.got()))
 	}
 }
