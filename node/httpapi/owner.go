@@ -262,9 +262,10 @@ func (o *Owner) Open() (net.Addr, error) {
 	return o.tcp.Addr(), nil
 }
 
-// errNotServing means that this process is a command that does not serve.
+// errNotServing means that this process is a command that does not serve. Its status is not 503, which the log of
+// requests would print as a warning beside the error of the command.
 var errNotServing = &wire.Error{
-	Code: wire.AgentUnavailable, Status: http.StatusServiceUnavailable,
+	Code: wire.AgentUnavailable, Status: http.StatusConflict,
 	Message: "no agentmesh serve runs on this data directory; start it to open the page",
 }
 
