@@ -136,8 +136,9 @@ type AskFilter struct {
 	IncludeBehind bool // also list asks that are queued behind others
 }
 
-// List returns at most limit asks in the order of their ids. after is the next of the previous page, or ""; next is
-// empty on the last page. List skips asks that do not match, and reads on until the page is full.
+// List returns at most limit asks in the order of their ids. For the first page, after is "", and for
+// every other page, it is the value next of the page before. On the last page, next is "". List skips asks that do not
+// match, and reads on until the page is full.
 func (q *Asks) List(ctx context.Context, f AskFilter, after string, limit int, now time.Time) (asks []Ask, next string, err error) {
 	term := ""
 	switch {

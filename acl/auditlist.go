@@ -32,8 +32,8 @@ func (f AuditFilter) matches(e AuditEntry) bool {
 }
 
 // List returns at most limit entries that match f, oldest first. It first calls [Audit.Seal], so that the list has all
-// stored entries. Pass as after the value next of the previous page, or 0 for the first page. On the last
-// page, next is 0.
+// stored entries. For the first page, after is 0, and for every other page, it is the value next of the page before.
+// On the last page, next is 0.
 func (a *Audit) List(ctx context.Context, f AuditFilter, after uint64, limit int, now time.Time) (list []AuditEntry, next uint64, err error) {
 	if err := a.Seal(ctx); err != nil {
 		return nil, 0, err

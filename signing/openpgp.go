@@ -338,8 +338,9 @@ func parsePGPSignature(raw []byte) (*packet.Signature, error) {
 	return nil, badSignature("weak hash")
 }
 
-// check verifies the signature with the key as it is now, and as it was when the signature was made. prepare has
-// already evaluated the key as it is now; otherwise, the library would cache that a revocation was not yet in effect.
+// check verifies the signature with the key as it is now, and as it was when the signature was made. The library caches
+// its first evaluation of a revocation. So prepare has evaluated the key as it is now first: a revocation made since the
+// signature would otherwise be cached as not yet in effect.
 func (s *openpgpScheme) check(data, raw []byte, sig *packet.Signature, now time.Time) error {
 	s.mu.Lock()
 	defer s.mu.Unlock()

@@ -88,7 +88,8 @@ func decodeCode(rec store.Record) (Code, error) {
 }
 
 // List returns at most limit codes in the order of their ids, without expired codes. Unless Forget is set, it includes
-// used-up codes. after is the next of the previous page, or ""; next is empty on the last page.
+// used-up codes. For the first page, after is "", and for every other page, it is the value next of the page before.
+// On the last page, next is "".
 func (v Invites) List(ctx context.Context, after string, limit int, now time.Time) (codes []Code, next string, err error) {
 	page, err := v.Records.List(ctx, v.NS, "", after, limit, now)
 	if err != nil {

@@ -75,7 +75,7 @@ type commands struct {
 
 	Calendar calendarCmd `cmd:"" group:"mesh" help:"Show free times and agreed events, and propose or cancel events."`
 
-	Bridge     bridgeCmd     `cmd:"" group:"mesh" help:"List and switch the protocols that this process serves to other networks."`
+	Bridge     bridgeCmd     `cmd:"" group:"mesh" help:"List the protocols that this process serves to other networks, and turn them on or off."`
 	Links      linksCmd      `cmd:"" group:"mesh" help:"Show, test, add and remove links to other networks."`
 	Mess       messCmd       `cmd:"" group:"mesh" help:"Request work in the physical world, and carry out requests of others (MESS)."`
 	Mew        mewCmd        `cmd:"" group:"mesh" help:"Use MEW spaces that run here, and spaces behind links."`
@@ -180,6 +180,7 @@ func run(ctx context.Context, args []string, in io.Reader, out, errOut io.Writer
 		_, _ = newParser(&cli, errOut, errOut).Parse([]string{"--help"}) // ends in an exitPanic
 	}
 	args = manual.ExpandArgs(args)
+	// building only the commands that args name saves time
 	parsed, err := newParser(&cli, out, errOut, manual.OmitUnnamed(&cli, args)).Parse(args)
 	if err != nil { // parse again with all commands, because the error may suggest another one
 		cli = commands{}
@@ -213,7 +214,7 @@ func newParser(cli *commands, out, errOut io.Writer, options ...kong.Option) *ko
 	return parser
 }
 
-// reportError prints an error with its hint on the last line, and returns the exit code.
+// reportError prints an error, with its hint at the end of the last line, and returns the exit code.
 func (a *app) reportError(err error) int {
 	if err == nil {
 		return exit.OK

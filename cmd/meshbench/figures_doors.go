@@ -15,8 +15,8 @@ import (
 )
 
 // measureDoors measures one call for each of two doors, which are protocols other than AgentMesh: an A2A message, whose
-// task waits in the inbox, and a call of the MCP tool that lists the newest items of that inbox. The control server
-// returns the same bytes.
+// task waits in the inbox, and a call of the MCP tool that lists the newest items of that inbox. It compares them with a
+// bare HTTP server that returns the same bytes.
 func (s *study) measureDoors(ctx context.Context) (err error) {
 	data, tokenFile := filepath.Join(s.dir, "doors"), filepath.Join(s.dir, "agent.token")
 	srv, err := s.mesh.serve(ctx, data, "--set", "a2a.serve=on", "--set", "owner_api.listen=127.0.0.1:0", "--set", "agent_door.token_file="+tokenFile)

@@ -1,7 +1,7 @@
 package calendar
 
-// windowsZones are the zone names that Outlook and Exchange write as TZID, for calendars that do not describe the zone
-// themselves. The pairs come from the Unicode CLDR (supplemental/windowsZones.xml, territory 001).
+// windowsZones maps the zone names that Outlook and Exchange write as TZID to IANA names. It is used if a calendar does
+// not describe the zone itself. The pairs come from the Unicode CLDR (supplemental/windowsZones.xml, territory 001).
 var windowsZones = map[string]string{
 	"AUS Central Standard Time":       "Australia/Darwin",
 	"AUS Eastern Standard Time":       "Australia/Sydney",

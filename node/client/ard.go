@@ -25,7 +25,7 @@ type ARDEntry struct {
 	Capabilities []string `json:"capabilities,omitempty"`
 	Score        int      `json:"score"`
 	Source       string   `json:"source,omitempty"`
-	// Address is where the owner can write: "a2a:https://…" for an A2A agent, or "".
+	// Address is the address to which our owner can send the agent a message: "a2a:https://…" for an A2A agent, or "".
 	Address string `json:"address,omitempty"`
 }
 
@@ -59,8 +59,9 @@ type ardRequest struct {
 }
 
 // SearchARD asks a registry of ARD for agents, and returns the entries and the token of the next page. registry is the
-// base URL of the registry, or only a domain or a URL without a path; then the manifest of that domain names the base
-// URL. All calls pass the guard of [Public], or of [Loopback] for a registry on this machine in the local profile.
+// base URL of the registry, or only a domain or a URL without a path; then the domain's manifest gives the base
+// URL. All calls may reach only public addresses ([Public]). In the local profile, a registry on this machine may be
+// called too ([Loopback]).
 func SearchARD(ctx context.Context, h *HTTP, registry string, q Query) ([]ARDEntry, string, error) {
 	if !strings.Contains(registry, "://") {
 		registry = "https://" + registry
@@ -134,7 +135,7 @@ func (c ardClient) findBase(ctx context.Context, registry *url.URL) (string, err
 			return strings.TrimSuffix(strings.TrimRight(e.GetStr("url"), "/"), "/search"), nil
 		}
 	}
-	return "", errors.New("the manifest of the domain names no registry")
+	return "", errors.New("the domain's manifest lists no registry")
 }
 
 func (c ardClient) call(ctx context.Context, method, target string, body []byte) (wire.Value, error) {
@@ -182,7 +183,7 @@ func parseARDEntry(v wire.Value) ARDEntry {
 			e.Capabilities = append(e.Capabilities, wire.OneLine(s, maxARDText))
 		}
 	}
-	// A URL that OneLine changed in e is not an address.
+	// If OneLine changed the URL, e.URL is not the real one and cannot be an address.
 	u, err := url.Parse(v.GetStr("url"))
 	if e.Type == a2aCardType && err == nil && u.Scheme == "https" && u.Host != "" && u.User == nil && v.GetStr("url") == e.URL && !strings.ContainsAny(e.URL, " ") {
 		e.Address = "a2a:" + strings.TrimSuffix(e.URL, a2aCardPath)

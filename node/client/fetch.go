@@ -214,7 +214,7 @@ func (c *Cards) ownerCard(ctx context.Context, id wire.AgentID, pin storedPin, n
 
 // ownerEntry returns the entry for a card from our owner.
 func (c *Cards) ownerEntry(card wire.Value, now time.Time) (*entry, error) {
-	peer, err := c.newPeer(card, c.cfg.HTTP.reachOf(true), now) // true: we trust a card from the owner
+	peer, err := c.newPeer(card, c.cfg.HTTP.reachOf(true), now) // true: a card from the owner may name an endpoint on this machine
 	if err != nil {
 		return nil, err
 	}

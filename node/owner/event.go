@@ -14,7 +14,7 @@ import (
 	"github.com/agentmesh/agentmesh/node/wire"
 )
 
-// Topic is the list of the owner API that an event is about.
+// Topic names the list in the owner API that an event is about, such as the inbox.
 type Topic string
 
 // The topics. TopicReset means that events were lost and the reader must read everything again.
@@ -34,8 +34,8 @@ var topics = []Topic{
 	TopicReset, TopicInbox, TopicApprovals, TopicConversations, TopicOutbox, TopicNotices, TopicPeers, TopicAudit, TopicStatus,
 }
 
-// Event is a hint that something changed, without text of a peer. A reader may lose events but not changes, which are
-// in the lists: an inbox item stays new until it is acknowledged or answered.
+// Event is a hint that something changed, without text of a peer. A reader that misses an event
+// still finds the change in the list that the topic names: an inbox item stays new until it is acknowledged or answered.
 type Event struct {
 	Seq          uint64 `json:"-"` // grows by one; 0 for a reset
 	Topic        Topic  `json:"topic"`
@@ -43,7 +43,7 @@ type Event struct {
 	State        string `json:"state,omitempty"`
 	Peer         string `json:"peer,omitempty"`
 	Conversation string `json:"conversation_id,omitempty"`
-	Foreign      bool   `json:"-"` // with TopicInbox: if false, the sender of the item is certainly not a foreign peer
+	Foreign      bool   `json:"-"` // with TopicInbox: the sender of the item may be a peer on another network
 }
 
 // EventStream is the stream of events for one reader.
@@ -51,7 +51,7 @@ type EventStream struct {
 	Events   <-chan Event
 	Missed   []Event            // the events after the one that the reader named
 	Complete bool               // Missed is complete
-	Name     func(Event) string // returns the name of an event, which a reader sends to continue after it
+	Name     func(Event) string // returns the SSE id of an event, which a reader sends to continue after it
 	Stop     func()             // ends the stream; the reader must call it
 }
 

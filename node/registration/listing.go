@@ -120,7 +120,7 @@ func (r *Registrar) removeCard(ctx context.Context, p *registration, s *registra
 	if err := p.dir.Withdraw(ctx, id, r.Credential(p.dir)); err != nil && !errors.Is(err, client.ErrUnknownAgent) {
 		r.cfg.Logger.Warn("withdraw", "directory", s.Directory, "err", err)
 		s.Error, s.Hint = wire.OneLine(err.Error(), 300), client.HintOf(err)
-		s.Withdrawn = s.AgentID == "" // without a record of a registration, do not register again
+		s.Withdrawn = s.AgentID == "" // without a record of a registration, count the node as withdrawn, so that it does not register
 		return time.Now().Add(checkEvery)
 	}
 	*s = registrationState{Directory: s.Directory, Withdrawn: true}

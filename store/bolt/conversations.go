@@ -109,7 +109,7 @@ func deleteEntries(t *txn, seq uint64, limit int) (int, error) {
 	rows, prefix := bucketConvs.in(t.Tx), u64(seq)
 	var keys [][]byte
 	for row, err := range rows.from(prefix, prefix) {
-		if err != nil && !bytes.HasPrefix(row.key, prefix) { // damaged rows of this conversation are removed like the others
+		if err != nil && !bytes.HasPrefix(row.key, prefix) { // an error elsewhere; damaged rows of this conversation are removed like the others
 			return 0, err
 		}
 		if len(keys) == limit || row.key[8] == convRow {

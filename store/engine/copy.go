@@ -18,8 +18,8 @@ var (
 	ErrNotEmpty = errors.New("the database is not empty")
 )
 
-// Kind is a kind of rows that engines export. Rows that can be derived from these, such as those of terms, are not
-// exported.
+// Kind is a kind of rows that engines export. Rows that can be derived from these, such as the index of search terms, are
+// not exported.
 type Kind byte
 
 // The kinds of rows, in the order in which engines export them.
@@ -103,7 +103,7 @@ func (t *Tally) Compare(other Tally) error {
 	for kind, name := range kindNames {
 		switch {
 		case t.Rows[kind] != other.Rows[kind]:
-			faults = append(faults, fmt.Errorf("%w: it has %d %s, and the copy has %d", store.ErrDamaged, t.Rows[kind], name, other.Rows[kind]))
+			faults = append(faults, fmt.Errorf("%w: the original has %d %s, but the copy has %d", store.ErrDamaged, t.Rows[kind], name, other.Rows[kind]))
 		case t.sums[kind] != other.sums[kind]:
 			faults = append(faults, fmt.Errorf("%w: %s differ in the copy", store.ErrDamaged, name))
 		}

@@ -1,5 +1,5 @@
-// Package local implements leases and hints in memory, for the handles of one process. An engine needs nothing else if
-// no other process can open its data.
+// Package local implements leases, and hints about the commits of other handles, in memory, for the handles of one
+// process. An engine needs nothing else if no other process can open its data.
 package local
 
 import (
@@ -20,9 +20,9 @@ const maxName = 64 // bytes of the name of a lease
 type Leases struct {
 	// TTL is the time for which a lease lasts without renewal. 0 means that it lasts until its handle is closed.
 	TTL time.Duration
-	// Floor returns the number above which fences start. A fence is the number of a lease, and each new holder gets a
-	// larger one. The floor grows by 2^20 with each stored write. So every fence after a restart is larger than any
-	// fence with which something was stored.
+	// Floor returns the number above which fences start. Each new holder of a lease gets a fence, a number larger than all
+	// before. The floor grows by 2^20 with each stored write, and there are fewer new holders between two writes. So every
+	// fence after a restart is larger than any fence under which something was stored.
 	Floor func(context.Context) (uint64, error)
 	// Barrier calls fn after the running commit and before the next one.
 	Barrier func(ctx context.Context, fn func() error) error
@@ -84,7 +84,7 @@ func (l *Leases) take(name string, h *Handle, floor uint64, force bool) (store.L
 // errEnded means that the lease has ended, but a write of its last holder may still be in the running commit.
 var errEnded = errors.New("the lease has ended")
 
-// end returns when a lease ends that is taken or renewed at now.
+// end returns the time at which a lease that is taken or renewed at now will end.
 func (l *Leases) end(now time.Time) time.Time {
 	if l.TTL == 0 {
 		return time.Time{}

@@ -20,7 +20,7 @@ type TLS struct {
 	Contact string `key:"contact"`
 	// Address and port of a second listener, for plain HTTP. It answers the authority (HTTP-01) and redirects browsers to
 	// https. Forward port 80 of public_url to it. Empty: no second listener; the authority connects to port 443
-	// (TLS-ALPN-01), which you must forward to listen.
+	// (TLS-ALPN-01), which you must forward to the address in the key listen.
 	PlainListen string `key:"plain_listen"`
 	// File with your own certificate and its chain (PEM), instead of acme. The process reads it again when it changes.
 	CertFile string `key:"cert_file"`

@@ -13,7 +13,7 @@ import (
 	"github.com/agentmesh/agentmesh/node/wire"
 )
 
-// MetaAgeRecipient is the member of a card's metadata with the recipient of the age key (AM-7).
+// MetaAgeRecipient is the member of a card's metadata with the agent's age recipient, which is its public age key (AM-7).
 const MetaAgeRecipient = "age_recipient"
 
 // buildCard makes the card from the configuration and the keys, for a process that others reach at base. It keeps the
@@ -72,7 +72,7 @@ func configuredBase(c config.Config) string {
 	if c.Public() {
 		return strings.TrimRight(c.PublicURL, "/")
 	}
-	if host, ok := strings.CutSuffix(c.Listen, ":0"); ok { // any free port: only serve knows which
+	if host, ok := strings.CutSuffix(c.Listen, ":0"); ok { // port 0 is any free port, which only serve knows; show the default one
 		return "http://" + host + ":3141"
 	}
 	return "http://" + c.Listen

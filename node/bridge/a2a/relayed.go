@@ -9,7 +9,8 @@ import (
 	"github.com/agentmesh/agentmesh/node/wire"
 )
 
-// Bounds of a call from a relay: a call of A2A, and what the relay adds.
+// Bounds of the depth and the number of JSON values of a call from a relay. They have room for an A2A call and for what
+// the relay adds.
 const (
 	relayedDepth  = 40
 	relayedValues = 21_000
@@ -28,7 +29,7 @@ func (b *Bridge) RelayCard() []byte {
 	return card.JSON()
 }
 
-// AnswerCall carries out a call that the mailbox relay accepted, for the caller whose token has the hash in the call.
+// AnswerCall carries out a call that the mailbox relay accepted, for the caller that the call names by the hash of a token.
 // It returns the JSON-RPC answer, and the task and the token under which the relay expects the answer. A call that
 // cannot be read gets no answer. The error is a *[wire.Error] and means that the call may succeed later.
 func (b *Bridge) AnswerCall(ctx context.Context, raw []byte) (task, token string, answer []byte, err error) {

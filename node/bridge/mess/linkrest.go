@@ -29,7 +29,7 @@ type restRemote struct {
 
 	mu         sync.Mutex // held also during a registration
 	state      *restState // nil until it is loaded
-	keyDropped bool       // our registered key was dropped, and the exchange has accepted no key since
+	keyDropped bool       // the exchange refused the key of our registration, so we dropped it, and it has accepted no key since
 
 	smallPages bool // lists are read in small pages, because a large page was too large; used only by the goroutine that polls
 }
@@ -74,7 +74,7 @@ func (r *restRemote) call(ctx context.Context, key, method, path string, body wi
 	return v, nil
 }
 
-// send sends raw bytes like call, and accepts an answer of at most limit bytes. It registers first if we have no key.
+// send is call for raw bytes: it sends data as it is, and accepts an answer of at most limit bytes. It registers first if we have no key.
 func (r *restRemote) send(ctx context.Context, method, path string, data []byte, header http.Header, limit int) ([]byte, error) {
 	state, err := r.join(ctx)
 	if err != nil {

@@ -21,8 +21,8 @@ import (
 const maxInlineTotal = 2 * thread.MaxInline
 
 // shareAttachments returns a block in the form in which it is sent: small attachments inline, larger ones as addresses
-// on our exchange or, if strangers cannot reach it, as names only. For a link to a directory, all attachments become
-// addresses, and the link stores them as files.
+// on our exchange or, if strangers cannot reach it, as names only. If the link writes to a folder, all attachments become
+// addresses, and the link then stores them as files.
 func (b *Bridge) shareAttachments(ctx context.Context, ref string, block thread.Block, to string) (thread.Block, error) {
 	room := maxInlineTotal
 	l := b.linkOf(to)
@@ -36,7 +36,7 @@ func (b *Bridge) shareAttachments(ctx context.Context, ref string, block thread.
 
 // shareAttachment returns the form in which one attachment is sent. A small one is {uri, name, mime} with the data in
 // uri while room is left. A larger one is {uri, name, mime, size, sha256} with an address on our exchange in uri. For a
-// directory, all are {uri, name, mime} with the address of [enclosure]. An attachment without content or without an
+// folder, all are {uri, name, mime} with the address that [enclosure] makes. An attachment without content or without an
 // address stays as stored.
 func (b *Bridge) shareAttachment(ctx context.Context, ref string, stored wire.Value, room *int, toFolder bool) (wire.Value, error) {
 	file := stored.GetStr("file")

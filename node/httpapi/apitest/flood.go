@@ -43,7 +43,7 @@ func HostedAddr(i int) netip.Addr { return netip.AddrFrom4([4]byte{203, 0, 113, 
 // ServedWithin is how long a newcomer may wait during a flood.
 const ServedWithin = 5 * time.Second
 
-// Door is the public listener of a service, behind a proxy that names its clients. Tests send the requests of an
+// Door is the public listener of a service, behind a proxy that reports the address of each client. Tests send the requests of an
 // attacker and of a newcomer through it.
 type Door struct {
 	URL     string
@@ -111,7 +111,7 @@ func setHeaders(req *http.Request, from netip.Addr, headers []string) {
 	}
 }
 
-// maxGrowth bounds the growth of the memory in use: more than all tables at their bounds need.
+// maxGrowth is how much the memory in use may grow. All tables together need less when they are full.
 const maxGrowth = 64 << 20
 
 // CheckMemory fails the test if the memory in use grew by more than maxGrowth since NewDoor.

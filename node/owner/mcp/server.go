@@ -5,8 +5,8 @@
 // decide nothing. The package stores nothing, and imports neither a node nor a bridge. Begin with [New], or with
 // [NewServer] for another set of tools.
 //
-// Text of peers is data. It stands only in members named untrusted_text, without control and format characters and with
-// harmless URLs. Descriptions, names, errors and titles contain no text of a peer, and the list of tools never changes.
+// Text of peers is data. It stands only in members named untrusted_text, without control and format characters, and its
+// URLs are rewritten so that nobody follows them. Descriptions, names, errors and titles contain no text of a peer, and the list of tools never changes.
 package mcp
 
 import (
@@ -22,8 +22,8 @@ import (
 	"github.com/agentmesh/agentmesh/node/owner"
 )
 
-// maxBody bounds an MCP request in bytes: a body over HTTP, or a line on standard input. Arguments of a tool are at
-// most one message.
+// maxBody bounds an MCP request in bytes: a body over HTTP, or a line on standard input. The largest
+// arguments of a tool contain one message.
 const maxBody = 1 << 20
 
 // MaxCall bounds how long a call of a tool takes.
@@ -99,7 +99,7 @@ func Handler(s *sdk.Server, log *slog.Logger) http.Handler {
 	})
 }
 
-// ServeStdio runs a server over a pair of streams until the client closes in or ctx ends. channel may be nil.
+// ServeStdio runs a server over a pair of streams until the client closes its end of in, or ctx ends. channel may be nil.
 func ServeStdio(ctx context.Context, s *sdk.Server, in io.ReadCloser, out io.WriteCloser, channel *Channel) error {
 	ctx, cancel := context.WithCancel(ctx)
 	defer cancel() // ends the channel

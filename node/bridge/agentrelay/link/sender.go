@@ -11,7 +11,7 @@ import (
 )
 
 const (
-	maxUnsent    = 1000 // answers that wait; the peers take turns
+	maxUnsent    = 1000 // answers that may wait in the queue, which serves the peers in turn
 	ownPerMinute = 90   // AR-53: below what a relay allows
 	ownPerHour   = 950
 	maxUnread    = 4 // messages of the outbox that the relay has not read yet
@@ -28,7 +28,7 @@ type sender struct {
 	conn *websocket.Conn
 	// answers is the part of the budget that answers to peers may use, so that they leave a third for other messages.
 	answers *rate.Windows
-	unsent  *rate.FairQueue[[]byte] // immediate answers that wait for the connection or the budget
+	unsent  *rate.FairQueue[[]byte] // answers that bypass the outbox, and wait for the connection or the budget
 	resume  *time.Timer             // sends them when the budget allows; nil if nothing waits for the budget
 }
 
@@ -57,8 +57,8 @@ func (s *sender) clearConn() {
 	}
 }
 
-// reserve charges a frame to the budget, and an answer also to its part of the budget, or returns how long the frame
-// must wait. cancel takes the charge back. Without a connection, the error is errDown.
+// reserve charges a frame to the budget, and an answer also to the part for answers. If the budget is used up, reserve
+// charges nothing and returns how long the frame must wait. cancel takes the charge back. Without a connection, the error is errDown.
 func (s *sender) reserve(isAnswer bool) (cancel func(), wait time.Duration, err error) {
 	s.mu.Lock()
 	defer s.mu.Unlock()
@@ -121,8 +121,8 @@ func (s *sender) sendLocked(data []byte, isAnswer bool) (time.Duration, error) {
 }
 
 // answer sends a frame to a peer, or queues it until connection and budget allow. If the process ends, the queue is
-// lost: the sender of a tunneled message asks again, no peer depends on the notice that the owner is asked first, and a
-// reply to an answer belongs to a conversation that has ended.
+// lost: the sender of a tunneled message sends it again, no peer depends on the notice that the owner is asked first, and the
+// reply to an answer only confirms the end of a conversation.
 func (s *sender) answer(peer string, data []byte) {
 	s.mu.Lock()
 	defer s.mu.Unlock()
