@@ -67,7 +67,7 @@ func parseListing(body []byte) (wire.Listing, error) {
 	if !ok || agents.Kind() != wire.Array {
 		return wire.Listing{}, errors.New("the answer has no list of agents")
 	}
-	page := wire.Listing{Agents: []wire.Value{}, Cursor: v.GetStr("cursor")}
+	page := wire.Listing{Cursor: v.GetStr("cursor")}
 	for card := range agents.Elems() {
 		if !wire.AgentID(card.GetStr("agent_id")).Valid() {
 			return wire.Listing{}, errors.New("the answer has a card without an agent id")
