@@ -138,7 +138,7 @@ func newLink(cfg LinkConfig) *link {
 	}
 	l.remote = &restRemote{
 		base: cfg.URL, exchange: cfg.Exchange, as: cfg.Options["as"], token: cfg.Token, http: cfg.HTTP,
-		cfg: &l.cfg,
+		cfg: &l.cfg, isRecorded: l.isRecorded,
 	}
 	return l
 }

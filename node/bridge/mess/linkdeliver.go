@@ -96,16 +96,6 @@ func (l *link) create(ctx context.Context, key string, k knownThread, request wi
 	l.createMu.Lock()
 	defer l.createMu.Unlock()
 	ref, err := l.remote.create(ctx, key, request)
-	if _, isDir := l.remote.(*dirRemote); err == nil && !isDir { // a directory checks this itself
-		// the exchange knows us as one requester, and may take this request for an earlier one with the same client id
-		isRecorded, loadErr := l.isRecorded(ctx, ref)
-		if loadErr != nil {
-			return loadErr
-		}
-		if isRecorded {
-			ref, err = l.remote.create(ctx, key+"-again", request.Without("id"))
-		}
-	}
 	if err != nil {
 		if _, refused := refusalReason(err); !refused {
 			l.lostCreate = time.Now()
