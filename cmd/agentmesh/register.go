@@ -38,7 +38,7 @@ func (c *withdrawCmd) Run(ctx context.Context, a *app) error {
 
 // fetchDirectories makes a call for each directory, or one call with "" for all configured directories.
 func fetchDirectories[T any](ctx context.Context, a *app, directories []string, newCall func(string) owner.Call[owner.List[T]]) (page owner.List[T], err error) {
-	page.Items = []T{}               // a JSON list, never null
+	page = owner.Page[T](nil, "")
 	a.server.Directory = directories // used only if serve is not running; serve keeps the directories that it started with
 	if len(directories) == 0 {
 		directories = []string{""}
