@@ -4,7 +4,6 @@ import (
 	"bufio"
 	"bytes"
 	"context"
-	"flag"
 	"io"
 	"log/slog"
 	"net/http"
@@ -18,6 +17,7 @@ import (
 	"github.com/agentmesh/agentmesh/node"
 	"github.com/agentmesh/agentmesh/node/bridge"
 	"github.com/agentmesh/agentmesh/node/bridge/a2a"
+	"github.com/agentmesh/agentmesh/node/bridge/bridgetest"
 	"github.com/agentmesh/agentmesh/node/client"
 	"github.com/agentmesh/agentmesh/node/hook"
 	"github.com/agentmesh/agentmesh/node/httpapi"
@@ -26,10 +26,7 @@ import (
 	"github.com/agentmesh/agentmesh/node/wire"
 )
 
-func TestMain(m *testing.M) {
-	flag.Set("test.parallel", "8") // the parallel tests mostly wait; -parallel overrides it
-	os.Exit(m.Run())
-}
+func TestMain(m *testing.M) { os.Exit(bridgetest.Main(m)) }
 
 // host is a node with an A2A bridge and a listener.
 type host struct {

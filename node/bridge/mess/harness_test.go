@@ -2,13 +2,13 @@ package mess
 
 import (
 	"errors"
-	"flag"
 	"os"
 	"path/filepath"
 	"strings"
 	"testing"
 	"time"
 
+	"github.com/agentmesh/agentmesh/node/bridge/bridgetest"
 	"github.com/agentmesh/agentmesh/node/bridge/mess/exchange"
 	"github.com/agentmesh/agentmesh/node/bridge/mess/thread"
 	"github.com/agentmesh/agentmesh/node/wire"
@@ -16,10 +16,7 @@ import (
 	"github.com/agentmesh/agentmesh/store/bolt"
 )
 
-func TestMain(m *testing.M) {
-	flag.Set("test.parallel", "8") // the parallel tests mostly wait; -parallel overrides it
-	os.Exit(m.Run())
-}
+func TestMain(m *testing.M) { os.Exit(bridgetest.Main(m)) }
 
 // lab is an exchange on a real database, with helpers that fail the test.
 type lab struct {

@@ -6,7 +6,6 @@ import (
 	"crypto/sha256"
 	"encoding/json"
 	"errors"
-	"flag"
 	"fmt"
 	"io"
 	"net/http"
@@ -28,10 +27,7 @@ import (
 	"github.com/agentmesh/agentmesh/store"
 )
 
-func TestMain(m *testing.M) {
-	flag.Set("test.parallel", "8") // the parallel tests mostly wait; -parallel overrides it
-	os.Exit(m.Run())
-}
+func TestMain(m *testing.M) { os.Exit(bridgetest.Main(m)) }
 
 var us = message.Agent{Agent: "me", Org: "home"}
 
