@@ -27,7 +27,8 @@ type restRemote struct {
 	http     *client.HTTP
 	cfg      *LinkConfig
 
-	isRecorded func(ctx context.Context, ref string) (bool, error) // reports whether a thread belongs to another request of ours
+	// isRecorded reports whether a thread belongs to another request of ours.
+	isRecorded func(ctx context.Context, ref string) (bool, error)
 
 	mu         sync.Mutex // held also during a registration
 	state      *restState // nil until it is loaded
@@ -76,7 +77,8 @@ func (r *restRemote) call(ctx context.Context, key, method, path string, body wi
 	return v, nil
 }
 
-// send is call for raw bytes: it sends data as it is, and accepts an answer of at most limit bytes. It registers first if we have no key.
+// send is call for raw bytes: it sends data as it is, and accepts an answer of at most limit bytes. It registers first
+// if we have no key.
 func (r *restRemote) send(ctx context.Context, method, path string, data []byte, header http.Header, limit int) ([]byte, error) {
 	state, err := r.join(ctx)
 	if err != nil {

@@ -43,8 +43,8 @@ func HostedAddr(i int) netip.Addr { return netip.AddrFrom4([4]byte{203, 0, 113, 
 // ServedWithin is how long a newcomer may wait during a flood.
 const ServedWithin = 5 * time.Second
 
-// Door is the public listener of a service, behind a proxy that reports the address of each client. Tests send the requests of an
-// attacker and of a newcomer through it.
+// Door is the public listener of a service, behind a proxy that reports the address of each client. Tests send the
+// requests of an attacker and of a newcomer through it.
 type Door struct {
 	URL     string
 	Edge    *httpapi.Server // has the limits per client address

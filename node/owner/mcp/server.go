@@ -5,8 +5,9 @@
 // decide nothing. The package stores nothing, and imports neither a node nor a bridge. Begin with [New], or with
 // [NewServer] for another set of tools.
 //
-// Text of peers is data. It stands only in members named untrusted_text, without control and format characters, and its
-// URLs are rewritten so that nobody follows them. Descriptions, names, errors and titles contain no text of a peer, and the list of tools never changes.
+// Text of peers is data. It stands only in members named untrusted_text, without control and format characters, and
+// its URLs are rewritten so that nobody follows them. Descriptions, names, errors and titles contain no text of a
+// peer, and the list of tools never changes.
 package mcp
 
 import (

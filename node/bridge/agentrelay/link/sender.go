@@ -58,7 +58,8 @@ func (s *sender) clearConn() {
 }
 
 // reserve charges a frame to the budget, and an answer also to the part for answers. If the budget is used up, reserve
-// charges nothing and returns how long the frame must wait. cancel takes the charge back. Without a connection, the error is errDown.
+// charges nothing and returns how long the frame must wait. cancel takes the charge back. Without a connection, the
+// error is errDown.
 func (s *sender) reserve(isAnswer bool) (cancel func(), wait time.Duration, err error) {
 	s.mu.Lock()
 	defer s.mu.Unlock()
@@ -121,8 +122,8 @@ func (s *sender) sendLocked(data []byte, isAnswer bool) (time.Duration, error) {
 }
 
 // answer sends a frame to a peer, or queues it until connection and budget allow. If the process ends, the queue is
-// lost: the sender of a tunneled message sends it again, no peer depends on the notice that the owner is asked first, and the
-// reply to an answer only confirms the end of a conversation.
+// lost: the sender of a tunneled message sends it again, no peer depends on the notice that the owner is asked first,
+// and the reply to an answer only confirms the end of a conversation.
 func (s *sender) answer(peer string, data []byte) {
 	s.mu.Lock()
 	defer s.mu.Unlock()

@@ -93,8 +93,8 @@ func (x *Exchange) OpenFor(peer string) []string {
 
 // OfferTo offers a thread to a peer, which may then claim it. It calls send, which must send the request in the new
 // conversation conv and apply the changes, which include extra, in the same transaction. If the thread cannot be
-// claimed, is only for another executor, or was offered to the peer before, OfferTo only applies the extra changes. If the thread does not exist,
-// OfferTo does nothing.
+// claimed, is only for another executor, or was offered to the peer before, OfferTo only applies the extra changes. If
+// the thread does not exist, OfferTo does nothing.
 func (x *Exchange) OfferTo(ctx context.Context, ref, peer, address string, extra []store.Change, send func(conv string, request wire.Value, changes []store.Change) error) error {
 	return store.Retry(func() error {
 		tx := x.begin(Actor{ID: thread.ExchangeID, forExchange: true}, Options{})
