@@ -180,7 +180,7 @@ func (l *clusterLoad) run(ctx context.Context, work *sync.WaitGroup) {
 			work.Go(func() {
 				for ctx.Err() == nil {
 					step(ctx)
-					time.Sleep(20 * time.Millisecond)
+					time.Sleep(50 * time.Millisecond)
 				}
 			})
 		}

@@ -32,6 +32,7 @@ const (
 // TestCrash kills the real process with SIGKILL under a load of registrations, messages and approvals, and restarts it.
 // Nothing that the process acknowledged is lost, and no message is accepted or answered twice.
 func TestCrash(t *testing.T) {
+	t.Parallel()
 	if runtime.GOOS == "windows" {
 		t.Skip("no SIGKILL on Windows")
 	}

@@ -27,6 +27,7 @@ import (
 // TestDatabaseTrouble runs two instances under load on a database that is slow, gone and full. Callers get 503 with the
 // time for another attempt, nothing that was acknowledged is lost, and the processes do not grow.
 func TestDatabaseTrouble(t *testing.T) {
+	t.Parallel()
 	if testing.Short() {
 		t.Skip("-short")
 	}

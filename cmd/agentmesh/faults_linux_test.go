@@ -37,6 +37,7 @@ func formOfFaults() faultForm {
 // TestFaults makes three instances fail under load, and then their primary, which a synchronous standby replaces.
 // Nothing that was acknowledged is lost, and no recipient gets a letter twice or out of order.
 func TestFaults(t *testing.T) {
+	t.Parallel()
 	if testing.Short() {
 		t.Skip("-short")
 	}

@@ -38,6 +38,7 @@ eventually 'completed' agentmesh conversations show $conv --data $WORK/sarah
 
 // TestScriptsOnInstances plays scripts with three instances for each serve, which take turns.
 func TestScriptsOnInstances(t *testing.T) {
+	t.Parallel()
 	server := pgtest.New(t, "max_connections=600")
 	dir := t.TempDir()
 	for name, part := range onInstances {

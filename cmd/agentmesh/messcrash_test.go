@@ -34,6 +34,7 @@ type messCrash struct {
 // TestMESSCrash kills the process during requests, racing claims and completions. Afterwards, the exchange has
 // everything that it acknowledged, no claim has moved to another executor, and the thread directory catches up.
 func TestMESSCrash(t *testing.T) {
+	t.Parallel()
 	if runtime.GOOS == "windows" || testing.Short() {
 		t.Skip("no SIGKILL on Windows, or -short")
 	}

@@ -61,6 +61,7 @@ func (k keyInstances) show(data string) (keys publicKeys) {
 
 // TestInstancesStartAtOnce: two instances that start at the same time on an empty database are one agent.
 func TestInstancesStartAtOnce(t *testing.T) {
+	t.Parallel()
 	k := newKeyInstances(t)
 	var starting sync.WaitGroup
 	var data [2]string
@@ -84,6 +85,7 @@ func TestInstancesStartAtOnce(t *testing.T) {
 // TestKillDuringRotation kills an instance while it rotates the key, at another moment each time. Afterwards, a
 // running instance and a new one have the same key, which is that of the agent.
 func TestKillDuringRotation(t *testing.T) {
+	t.Parallel()
 	if runtime.GOOS == "windows" {
 		t.Skip("no SIGKILL on Windows")
 	}

@@ -225,6 +225,7 @@ func (w *walk) retry(done func() bool) {
 
 // TestReadmeInstall installs the command as in the README, with a temporary GOPATH.
 func TestReadmeInstall(t *testing.T) {
+	t.Parallel()
 	if testing.Short() {
 		t.Skip("it links the program")
 	}

@@ -24,6 +24,7 @@ import (
 // TestRelayCrash kills the real process with SIGKILL while it accepts mail and acknowledgements. Afterwards, the
 // mailbox has every accepted message once and byte for byte, except those that its reader acknowledged.
 func TestRelayCrash(t *testing.T) {
+	t.Parallel()
 	if runtime.GOOS == "windows" {
 		t.Skip("no SIGKILL on Windows")
 	}
@@ -47,6 +48,7 @@ func TestRelayCrash(t *testing.T) {
 
 // TestRelayStops: if a process stops during a pass-through, the sender gets a receipt, and the mail survives.
 func TestRelayStops(t *testing.T) {
+	t.Parallel()
 	if runtime.GOOS == "windows" {
 		t.Skip("no SIGTERM on Windows")
 	}
