@@ -40,6 +40,7 @@ func TestRegistrationFlood(t *testing.T) {
 // TestVictimHost: of three hundred cards that name one host the directory accepts ten. Even without that quota it
 // probes the host only once a minute.
 func TestVictimHost(t *testing.T) { // AM-58, AM-63, THREATS 17
+	t.Parallel()
 	var hits atomic.Int64
 	victim := startEndpoint(t, func(rw http.ResponseWriter, _ *http.Request) { hits.Add(1); http.NotFound(rw, nil) })
 	for name, tt := range map[string]struct{ perHost, taken int }{"default": {0, admission.DefaultPerHost}, "no quota": {-1, 300}} {

@@ -17,6 +17,7 @@ import (
 // TestPagesInBrowser checks the pages in a browser: light and dark, on narrow and wide screens, and with the keyboard
 // alone. Nothing may overflow sideways, and text must have enough contrast.
 func TestPagesInBrowser(t *testing.T) {
+	t.Parallel()
 	browser := browsertest.Start(t)
 	tab := browsertest.NewTab(t, browser)
 	w := newWorld(t, func(c *Config) {

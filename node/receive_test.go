@@ -5,6 +5,7 @@ import (
 	"fmt"
 	"io"
 	"net/http"
+	"os"
 	"testing"
 	"time"
 
@@ -21,6 +22,8 @@ const (
 	propose = `{"action":"propose","event":{"title":"Coffee","proposed_times":["2026-02-21T10:00:00-08:00"],"duration":"30m"}}`
 	closing = `{"action":"close","status":"completed"}`
 )
+
+func TestMain(m *testing.M) { os.Exit(meshtest.Main(m)) }
 
 // open configures a node that accepts every sender.
 func open(cfg *node.Config) { cfg.Policy.Mode = acl.Open }

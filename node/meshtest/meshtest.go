@@ -10,6 +10,7 @@ import (
 	"context"
 	"crypto/sha256"
 	"encoding/hex"
+	"flag"
 	"net/http"
 	"net/http/httptest"
 	"net/url"
@@ -28,6 +29,13 @@ import (
 	"github.com/agentmesh/agentmesh/store"
 	"github.com/agentmesh/agentmesh/store/bolt"
 )
+
+// Main runs the tests of a package for TestMain, and returns the exit code. More parallel tests run at once than there are
+// processors, because they mostly wait; the flag -parallel overrides the number.
+func Main(m *testing.M) int {
+	flag.Set("test.parallel", "8")
+	return m.Run()
+}
 
 // Mesh is a directory with its users.
 type Mesh struct {

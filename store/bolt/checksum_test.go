@@ -451,6 +451,7 @@ func TestDamagedRecordCounts(t *testing.T) {
 // TestFlippedKeys changes the lowest bit of the last byte of every key of a database with many pages. Some keys are
 // then in order, but below the first key of their page, which makes bbolt's scan panic in its own goroutine.
 func TestFlippedKeys(t *testing.T) {
+	t.Parallel()
 	path := filepath.Join(t.TempDir(), "keys.db")
 	s, err := Open(t.Context(), path, Config{})
 	if err != nil {

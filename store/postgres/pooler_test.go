@@ -37,9 +37,11 @@ func TestPooler(t *testing.T) {
 		return Config{URL: pooler.URL(users[n]) + mode, ListenURL: server.UserURL(users[n]), Name: "test"}
 	}
 	t.Run("Store", func(t *testing.T) {
+		t.Parallel()
 		storetest.RunScenarios(t, func(t *testing.T) store.Store { return open(t, database(t)) }) // several handles run the rest, too
 	})
 	t.Run("Shared", func(t *testing.T) {
+		t.Parallel()
 		storetest.RunShared(t, func(t *testing.T, ttl time.Duration) storetest.Shared {
 			cfg := database(t)
 			cfg.LeaseTTL = ttl

@@ -91,6 +91,7 @@ func (p person) set(selector, value string) {
 
 // TestFirstRun is a person who gets from an empty folder to an appointment with a foreign agent, on the page alone.
 func TestFirstRun(t *testing.T) {
+	t.Parallel()
 	browser := browsertest.Start(t)
 	type screen struct {
 		width, height int64

@@ -17,7 +17,6 @@ import (
 	"github.com/agentmesh/agentmesh/node"
 	"github.com/agentmesh/agentmesh/node/bridge"
 	"github.com/agentmesh/agentmesh/node/bridge/a2a"
-	"github.com/agentmesh/agentmesh/node/bridge/bridgetest"
 	"github.com/agentmesh/agentmesh/node/client"
 	"github.com/agentmesh/agentmesh/node/hook"
 	"github.com/agentmesh/agentmesh/node/httpapi"
@@ -26,7 +25,7 @@ import (
 	"github.com/agentmesh/agentmesh/node/wire"
 )
 
-func TestMain(m *testing.M) { os.Exit(bridgetest.Main(m)) }
+func TestMain(m *testing.M) { os.Exit(meshtest.Main(m)) }
 
 // host is a node with an A2A bridge and a listener.
 type host struct {

@@ -8,7 +8,6 @@ package bridgetest
 
 import (
 	"context"
-	"flag"
 	"testing"
 	"time"
 
@@ -18,13 +17,6 @@ import (
 	"github.com/agentmesh/agentmesh/node/meshtest"
 	"github.com/agentmesh/agentmesh/node/wire"
 )
-
-// Main runs the tests of a bridge for TestMain, and returns the exit code. More parallel tests run at once than there are
-// processors, because they mostly wait; the flag -parallel overrides the number.
-func Main(m *testing.M) int {
-	flag.Set("test.parallel", "8")
-	return m.Run()
-}
 
 // patience is how long the suite waits for an expected event.
 const patience = 20 * time.Second

@@ -8,15 +8,15 @@ import (
 	"testing"
 	"time"
 
-	"github.com/agentmesh/agentmesh/node/bridge/bridgetest"
 	"github.com/agentmesh/agentmesh/node/bridge/mess/exchange"
 	"github.com/agentmesh/agentmesh/node/bridge/mess/thread"
+	"github.com/agentmesh/agentmesh/node/meshtest"
 	"github.com/agentmesh/agentmesh/node/wire"
 	"github.com/agentmesh/agentmesh/store"
 	"github.com/agentmesh/agentmesh/store/bolt"
 )
 
-func TestMain(m *testing.M) { os.Exit(bridgetest.Main(m)) }
+func TestMain(m *testing.M) { os.Exit(meshtest.Main(m)) }
 
 // lab is an exchange on a real database, with helpers that fail the test.
 type lab struct {

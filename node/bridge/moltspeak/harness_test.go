@@ -27,7 +27,7 @@ import (
 	"github.com/agentmesh/agentmesh/store"
 )
 
-func TestMain(m *testing.M) { os.Exit(bridgetest.Main(m)) }
+func TestMain(m *testing.M) { os.Exit(meshtest.Main(m)) }
 
 var us = message.Agent{Agent: "me", Org: "home"}
 

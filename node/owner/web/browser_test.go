@@ -27,13 +27,17 @@ import (
 // TestBrowser drives the owner's page in Chromium. All parts share one browser; each part has its own mesh and tabs.
 func TestBrowser(t *testing.T) {
 	browser := browsertest.Start(t)
+	t.Run("ten thousand events", func(t *testing.T) { browserManyEvents(t, browser) }) // measures memory, so nothing may run beside it
 	for name, test := range map[string]func(*testing.T, context.Context){
 		"code": browserCode, "stranger": browserStranger, "keyboard": browserKeyboard, "phone": browserPhone, "schemes": browserSchemes,
 		"names": browserNames, "no script": browserWithoutScript, "restart": browserRestart, "two tabs": browserTwoTabs,
-		"hostile": browserHostile, "ten thousand events": browserManyEvents, "typing": browserKeepsWhatIsTyped,
+		"hostile": browserHostile, "typing": browserKeepsWhatIsTyped,
 		"guard": browserGuardsClicks, "barriers": browserBarriers, "shortcuts": browserShortcuts, "notifications": browserNotifications, "link": browserLink,
 	} {
-		t.Run(name, func(t *testing.T) { test(t, browser) })
+		t.Run(name, func(t *testing.T) {
+			t.Parallel()
+			test(t, browser)
+		})
 	}
 }
 

@@ -8,6 +8,7 @@ import (
 	"bytes"
 	"context"
 	"errors"
+	"flag"
 	"fmt"
 	"net/url"
 	"os"
@@ -45,8 +46,10 @@ var (
 	schemas  atomic.Int64
 )
 
-// Main runs the tests of a package, and then stops the server if a test started it. It returns the exit code.
+// Main runs the tests of a package, and then stops the server if a test started it. It returns the exit code. More
+// parallel tests run at once than there are processors, because they mostly wait; the flag -parallel overrides the number.
 func Main(m *testing.M) int {
+	flag.Set("test.parallel", "8")
 	defer func() {
 		if shared != nil {
 			shared.Stop()
