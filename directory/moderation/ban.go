@@ -7,6 +7,7 @@ import (
 	"fmt"
 	"net/netip"
 	"net/url"
+	"regexp"
 	"strings"
 	"sync"
 	"time"
@@ -66,11 +67,15 @@ func ParseBan(text string) (Ban, error) {
 	}
 	host := strings.ToLower(strings.TrimSuffix(text, "."))
 	u, err := url.Parse("https://" + host + "/")
-	if err != nil || u.Hostname() != host || !strings.Contains(host, ".") || len(host) > 253 {
-		return Ban{}, wire.ErrQuery.At("a ban needs an agent id, a key or its fingerprint, a host, or an address range")
+	if err != nil || u.Hostname() != host || !isHost.MatchString(listing.HostOf(u)) || len(host) > 253 {
+		return Ban{}, wire.ErrQuery.At("a ban needs an agent id, a key or its fingerprint, a host without *, or an address range such as 203.0.113.0/24")
 	}
 	return Ban{Kind: BanHost, Value: listing.HostOf(u)}, nil
 }
+
+// isHost matches host names that a card can have. It refuses patterns, which would match nothing, and texts that end in a
+// number, because the operator meant an address range.
+var isHost = regexp.MustCompile(`^([a-z0-9_-]+\.)+[a-z0-9_-]*[a-z][a-z0-9_-]*$`)
 
 // Bans is the list of bans. It caches all bans, because every registration checks them. It is safe for concurrent use.
 type Bans struct {

@@ -25,12 +25,14 @@ func TestParseBan(t *testing.T) {
 		{"203.0.113.7/24", Ban{Kind: BanNetwork, Value: "203.0.113.0/24"}},
 		{"2001:db8::1/48", Ban{Kind: BanNetwork, Value: "2001:db8::/48"}},
 		{" Evil.Example. ", Ban{Kind: BanHost, Value: "evil.example"}},
+		{"Bücher.example", Ban{Kind: BanHost, Value: "xn--bcher-kva.example"}},
+		{"a_b.c-d.xn--p1ai", Ban{Kind: BanHost, Value: "a_b.c-d.xn--p1ai"}},
 	} {
 		if got, err := ParseBan(tt.text); err != nil || got != tt.want {
 			t.Errorf("ParseBan(%q) = %+v, %v, want %+v", tt.text, got, err, tt.want)
 		}
 	}
-	for _, bad := range []string{"", "localhost", "a/b.example", "evil.example:443", "user@evil.example", "am_", "203.0.113.0/33", strings.Repeat("a.", 200) + "b"} {
+	for _, bad := range []string{"", "localhost", "a/b.example", "evil.example:443", "user@evil.example", "am_", "203.0.113.0/33", "*.evil.example", "203.0.113.*", "203.0.113", "203.0.113.256", "evil.example,", "a..b", ".evil.example", strings.Repeat("a.", 200) + "b"} {
 		if got, err := ParseBan(bad); err == nil {
 			t.Errorf("ParseBan(%q) = %+v, want an error", bad, got)
 		}
