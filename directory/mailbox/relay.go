@@ -203,16 +203,18 @@ func (r *Relay) postRelay(c echo.Context) error {
 	if err != nil {
 		return err
 	}
+	owner := credential.HashOf(bearer)
 	senderCard, err := listing.Get(ctx, r.cfg.Store.Cards(), p.msg.From, now)
-	if errors.Is(err, wire.ErrNoAgent) {
-		r.cfg.Gate.CountFailure(ctx, httpapi.ClientAddr(c), now)
-		return errUnknownBearer
-	}
-	if err != nil {
+	if err != nil && !errors.Is(err, wire.ErrNoAgent) {
 		return err
 	}
-	if !credential.Hash(senderCard.Owner).Equal(credential.HashOf(bearer)) {
+	if err != nil || !credential.Hash(senderCard.Owner).Equal(owner) {
 		r.cfg.Gate.CountFailure(ctx, httpapi.ClientAddr(c), now)
+		if known, err := r.cfg.Gate.IsKnown(ctx, owner, now); err != nil {
+			return fmt.Errorf("look for the agents of a credential: %w", err)
+		} else if !known {
+			return errUnknownBearer
+		}
 		return wire.ErrWrongBearer
 	}
 	id, err := r.storeMail(ctx, p, now)
