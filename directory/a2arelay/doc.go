@@ -145,6 +145,7 @@ const (
 	textWaits   = "the agent gets the message when it connects to its relay"
 	textRefused = "the agent refused the message"
 	textLarge   = "the answer is too large for the relay"
+	textFull    = "the relay had no room for the answer beside the other tasks of the agent"
 	textExpired = "the agent did not connect in time"
 )
 

@@ -226,7 +226,7 @@ func (s *Service) save(ctx context.Context, t *taskRow) error {
 	changes, size := t.changes()
 	err := s.admit(ctx, t, size)
 	if _, refused := errors.AsType[*wire.Error](err); refused {
-		t.State, t.Task = stateFailed, newTask(t.ID, t.Context, stateFailed, textLarge, time.Now())
+		t.State, t.Task = stateFailed, newTask(t.ID, t.Context, stateFailed, textFull, time.Now())
 		changes, size = t.changes()
 		err = s.admit(ctx, t, size)
 	}
