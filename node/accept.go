@@ -307,7 +307,7 @@ func (a *acceptance) acceptClose(ctx context.Context) (bridge.Outcome, error) {
 	if err := a.recordMessage(ctx, conversations.ClosedByPeer); err != nil {
 		return bridge.Outcome{}, err
 	}
-	if _, err := a.n.withdrawAsks(ctx, a.unit, func(acl.Ask) bool { return true }); err != nil {
+	if _, err := a.n.withdrawAsks(ctx, a.unit, nil); err != nil {
 		return bridge.Outcome{}, err
 	}
 	if err := countAccept(ctx, a.unit, a.newItem(ItemNew), ""); err != nil {

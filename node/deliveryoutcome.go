@@ -180,13 +180,15 @@ func (n *Node) endWithFailure(ctx context.Context, e OutboxEntry) time.Time {
 	})
 }
 
-// failConversation ends the conversation of an entry that cannot be delivered. Later messages in it fail as well,
-// except a close, by which the peer may still learn of the end.
+// failConversation ends the conversation of an entry that cannot be delivered, and withdraws its questions to the owner.
+// Later messages in it fail as well, except a close, by which the peer may still learn of the end.
 func (o *deliveryOutcome) failConversation(ctx context.Context) error {
-	if !o.unit.IsNew() {
-		if err := o.unit.Record(ctx, conversations.Event{Kind: conversations.DeliveryFailed, At: o.unit.Now}); err != nil {
-			return err
-		}
+	_, err := o.n.withdrawAsks(ctx, o.unit, nil)
+	if err == nil && !o.unit.IsNew() {
+		err = o.unit.Record(ctx, conversations.Event{Kind: conversations.DeliveryFailed, At: o.unit.Now})
+	}
+	if err != nil {
+		return err
 	}
 	for later, err := range o.n.allEntries(ctx, waitTerm(o.entry.key())) { // bounded by the size of a transcript
 		if err != nil {

@@ -67,11 +67,9 @@ func (n *Node) auditExpiry(ctx context.Context, now time.Time) error {
 			continue // the question had to make room for another one; the audit line was written then
 		}
 		mark := "expired/" + ask.ID
-		_, err := n.store.Records().Get(ctx, nsWarned, mark, now)
-		if err == nil {
+		if _, err := n.store.Records().Get(ctx, nsWarned, mark, now); err == nil {
 			continue
-		}
-		if !errors.Is(err, store.ErrNotFound) {
+		} else if !errors.Is(err, store.ErrNotFound) {
 			return err
 		}
 		entry := n.audit.Change(acl.AuditEntry{

@@ -80,3 +80,29 @@ func TestAnswerByHandReachesTheRepeat(t *testing.T) {
 		t.Errorf("%d questions wait", n)
 	}
 }
+
+// TestFailedDeliveryEndsQuestions: a message that cannot be delivered ends its conversation. The owner is not asked any
+// more about other messages of the conversation, because none of them can be approved.
+func TestFailedDeliveryEndsQuestions(t *testing.T) {
+	mesh := meshtest.New(t)
+	ann, sarah := newPeer(t, mesh, "ann"), mesh.Node("sarah", mode(acl.Open))
+	must(t, sarah.Post(ann.Sign(in("conv_one", ann.Draft(sarah.ID(), wire.Negotiate, proposeDeal)))), http.StatusAccepted)
+	held := outgoing(t, ann.ID, wire.Handoff, `{"action":"request_human","reason":"r"}`)
+	held.Conv = "conv_one"
+	mustSend(t, sarah.Node, held, 0)
+	if n := len(pendingAsks(t, sarah)); n != 2 {
+		t.Fatalf("%d questions wait, want 2", n)
+	}
+	ann.answers(status(http.StatusBadRequest))
+	out := outgoing(t, ann.ID, wire.Deliver, hello)
+	out.Conv = "conv_one"
+	if sent := mustSend(t, sarah.Node, out, 10*time.Second); sent.State != node.SendFailed {
+		t.Fatalf("the message is %s, want failed", sent.State)
+	}
+	if n := len(pendingAsks(t, sarah)); n != 0 {
+		t.Errorf("%d questions wait about a conversation that has failed", n)
+	}
+	if item := theItem(t, sarah); item.State != node.ItemWithdrawn {
+		t.Errorf("the held message is %s, want withdrawn", item.State)
+	}
+}

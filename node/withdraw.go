@@ -38,12 +38,12 @@ func (a *acceptance) cancelHeld(ctx context.Context) (out bridge.Outcome, done b
 	return out, true, err
 }
 
-// withdrawAsks withdraws the pending questions of the unit's conversation for which isChosen returns true, and the held
-// items that they are about. It returns the withdrawn questions.
+// withdrawAsks withdraws the pending questions of the unit's conversation for which isChosen returns true, or all if
+// isChosen is nil, and the held items that they are about. It returns the withdrawn questions.
 func (n *Node) withdrawAsks(ctx context.Context, u *conversations.Unit, isChosen func(acl.Ask) bool) (withdrawn []acl.Ask, err error) {
 	key := u.Conversation().Key
 	changes, err := n.asks.Withdraw(ctx, key, func(ask acl.Ask) (selected bool) {
-		if selected = isChosen(ask); selected {
+		if selected = isChosen == nil || isChosen(ask); selected {
 			withdrawn = append(withdrawn, ask)
 		}
 		return selected
