@@ -148,6 +148,15 @@ func ConversationSlot(conv store.ConvKey, askID string) Slot {
 	return Slot{Key: term + "/" + askID, Term: term, Max: 16}
 }
 
+// KeyChangeSlot allows one open ask about the changed key of an agent. The asks about agents that the owner knows have
+// 1,000 slots, and all others share 200, so that strangers cannot take the slots of known agents.
+func KeyChangeSlot(agent string, known bool) Slot {
+	if known {
+		return Slot{Key: "key/" + agent, Term: "key", Max: 1000}
+	}
+	return Slot{Key: "stranger-key/" + agent, Term: "stranger-key", Max: 200}
+}
+
 // slotTerm returns the Term of the slot with this key.
 func slotTerm(key string) string {
 	kind, _, _ := strings.Cut(key, "/")

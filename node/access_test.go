@@ -5,7 +5,9 @@ import (
 	"context"
 	"encoding/json"
 	"errors"
+	"fmt"
 	"net/http"
+	"slices"
 	"strings"
 	"testing"
 	"testing/synctest"
@@ -16,7 +18,9 @@ import (
 	"github.com/agentmesh/agentmesh/node/client"
 	"github.com/agentmesh/agentmesh/node/hook"
 	"github.com/agentmesh/agentmesh/node/meshtest"
+	"github.com/agentmesh/agentmesh/node/owner"
 	"github.com/agentmesh/agentmesh/node/wire"
+	"github.com/agentmesh/agentmesh/store"
 )
 
 const booking = wire.Intent("com.example.booking")
@@ -282,4 +286,52 @@ func TestKeyChange(t *testing.T) {
 			}
 		})
 	}
+}
+
+// TestKeyChangesOfStrangers (THREATS 31): however many keys strangers change, the owner is asked about the key of an
+// agent that it knows: one that it let in, or to which it wrote.
+func TestKeyChangesOfStrangers(t *testing.T) {
+	t.Parallel()
+	synctest.Test(t, func(t *testing.T) {
+		mesh := meshtest.InMemory(t)
+		sarah := mesh.Node("sarah", open)
+		var full []store.Change
+		for i := range 200 {
+			_, changes := sarah.Asks().Open(acl.Ask{Kind: owner.AskKeyChange, Created: time.Now()}, acl.KeyChangeSlot(fmt.Sprint("am_stranger", i), false))
+			full = append(full, changes...)
+		}
+		if err := sarah.Store.Records().Apply(t.Context(), full, time.Now()); err != nil {
+			t.Fatal(err)
+		}
+		var known []string
+		for _, name := range []string{"stranger", "allowed", "written"} {
+			peer := mesh.Stranger(name)
+			must(t, sarah.Post(peer.Sign(peer.Draft(sarah.ID(), wire.Deliver, hello))), http.StatusOK)
+			switch name {
+			case "allowed":
+				sarah.Call("POST", "/peers/"+string(peer.ID), owner.PeerChange{Action: "allow"}, nil)
+			case "written":
+				mustSend(t, sarah.Node, outgoing(t, peer.ID, wire.Deliver, hello), 0)
+			}
+			if name != "stranger" {
+				known = append(known, string(peer.ID))
+			}
+			swapped := peer.Forger(name + "'s new key")
+			card := meshtest.Card(t, name, "http://127.0.0.1:9/agentmesh").Tree.With("public_key", wire.Text(swapped.Key.PublicText()))
+			if _, err := mesh.Directory().Renew(t.Context(), card, client.Credential("credential-of-"+name), swapped.Key); err != nil {
+				t.Fatal(err)
+			}
+			time.Sleep(2 * time.Minute)
+			must(t, sarah.Post(swapped.Sign(swapped.Draft(sarah.ID(), wire.Deliver, hello))), http.StatusUnauthorized)
+		}
+		var asked []string
+		for _, ask := range pendingAsks(t, sarah) {
+			if ask.Subject != "" {
+				asked = append(asked, ask.Subject)
+			}
+		}
+		if !slices.Equal(asked, known) {
+			t.Errorf("asked about %v, want %v", asked, known)
+		}
+	})
 }

@@ -17,16 +17,16 @@ import (
 // reportKeyChange does not ask again while a question about the same peer waits, whatever the key.
 func (n *Node) reportKeyChange(ctx context.Context, change client.KeyChange) {
 	now := time.Now()
+	standing, _ := n.rules.Standing(ctx, string(change.Agent), now) // without it, the agent counts as a stranger
 	body := wire.MustMarshal(keyChangeAsk{Agent: change.Agent, Directory: change.Directory, Old: change.Old, New: change.New})
 	ask, changes := n.asks.Open(acl.Ask{
 		Kind: owner.AskKeyChange, Subject: string(change.Agent), Title: fmt.Sprintf("the key of %s changed", change.Agent),
 		Body: body, Hash: change.New, Choices: []acl.Choice{acl.Approve, acl.Reject, acl.Block},
 		Created: now, Expires: now.Add(n.cfg.HoldFor),
-	}, acl.Slot{Key: "key/" + string(change.Agent), Term: "key", Max: 1000})
+	}, acl.KeyChangeSlot(string(change.Agent), change.FromOwner || standing.Known()))
 	notice := n.notice("key-change", change.Agent, "", store.ConvKey{Peer: string(change.Agent)}, now)
 	notice.Ask = ask.ID
-	err := n.store.Records().Apply(ctx, append(changes, n.notices.Change(notice)), now)
-	if err != nil && !errors.Is(err, store.ErrConflict) {
+	if err := n.store.Records().Apply(ctx, append(changes, n.notices.Change(notice)), now); err != nil && !errors.Is(err, store.ErrConflict) {
 		n.log.Error("ask about changed key", "peer", change.Agent, "err", err)
 	}
 }

@@ -67,6 +67,7 @@ type KeyChange struct {
 	Directory string // the directory that lists the new key
 	Old, New  string // fingerprints
 	At        time.Time
+	FromOwner bool // the owner wrote to the agent, gave its card or accepted its old key
 }
 
 const (

@@ -162,6 +162,7 @@ const (
 func (c *Cards) reportKeyChange(ctx context.Context, pin storedPin, offered offeredKey, now time.Time) error {
 	e := &KeyChangedError{cause: offered.reason, KeyChange: KeyChange{
 		Agent: pin.Agent, Directory: offered.peer.Directory, Old: pin.Fingerprint, New: offered.peer.Key.Fingerprint(), At: now,
+		FromOwner: pin.FromOwner,
 	}}
 	if last := pin.Pending; last != nil {
 		if gap := now.Sub(last.Seen); gap < reportGap || gap < reportSameGap && last.Fingerprint == e.New {
