@@ -155,6 +155,7 @@ func TestRelayRefuses(t *testing.T) { // AM-64, AM-66
 		t.Errorf("of what was refused, %v is kept", got)
 	}
 	want(t, w.do("GET", "/v1/mailbox/am_alice", ""), 200, "")
+	want(t, w.do("HEAD", "/v1/mailbox/am_alice", ""), 200, "")
 	want(t, w.do("GET", "/v1/mailbox/am_bob", ""), 404, "")
 }
 

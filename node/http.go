@@ -17,7 +17,7 @@ const Path = "/agentmesh"
 // Mount adds the endpoint to e. addresses is the guard of the public listener, which implements line 2 of the receive
 // table in docs/protocol.md; nil means no guard.
 func (n *Node) Mount(e *echo.Echo, addresses *httpapi.Addresses) {
-	e.GET(Path, n.getCard)
+	e.Match([]string{http.MethodGet, http.MethodHead}, Path, n.getCard)
 	e.POST(Path, func(c echo.Context) error { return n.postMessage(c, addresses) })
 }
 

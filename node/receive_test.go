@@ -57,6 +57,19 @@ func openAndClose(t *testing.T, chris *meshtest.Stranger, sarah *meshtest.Member
 	}
 }
 
+// TestEndpointAnswersHead: a monitor may look at the endpoint with HEAD instead of GET.
+func TestEndpointAnswersHead(t *testing.T) {
+	sarah := meshtest.New(t).Node("sarah", open)
+	resp, err := http.Head(sarah.URL)
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer resp.Body.Close()
+	if resp.StatusCode != http.StatusOK || resp.ContentLength != int64(len(sarah.Card().WithoutPrivateLists().JSON())) {
+		t.Errorf("HEAD: %d, %d bytes", resp.StatusCode, resp.ContentLength)
+	}
+}
+
 // TestReceiveAnswers: an accepted message gets a signed answer, a transcript and an inbox item.
 func TestReceiveAnswers(t *testing.T) {
 	mesh := meshtest.New(t)

@@ -175,7 +175,7 @@ func (r *Relay) Mount(e *echo.Echo, guard func(echo.HandlerFunc) echo.HandlerFun
 	e.POST("/v1/relay/:relay/ack", guard(r.postAck))
 	e.POST("/v1/relay/:relay/reply", guard(r.postReply))
 	e.POST("/v1/mailbox/:id", guard(r.postMailbox))
-	e.GET("/v1/mailbox/:id", guard(r.getMailbox))
+	e.Match([]string{http.MethodGet, http.MethodHead}, "/v1/mailbox/:id", guard(r.getMailbox))
 }
 
 // queuedResponse is the response for a message that waits in a mailbox.

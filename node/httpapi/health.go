@@ -83,7 +83,7 @@ func (h *health) mount(e *echo.Echo, clients *clients) {
 		Private(c)
 		return JSON(c, http.StatusOK, doc)
 	})
-	e.GET("/.well-known/agentmesh.json", func(c echo.Context) error {
+	e.Match([]string{http.MethodGet, http.MethodHead}, "/.well-known/agentmesh.json", func(c echo.Context) error {
 		h.mu.Lock()
 		doc := h.wellKnown
 		h.mu.Unlock()

@@ -46,6 +46,9 @@ func TestWellKnown(t *testing.T) { // AM-81
 	if w.Code != 200 || !strings.Contains(w.Body.String(), `"max_card_bytes":65536`) {
 		t.Errorf("document: %d %s", w.Code, w.Body)
 	}
+	if w := do(s.Handler(), "HEAD", "/.well-known/agentmesh.json", ""); w.Code != 200 {
+		t.Errorf("HEAD: %d", w.Code)
+	}
 }
 
 // TestHealthNamesTheExchange: /health shows the id of the MESS exchange where MESS clients look for it.
