@@ -25,12 +25,15 @@ func (a *app) connect(ctx context.Context) (*daemon.Client, error) {
 	if err != nil {
 		return nil, err
 	}
-	if len(a.globals.Set) > 0 { // serve, if it is running, would not notice a wrong setting
-		if _, err := a.options(); err != nil {
-			return nil, err
-		}
+	o, err := daemon.Connect(ctx, datadir.Dir(dir), a.options)
+	if err != nil || o.Local != nil || len(a.globals.Set) == 0 {
+		return o, err
 	}
-	return daemon.Connect(ctx, datadir.Dir(dir), a.options)
+	if _, err := a.options(); err != nil { // serve would not notice a wrong setting
+		return nil, errors.Join(err, o.Close())
+	}
+	a.Note("serve runs here, and --set does not change its configuration")
+	return o, nil
 }
 
 // requireServe returns an error if serve is not running. reason tells the user what needs serve.
@@ -52,10 +55,7 @@ func (a *app) withClient(ctx context.Context, f func(*daemon.Client) error) erro
 
 // withResult is like [app.withClient], and returns the result of f.
 func withResult[T any](ctx context.Context, a *app, f func(*daemon.Client) (T, error)) (v T, err error) {
-	err = a.withClient(ctx, func(o *daemon.Client) error {
-		v, err = f(o)
-		return err
-	})
+	err = a.withClient(ctx, func(o *daemon.Client) (err error) { v, err = f(o); return err })
 	return v, err
 }
 

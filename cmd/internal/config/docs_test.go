@@ -51,6 +51,7 @@ func configDoc(t *testing.T) string {
 		"- Outside the file, write lists with commas, and lists of tables as YAML or JSON.\n" +
 		"- Write durations as `90s`, `15m`, `24h`, `30d`.\n" +
 		"- A key without a value keeps its default. `[]` is an empty list.\n" +
+		"- `serve` reads the configuration when it starts. Other commands, and their `--set`, do not change it.\n" +
 		"- Relative paths start at the folder of the configuration file.\n\n" +
 		"`agentmesh config check` reports unknown keys and invalid values, and lists the guards that the configuration\n" +
 		"turns off or loosens.\n\n")
