@@ -47,6 +47,9 @@ func (m *membership) handle(ctx context.Context, conn *websocket.Conn, data []by
 			j.e.Detach()
 		}
 		isNew = m.space.addUnlisted(e.From)
+		if e.Kind == envelope.KindRequest { // before Observe, which removes the fulfilled proposal
+			j.proposer = m.space.board.ProposerToNode(e.Correlation)
+		}
 		m.space.board.Observe(&j.e, j.at)
 		if j.e.Kind == envelope.KindProposal && slices.Contains(j.e.To, me) {
 			m.space.board.SetConversation(proposalConv(m.link.Name, &j))

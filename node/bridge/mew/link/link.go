@@ -1,6 +1,7 @@
 package link
 
 import (
+	"cmp"
 	"context"
 	"errors"
 	"hash/maphash"
@@ -59,9 +60,10 @@ type Link struct {
 
 // job is an envelope for the node.
 type job struct {
-	e   envelope.Envelope
-	raw []byte
-	at  time.Time
+	e        envelope.Envelope
+	raw      []byte
+	at       time.Time
+	proposer string // for a request that fulfills a proposal to this node: who made the proposal; otherwise empty
 }
 
 func (b *Bridge) newLink(cfg bridge.Link) (*Link, error) {
@@ -133,11 +135,12 @@ func (l *Link) run(ctx context.Context) error {
 	return g.Wait()
 }
 
-// queue gives a job to the worker of its sender. If the worker's queue is full, the job is lost, like any envelope to a
-// MEW participant that is away.
+// queue gives a job to the worker of its sender. A request that fulfills a proposal goes to the worker of the proposer,
+// because the worker must handle the proposal first. If the worker's queue is full, the job is lost, like any envelope
+// to a MEW participant that is away.
 func (l *Link) queue(j job) {
 	select {
-	case l.queues[maphash.String(l.seed, j.e.From)%linkWorkers] <- j:
+	case l.queues[maphash.String(l.seed, cmp.Or(j.proposer, j.e.From))%linkWorkers] <- j:
 	default:
 		if j.e.Kind == envelope.KindProposal {
 			l.dropProposal(&j)

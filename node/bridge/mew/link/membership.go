@@ -336,7 +336,7 @@ func (m *membership) withBoard(do func(*view.Board)) {
 func (m *membership) isToNode(ids []string) bool {
 	m.mu.Lock()
 	defer m.mu.Unlock()
-	return m.space.board.IsToNode(ids)
+	return m.space.board.ProposerToNode(ids) != ""
 }
 
 // check returns why an envelope cannot be sent now, or nil if it can.

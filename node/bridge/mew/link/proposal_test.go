@@ -97,6 +97,26 @@ func TestLinkProposalEnds(t *testing.T) {
 	gone("decided in the space")
 }
 
+// TestLinkProposalFulfilledAtOnce: if another participant fulfills a proposal before the node has stored it, no question
+// to the owner remains.
+func TestLinkProposalFulfilledAtOnce(t *testing.T) {
+	l := newLab(t, bridge.LinkPolicy{Access: "open"})
+	cat, dog := l.peers["cat"], l.peers["dog"]
+	for i := range 20 {
+		id := fmt.Sprintf("p%d", i)
+		cat.Send(fmt.Sprintf(proposalText, id, `,"dog"`, "x"))
+		dog.Until("mcp/proposal")
+		dog.Send(`{"kind":"mcp/request","to":["cat"],"correlation_id":["` + id + `"],"payload":{"method":"tools/call"}}`)
+		cat.Until("mcp/request")
+	}
+	cat.Send(`{"id":"last","kind":"chat","to":["node"],"payload":{"text":"done"}}`)
+	for mewtest.About(cat.FromNode("chat/acknowledge")) != "last" {
+	}
+	if asks, _, err := l.home.Asks().List(t.Context(), acl.AskFilter{State: acl.AskPending}, "", 100, time.Now()); err != nil || len(asks) != 0 {
+		t.Errorf("the owner is still asked about %d fulfilled proposals, %v", len(asks), err)
+	}
+}
+
 // TestLinkProposalDecidedOnce: a proposal to this node has one record. A decision in the approvals, by command, on the
 // page or over the API counts everywhere (THREATS 39).
 func TestLinkProposalDecidedOnce(t *testing.T) {

@@ -168,9 +168,14 @@ func (b *Board) SetDecided(key string, decided bool) {
 	}
 }
 
-// IsToNode reports whether one of the ids is that of a proposal about which the owner of this node is or was asked.
-func (b *Board) IsToNode(ids []string) bool {
-	return slices.ContainsFunc(b.proposals, func(p Proposal) bool { return p.Conv != "" && slices.Contains(ids, p.ID) })
+// ProposerToNode returns who made the proposal with one of these ids about which the owner of this node is or was asked.
+// It returns "" for all other ids.
+func (b *Board) ProposerToNode(ids []string) string {
+	at := slices.IndexFunc(b.proposals, func(p Proposal) bool { return p.Conv != "" && slices.Contains(ids, p.ID) })
+	if at < 0 {
+		return ""
+	}
+	return b.proposals[at].From
 }
 
 // ListProposals returns the pending proposals.
