@@ -175,9 +175,9 @@ func TestLinkShutdown(t *testing.T) {
 	}
 }
 
-// chatTo returns the error of an attempt to deliver a message to a participant.
-func (k *testLink) chatTo(peer string) error {
-	address := bridge.Address{Kind: Kind, Link: "home", Peer: peer}
+// newChat returns a message to a participant, as the outbox delivers it.
+func (k *testLink) newChat(peer string) bridge.Delivery {
+	address := k.l.address(peer)
 	m, err := wire.ParseDraft(wire.Draft{
 		ID: wire.NewMessageID(), Conversation: wire.NewConversationID(), From: "am_test", To: address.Pseudonym(), Time: time.Now(),
 		Intent: wire.Deliver, Payload: mewtest.Parse(k.t, `{"action":"deliver","message":{"body":"x"}}`),
@@ -185,7 +185,12 @@ func (k *testLink) chatTo(peer string) error {
 	if err != nil {
 		k.t.Fatal(err)
 	}
-	_, err = k.Deliver(k.t.Context(), bridge.Delivery{ID: string(m.ID), To: m.To, Address: address.String(), Message: m, Attempt: 1})
+	return bridge.Delivery{ID: string(m.ID), To: m.To, Address: address.String(), Message: m, Attempt: 1}
+}
+
+// chatTo returns the error of an attempt to deliver a message to a participant.
+func (k *testLink) chatTo(peer string) error {
+	_, err := k.Deliver(k.t.Context(), k.newChat(peer))
 	return err
 }
 

@@ -84,7 +84,8 @@ func (l *Link) sendChat(ctx context.Context, peer string, m wire.Message, id str
 	}
 	l.records.apply(ctx, l.records.markOpen(l.address(peer).Pseudonym(), m.Conversation),
 		l.records.remember("sent", id, sentEnvelope{Conv: m.Conversation, Peer: peer}, keepSent))
-	return l.space.say(ctx, envelope.Draft{ID: id, Kind: envelope.KindChat, To: []string{peer}, Correlation: correlation, Context: string(m.Conversation), Payload: payload})
+	// With the time of the message, each attempt sends the same envelope, so that a node that gets it twice notices.
+	return l.space.say(ctx, envelope.Draft{ID: id, Kind: envelope.KindChat, Time: m.Time, To: []string{peer}, Correlation: correlation, Context: string(m.Conversation), Payload: payload})
 }
 
 // messageText returns the subject and the body of a message of the mesh as one text.

@@ -1,16 +1,21 @@
 package link
 
 import (
+	"context"
 	"encoding/json"
 	"fmt"
+	"net"
+	"net/url"
 	"slices"
 	"strings"
+	"sync/atomic"
 	"testing"
 	"time"
 
 	"github.com/agentmesh/agentmesh/acl"
 	"github.com/agentmesh/agentmesh/node"
 	"github.com/agentmesh/agentmesh/node/bridge"
+	"github.com/agentmesh/agentmesh/node/bridge/bridgetest"
 	"github.com/agentmesh/agentmesh/node/bridge/mew/mewtest"
 	"github.com/agentmesh/agentmesh/node/meshtest"
 	"github.com/agentmesh/agentmesh/node/wire"
@@ -326,5 +331,63 @@ func TestLinkSendWaits(t *testing.T) {
 	<-answered
 	if status != 200 || sent.State != "delivered" || sent.Reply.Payload.Message.Body != "very well" {
 		t.Errorf("%d: %+v, want the answer", status, sent)
+	}
+}
+
+// deafConn is a connection that loses what arrives while deaf is set.
+type deafConn struct {
+	net.Conn
+	deaf *atomic.Bool
+}
+
+func (c deafConn) Read(p []byte) (int, error) {
+	for {
+		if n, err := c.Conn.Read(p); err != nil || !c.deaf.Load() {
+			return n, err
+		}
+	}
+}
+
+// TestLinkRepeatsChat: if a connection breaks before the echo of a chat comes, the outbox sends the chat again. A node
+// that has received both takes them for one message.
+func TestLinkRepeatsChat(t *testing.T) {
+	r := start(t, newClubConfig(t, allKinds, "cat", "dog", "away-node"))
+	l := newLabOn(t, r, meshtest.New(t), linkOf(r, bridge.LinkPolicy{Access: "open"}))
+	var deaf atomic.Bool
+	away := newTestLink(t, r, Config{
+		Links: []bridge.Link{{Name: "away", Kind: Kind, URL: r.URL(""), Space: "lab"}}, Mesh: bridgetest.Mesh{}, Records: r.Store.Records(),
+		Dial: func(ctx context.Context, u *url.URL) (net.Conn, error) {
+			conn, err := r.Dial(ctx, u)
+			return deafConn{conn, &deaf}, err
+		},
+	})
+	repeated := away.newChat("node")
+	deaf.Store(true)
+	first := make(chan error, 1)
+	go func() {
+		_, err := away.Deliver(t.Context(), repeated)
+		first <- err
+	}()
+	l.inbox(l.home, node.ItemNew)
+	away.Disconnect()
+	if err := <-first; err == nil {
+		t.Error("without an echo, the chat counts as delivered")
+	}
+	deaf.Store(false)
+	away.Reconnect()
+	last := away.newChat("node")
+	for _, d := range []bridge.Delivery{repeated, last} {
+		if _, err := away.Deliver(t.Context(), d); err != nil {
+			t.Fatal(err)
+		}
+	}
+	var items []node.Item
+	l.await("in the inbox", func() bool {
+		var err error
+		items, _, err = l.home.Inbox(t.Context(), node.ItemNew, "", 10)
+		return err == nil && strings.Contains(string(items[len(items)-1].Payload), last.ID)
+	})
+	if len(items) != 2 {
+		t.Errorf("two chats are %d messages in the inbox", len(items))
 	}
 }
