@@ -64,15 +64,21 @@ func (s *Space) join(ses *session, requestedID string) *envelope.Refusal {
 		}
 		old.conn.Close(envelope.CloseReplaced, "replaced by a newer connection")
 	}
+	oldID := m.id
 	s.members.rename(m, id)
 	m.session, m.down = ses, false
 	ses.since = time.Now()
 	s.out.addReceiver(m)
 	s.welcome(m)
 	s.gatewayCfg.Logger.Info("participant joined", "space", s.cfg.ID, "participant", m.name, "id", id, "connection", ses.id, "replaced", old != nil)
-	if old == nil && !m.joinedByLog {
-		s.out.announcePresence("join", m.info(), m)
+	if m.joinedByLog || old != nil && oldID == id {
+		return nil
 	}
+	if old != nil { // the others know the participant by its old id
+		s.out.announcePresence("leave", wire.Obj(wire.TextField("id", oldID)), m)
+		s.board.Leave(oldID)
+	}
+	s.out.announcePresence("join", m.info(), m)
 	return nil
 }
 

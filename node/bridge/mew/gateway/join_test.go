@@ -223,6 +223,41 @@ func TestTakeover(t *testing.T) {
 	last.AwaitClose(envelope.CloseTooManyTakeovers)
 }
 
+// TestTakeoverWithAnotherID: if the newer connection has another id, the others learn that the old id left and the new
+// one joined. Otherwise they would write to an id that nobody has.
+func TestTakeoverWithAnotherID(t *testing.T) {
+	r := start(t, newLabConfig(t))
+	bob := r.Join("bob-token")
+	presence := func() string {
+		v := bob.Want("system/presence")
+		return mewtest.Text(mewtest.Payload(v, "event")) + " " + mewtest.Text(mewtest.Payload(v, "participant", "id"))
+	}
+	join := func(id string) *mewtest.Player {
+		p := r.Open("/ws", "")
+		p.Send(`{"type":"join","token":"alice-token","participantId":"` + id + `"}`)
+		p.Want("system/welcome")
+		return p
+	}
+	first := join("client-1")
+	if got := presence(); got != "join client-1" {
+		t.Errorf("bob saw %s", got)
+	}
+	first.Send(`{"id":"r","kind":"reasoning/start","payload":{}}`)
+	bob.Want("reasoning/start")
+	second := join("client-2")
+	first.AwaitClose(envelope.CloseReplaced)
+	if got := presence() + ", " + presence(); got != "leave client-1, join client-2" {
+		t.Errorf("bob saw %s", got)
+	}
+	if list := r.G.Space("lab").View().Reasoning; len(list) != 0 {
+		t.Errorf("the reasoning of the old id stays: %+v", list)
+	}
+	second.Quit()
+	if got := presence(); got != "leave client-2" {
+		t.Errorf("bob saw %s", got)
+	}
+}
+
 // TestIdentity: "from" must be the sender or absent; anything else is refused and never rewritten (MEW-53, MEW-J6).
 func TestIdentity(t *testing.T) {
 	r := start(t, newLabConfig(t))
