@@ -81,25 +81,40 @@ func (s *spaceState) handlePresence(e *envelope.Envelope) (newcomer string) {
 // handleStream updates the list of streams. The link stores nothing else about them.
 func (s *spaceState) handleStream(e *envelope.Envelope) {
 	id := e.Payload.GetStr("stream_id")
-	switch e.Kind {
-	case envelope.KindStreamOpen:
-		if e.From == envelope.FromStream && id != "" {
-			s.openStream(e.Payload)
+	switch {
+	case id == "":
+	case e.Kind == envelope.KindStreamClose:
+		s.streams = slices.DeleteFunc(s.streams, func(v wire.Value) bool { return v.GetStr("stream_id") == id })
+	case e.From != envelope.FromStream:
+	case e.Kind == envelope.KindStreamOpen:
+		s.openStream(e.Payload)
+	default: // a notice about the owner or the writers
+		at := slices.IndexFunc(s.streams, func(v wire.Value) bool { return v.GetStr("stream_id") == id })
+		writers, ok := e.Payload.Get("authorized_writers")
+		if at < 0 || !ok {
+			return
 		}
-	case envelope.KindStreamClose:
-		s.streams = slices.DeleteFunc(s.streams, func(v wire.Value) bool { return id != "" && v.GetStr("stream_id") == id })
+		v := s.streams[at].With("authorized_writers", writers)
+		if owner := e.Payload.GetStr("new_owner"); owner != "" {
+			v = v.With("owner", wire.Text(owner))
+		}
+		s.streams[at] = describeStream(v)
 	}
 }
 
-// openStream adds a stream to the list, with only its id and owner if its description is too large.
+// openStream adds a stream to the list.
 func (s *spaceState) openStream(v wire.Value) {
-	if len(s.streams) >= maxStreams {
-		return
+	if len(s.streams) < maxStreams {
+		s.streams = append(s.streams, describeStream(v))
 	}
+}
+
+// describeStream returns the description of a stream or, if it is too large, one with only the id and the owner.
+func describeStream(v wire.Value) wire.Value {
 	if len(v.JSON()) > maxStreamBytes {
 		v = wire.Obj(wire.TextField("stream_id", v.GetStr("stream_id")), wire.TextField("owner", v.GetStr("owner")))
 	}
-	s.streams = append(s.streams, envelope.DetachValue(v))
+	return envelope.DetachValue(v)
 }
 
 // allows reports whether the capabilities of this node in the space allow an envelope (MEW-L4).
