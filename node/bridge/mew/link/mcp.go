@@ -145,7 +145,11 @@ func (l *Link) fulfill(ctx context.Context, c bridge.Call) (bridge.Reply, error)
 		l.records.apply(ctx, l.records.remember("sent", request.ID, sentEnvelope{Conv: c.Conv, Peer: p.From, Proposal: p.Envelope, To: to}, keepSent))
 	}
 	if err := l.space.say(ctx, request); err != nil {
-		return bridge.Reply{Hold: "the request could not be sent: " + envelope.ToPrintable(err.Error(), 200)}, nil
+		text := "the request could not be sent: "
+		if mayHaveArrived(err) {
+			text = "the request may have reached the space, and another approval sends it again: "
+		}
+		return bridge.Reply{Hold: text + envelope.ToPrintable(err.Error(), 200)}, nil
 	}
 	l.records.apply(ctx, l.records.drop("prop", string(c.Conv)))
 	if len(to) > 0 {

@@ -348,21 +348,30 @@ func (c deafConn) Read(p []byte) (int, error) {
 	}
 }
 
+// makeDeaf lets the newest connection to r, and no later one, lose what arrives once the caller calls deafen.
+func makeDeaf(r *rig) (deafen func()) {
+	dial := r.Dial
+	var newest atomic.Pointer[atomic.Bool]
+	r.Dial = func(ctx context.Context, u *url.URL) (net.Conn, error) {
+		conn, err := dial(ctx, u)
+		deaf := new(atomic.Bool)
+		newest.Store(deaf)
+		return deafConn{conn, deaf}, err
+	}
+	return func() { newest.Load().Store(true) }
+}
+
 // TestLinkRepeatsChat: if a connection breaks before the echo of a chat comes, the outbox sends the chat again. A node
 // that has received both takes them for one message.
 func TestLinkRepeatsChat(t *testing.T) {
 	r := start(t, newClubConfig(t, allKinds, "cat", "dog", "away-node"))
+	deafen := makeDeaf(r)
 	l := newLabOn(t, r, meshtest.New(t), linkOf(r, bridge.LinkPolicy{Access: "open"}))
-	var deaf atomic.Bool
 	away := newTestLink(t, r, Config{
 		Links: []bridge.Link{{Name: "away", Kind: Kind, URL: r.URL(""), Space: "lab"}}, Mesh: bridgetest.Mesh{}, Records: r.Store.Records(),
-		Dial: func(ctx context.Context, u *url.URL) (net.Conn, error) {
-			conn, err := r.Dial(ctx, u)
-			return deafConn{conn, &deaf}, err
-		},
 	})
 	repeated := away.newChat("node")
-	deaf.Store(true)
+	deafen()
 	first := make(chan error, 1)
 	go func() {
 		_, err := away.Deliver(t.Context(), repeated)
@@ -373,7 +382,6 @@ func TestLinkRepeatsChat(t *testing.T) {
 	if err := <-first; err == nil {
 		t.Error("without an echo, the chat counts as delivered")
 	}
-	deaf.Store(false)
 	away.Reconnect()
 	last := away.newChat("node")
 	for _, d := range []bridge.Delivery{repeated, last} {

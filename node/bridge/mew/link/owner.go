@@ -130,8 +130,13 @@ func sayFault(err error) error {
 		return view.NewRefusal(http.StatusConflict, wire.Obj(wire.TextField("error", refusal.text)))
 	}
 	text := "nothing was sent: "
-	if errors.Is(err, errLinkEnded) || errors.Is(err, context.Canceled) || errors.Is(err, context.DeadlineExceeded) {
+	if mayHaveArrived(err) {
 		text = "the space may have accepted it: "
 	}
 	return view.NewFault(http.StatusConflict, text+err.Error())
+}
+
+// mayHaveArrived reports whether the space may have accepted an envelope although say failed with err.
+func mayHaveArrived(err error) bool {
+	return errors.Is(err, errLinkEnded) || errors.Is(err, context.Canceled) || errors.Is(err, context.DeadlineExceeded)
 }

@@ -117,6 +117,29 @@ func TestLinkProposalFulfilledAtOnce(t *testing.T) {
 	}
 }
 
+// TestLinkRequestMayHaveArrived: if the connection breaks before the echo of an approved request, the owner does not read
+// that the request was not sent. The answer to the request ends the question.
+func TestLinkRequestMayHaveArrived(t *testing.T) {
+	r := start(t, newClubConfig(t, allKinds, "cat", "dog"))
+	deafen := makeDeaf(r)
+	l := newLabOn(t, r, meshtest.New(t), linkOf(r, bridge.LinkPolicy{Access: "open"}))
+	l.peers["cat"].Send(fmt.Sprintf(proposalText, "p1", `,"dog"`, "x"))
+	l.ask()
+	deafen()
+	l.decide(acl.Approve)
+	request := l.peers["dog"].FromNode("mcp/request")
+	l.Disconnect()
+	l.Reconnect()
+	if ask := l.ask(); !strings.Contains(string(ask.Body), "may have reached the space") {
+		t.Errorf("the owner is asked %s", ask.Body)
+	}
+	l.peers["dog"].Send(`{"kind":"mcp/response","to":["node"],"correlation_id":["` + request.GetStr("id") + `"],"payload":{"result":{}}}`)
+	l.await("settled", func() bool {
+		asks, _, err := l.home.Asks().List(t.Context(), acl.AskFilter{State: acl.AskPending}, "", 10, time.Now())
+		return err == nil && len(asks) == 0
+	})
+}
+
 // TestLinkProposalDecidedOnce: a proposal to this node has one record. A decision in the approvals, by command, on the
 // page or over the API counts everywhere (THREATS 39).
 func TestLinkProposalDecidedOnce(t *testing.T) {
