@@ -321,7 +321,7 @@ func (d *Door) answerTo(ctx context.Context, t *task, sentFrom time.Time) (reply
 				reached = reached || wire.MessageID(e.MessageID) == t.Message || t.Message == "" && !e.At.Before(sentFrom)
 				continue
 			}
-			if answer, ok := readEntry(e); ok && reached {
+			if answer, ok := readEntry(e, reply); ok && reached {
 				reply, at = answer, e.At
 			}
 		}
@@ -334,9 +334,10 @@ func (d *Door) answerTo(ctx context.Context, t *task, sentFrom time.Time) (reply
 	return reply, at, state, nil
 }
 
-// readEntry returns what a message of a peer says about a task. ok is false for a receipt, for pending_approval, and
-// for a message that cannot be parsed or that the owner has not released.
-func readEntry(e owner.Entry) (reply message.Reply, ok bool) {
+// readEntry returns what a message of a peer says about a task. earlier is what the peer said before. ok is false for a
+// receipt, for pending_approval, for a close after an answer that ended the task, and for a message that cannot be
+// parsed or that the owner has not released.
+func readEntry(e owner.Entry, earlier message.Reply) (reply message.Reply, ok bool) {
 	tree, err := wire.ParseForeign(e.Message, maxDepth, maxValues)
 	if err != nil {
 		return reply, false
@@ -352,5 +353,7 @@ func readEntry(e owner.Entry) (reply message.Reply, ok bool) {
 		payload = wire.Obj(wire.TextField("action", "deliver"), wire.Field("message", wire.Obj(wire.TextField("body", "an answer is in your inbox"))))
 	}
 	reply = message.ReadReply(wire.Intent(tree.GetStr("intent")), payload, e.MessageID, false) // for a client without our extension
-	return reply, !reply.Receipt && payload.GetStr("action") != wire.ActionPending
+	action := payload.GetStr("action")
+	isLate := action == wire.ActionClose && earlier.State.Terminal()
+	return reply, !reply.Receipt && action != wire.ActionPending && !isLate
 }

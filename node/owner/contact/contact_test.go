@@ -295,6 +295,27 @@ func TestContactSameConversation(t *testing.T) {
 	d.await(id, "TASK_STATE_WORKING")
 }
 
+// TestContactClosed checks that a task keeps its answer if the contact closes the conversation after the answer.
+func TestContactClosed(t *testing.T) {
+	for _, status := range []string{"completed", "failed"} {
+		d := newDoor(t, open, func(c *node.Config) {
+			open(c)
+			c.Routes = []node.Route{{Pattern: "*", Name: "agent", Repeatable: true, Handler: handler(func(hook.Call) hook.Answer {
+				v, _ := wire.Parse([]byte(`{"action":"deliver","message":{"body":"at once"}}`))
+				return hook.Answer{Payload: &v}
+			})}}
+		})
+		id := text(d.send("m1", "Tea at four?"), "result.task.id")
+		d.await(id, "TASK_STATE_COMPLETED")
+		if _, err := d.chris.OwnerAPI().CloseConversation(t.Context(), string(d.inbox(1)[0].Conversation), owner.Close{Status: status}, 5*time.Second); err != nil {
+			t.Fatal(err)
+		}
+		if v := d.await(id, "TASK_STATE_COMPLETED"); text(v, "result.artifacts.0.parts.0.text") != "at once" {
+			t.Errorf("after the status %s, the task is %s", status, v.JSON())
+		}
+	}
+}
+
 // TestContactPush checks that an agent that asks for no task gets the answers through its hook, also an answer that
 // comes at once.
 func TestContactPush(t *testing.T) {
