@@ -185,6 +185,27 @@ func TestMCPSession(t *testing.T) {
 	}
 }
 
+// TestMCPTask: an agent reads a long task of a bridge, which has no conversation, and answers it once and for all.
+func TestMCPTask(t *testing.T) {
+	t.Parallel()
+	s := startMCP(t, "--set=mess.serve=on")
+	details := strings.Repeat("water the roses, ", 30) + "and lock the gate"
+	mustRun(t, s.theirs, "links", "add", "mess", s.me.info.URL, "--name=garden", "--exchange=home")
+	mustRun(t, s.theirs, "mess", "request", "--link=garden", "--id=garden", details)
+	news := s.call("mesh_wait", map[string]any{"seconds": 25})
+	item := news["items"].([]any)[0].(map[string]any)
+	if all, _ := json.Marshal(item); item["conversation"] != "" || strings.Contains(string(all), "lock the gate") {
+		t.Fatalf("the item is %s", all)
+	}
+	if all, _ := json.Marshal(s.call("mesh_read", map[string]any{"conversation": item["item"]})); !strings.Contains(string(all), "and lock the gate") {
+		t.Errorf("read = %s", all)
+	}
+	sent := s.call("mesh_reply", map[string]any{"conversation": item["item"], "text": "done", "final": true})
+	if sent["status"] != "delivered" || sent["reply"] != nil {
+		t.Errorf("the answer: %v", sent)
+	}
+}
+
 // approveOnPage presses the button of a question on the owner's page.
 func approveOnPage(t *testing.T, base, data, ask string) {
 	t.Helper()

@@ -314,13 +314,13 @@ func (t *tools) pinOf(ctx context.Context, peer string) string {
 
 // readArgs are the arguments of mesh_read.
 type readArgs struct {
-	Conversation string `json:"conversation"`
+	Conversation string `json:"conversation" jsonschema:"conversation, or an inbox item"`
 	Peer         string `json:"peer,omitempty" jsonschema:"needed if two agents use this id"`
 	After        uint64 `json:"after,omitempty" jsonschema:"the value of next on the previous page"`
 }
 
 type readEntry struct {
-	N    uint64     `json:"n"`
+	N    uint64     `json:"n,omitempty"` // 0 for a task of a bridge
 	At   time.Time  `json:"at"`
 	Ours string     `json:"we_wrote,omitempty"`
 	Text *Untrusted `json:"they_wrote,omitempty"`
@@ -340,6 +340,19 @@ type readResult struct {
 const maxEntry = 3000
 
 func (t *tools) read(ctx context.Context, _ *sdk.CallToolRequest, in readArgs) (*sdk.CallToolResult, any, error) {
+	if strings.HasPrefix(in.Conversation, "in_") {
+		item, err := owner.Fetch(ctx, t.api, owner.ShowItem.Call(in.Conversation))
+		switch {
+		case err != nil:
+			return nil, nil, err
+		case item.Conversation == "": // a task of a bridge
+			text := untrusted(textOfJSON(item.Payload), authorOf(item), t.keyOf(ctx, item), maxEntry)
+			return nil, readResult{
+				With: text.From, State: string(item.State), Intent: safeID(string(item.Intent)), Entries: []readEntry{{At: item.At, Text: text}},
+			}, nil
+		}
+		in.Conversation, in.Peer = string(item.Conversation), string(item.Peer)
+	}
 	query := url.Values{"after": {strconv.FormatUint(in.After, 10)}}
 	if in.Peer != "" {
 		query.Set("peer", in.Peer)

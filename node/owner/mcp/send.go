@@ -84,6 +84,9 @@ func (t *tools) reply(ctx context.Context, _ *sdk.CallToolRequest, in replyArgs)
 	if !in.Final || err != nil || !ok || result.Status == "waits_for_owner" || result.Status == "failed" { // do not close
 		return nil, out, err
 	}
+	if result.Conversation == "" { // the answer to a task of a bridge, which has no conversation
+		return nil, out, nil
+	}
 	if _, err = owner.Fetch(ctx, t.api, owner.CloseConversation.With(owner.Close{Status: "completed"}, result.Conversation)); err != nil {
 		return nil, nil, errors.New("the reply is on its way, but the conversation was not closed; close it with mesh_close")
 	}
@@ -206,6 +209,7 @@ func (t *tools) runSend(ctx context.Context, c owner.Call[owner.Sent], to string
 	switch {
 	case sent.State == owner.SendHeld:
 		out.Status, out.Next = "waits_for_owner", "tell your owner that this waits on the owner's page; then call mesh_wait, or mesh_ask_owner with the id that this result has as its question"
+	case sent.ReplyTree.Kind() == wire.Object && sent.MessageID == "": // the result of an answer to a task of a bridge: no peer wrote it
 	case sent.ReplyTree.Kind() == wire.Object:
 		reply, from := sent.ReplyTree, to
 		if payload, ok := reply.Get("payload"); ok {
