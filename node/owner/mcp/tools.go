@@ -1,7 +1,13 @@
 package mcp
 
 import (
+	"context"
+	"errors"
+	"strings"
+
 	sdk "github.com/modelcontextprotocol/go-sdk/mcp"
+
+	"github.com/agentmesh/agentmesh/node/wire"
 )
 
 // effect is what a tool does to the world, for the hints in its annotations.
@@ -25,7 +31,32 @@ const (
 func add[In any](s *sdk.Server, id, title, description string, e effect, r reach, handle sdk.ToolHandlerFor[In, any]) {
 	sdk.AddTool(s, &sdk.Tool{Name: id, Title: title, Description: description, Annotations: &sdk.ToolAnnotations{
 		Title: title, ReadOnlyHint: e == reads, IdempotentHint: e == reads || e == marks, DestructiveHint: new(e == destroys), OpenWorldHint: new(r == world),
-	}}, handle)
+	}}, func(ctx context.Context, req *sdk.CallToolRequest, in In) (*sdk.CallToolResult, any, error) {
+		result, out, err := handle(ctx, req, in)
+		return result, out, withTools(err)
+	})
+}
+
+// commandHints replaces hints in errors of the owner API that name commands. An agent may have no shell.
+var commandHints = strings.NewReplacer(
+	"list them with: agentmesh conversations list", "mesh_inbox and mesh_get_agent list conversations",
+	"find agents with: agentmesh discover", "find agents with mesh_find_agents",
+	"agentmesh discover lists some", "mesh_find_agents lists some",
+	"start a new one with: agentmesh send", "start a new one with mesh_send",
+	"mark it as read: agentmesh inbox ack", "mark it as read with mesh_ack:",
+	"agentmesh approvals show", "read the owner's decision with mesh_ask_owner, question:",
+	"add it with: agentmesh peers add", "ask your owner to run: agentmesh peers add",
+)
+
+// withTools returns the error of a tool with the names of tools in place of commands.
+func withTools(err error) error {
+	refusal, ok := errors.AsType[*wire.Error](err)
+	if !ok {
+		return err
+	}
+	changed := *refusal
+	changed.Message = commandHints.Replace(refusal.Message)
+	return &changed
 }
 
 func (t *tools) addTools(s *sdk.Server) {
