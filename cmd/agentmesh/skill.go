@@ -62,9 +62,6 @@ func (c *skillInstallCmd) Run(ctx context.Context, a *app) error {
 	if err != nil {
 		return err
 	}
-	if err := c.writeFile(a, filepath.Join(folder, "agentmesh", "SKILL.md"), openclaw.SkillFor(socket)); err != nil {
-		return err
-	}
 	dir, err := a.dataDir()
 	if err != nil {
 		return err
@@ -72,7 +69,7 @@ func (c *skillInstallCmd) Run(ctx context.Context, a *app) error {
 	if c.TokenFile == "" {
 		a.Note("no --token-file: messages stay in the inbox until hooks are configured")
 	}
-	if err := c.configure(a); err != nil {
+	if err := c.writeFiles(a, filepath.Join(folder, "agentmesh", "SKILL.md"), socket); err != nil {
 		return err
 	}
 	if err := c.configureGateway(ctx, a); err != nil {
@@ -253,10 +250,10 @@ func (c *skillInstallCmd) probe(ctx context.Context, a *app) error {
 
 // skillConfig is the configuration that skill install writes, so that a later agentmesh serve uses the same settings.
 type skillConfig struct {
-	Name        string      `yaml:"name,omitempty"`
-	PublicURL   string      `yaml:"public_url,omitempty"`
+	Name        *string     `yaml:"name,omitempty"`
+	PublicURL   *string     `yaml:"public_url,omitempty"`
 	Directories []string    `yaml:"directories,omitempty"`
-	ViaRelay    string      `yaml:"via_relay,omitempty"`
+	ViaRelay    *string     `yaml:"via_relay,omitempty"`
 	AgentDoor   skillDoor   `yaml:"agent_door,omitempty"`
 	Hooks       []skillHook `yaml:"hooks,omitempty"`
 }
@@ -279,24 +276,52 @@ func agentSocket(a *app) (string, error) {
 	return dir + ".agent.sock", err
 }
 
-// configure writes the configuration file with agent_door.socket, and with the name and the addresses that the flags
-// set. If there is a token, the file also has a hook that hands every message to the gateway.
-func (c *skillInstallCmd) configure(a *app) error {
-	orEmpty := func(flag *string) string {
-		if flag == nil {
-			return ""
-		}
-		return *flag
-	}
-	config := skillConfig{Name: orEmpty(c.Name), PublicURL: orEmpty(c.PublicURL), Directories: c.Directory, ViaRelay: orEmpty(c.ViaRelay)}
-	var err error
-	if config.AgentDoor.Socket, err = agentSocket(a); err != nil {
+// writeFiles writes the skill and the configuration. If one of the files exists and differs, it writes neither, unless
+// --force is given.
+func (c *skillInstallCmd) writeFiles(a *app, skill, socket string) error {
+	text, err := c.configText(socket)
+	if err != nil {
 		return err
 	}
+	configuration, _, err := a.configFile()
+	if err != nil {
+		return err
+	}
+	var differing []string
+	texts := map[string][]byte{skill: openclaw.SkillFor(socket), configuration: text}
+	for _, name := range []string{skill, configuration} {
+		existing, err := os.ReadFile(name)
+		switch {
+		case err == nil && bytes.Equal(existing, texts[name]):
+			continue
+		case err == nil && !c.Force:
+			return exit.FailHint(exit.Config, fmt.Errorf("%s exists and differs", name), "look at the file, and add --force to replace it")
+		case err != nil && !errors.Is(err, fs.ErrNotExist):
+			return exit.Fail(exit.Config, err)
+		}
+		differing = append(differing, name)
+	}
+	for _, name := range differing {
+		err := os.MkdirAll(filepath.Dir(name), 0o700)
+		if err == nil {
+			err = atomicfile.Write(name, texts[name])
+		}
+		if err != nil {
+			return exit.Fail(exit.Config, err)
+		}
+		a.Note("wrote %s", terminal.Clean(name))
+	}
+	return nil
+}
+
+// configText returns the configuration file with agent_door.socket, and with the name and the addresses that the flags
+// set. If there is a token, the file also has a hook that hands every message to the gateway.
+func (c *skillInstallCmd) configText(socket string) ([]byte, error) {
+	config := skillConfig{Name: c.Name, PublicURL: c.PublicURL, Directories: c.Directory, ViaRelay: c.ViaRelay, AgentDoor: skillDoor{socket}}
 	if c.TokenFile != "" {
 		token, err := c.tokenPath()
 		if err != nil {
-			return err
+			return nil, err
 		}
 		config.Hooks = []skillHook{{Intent: "*", OpenClaw: c.Gateway, Agent: c.Agent, SecretFile: token}}
 		if c.isA2A() {
@@ -305,13 +330,9 @@ func (c *skillInstallCmd) configure(a *app) error {
 	}
 	text, err := yaml.Marshal(config)
 	if err != nil {
-		return fmt.Errorf("write configuration: %w", err)
+		return nil, fmt.Errorf("write configuration: %w", err)
 	}
-	file, _, err := a.configFile()
-	if err != nil {
-		return err
-	}
-	return c.writeFile(a, file, text)
+	return text, nil
 }
 
 // tokenPath returns the absolute path of the file with the gateway's token. An empty file is an error.
@@ -324,25 +345,4 @@ func (c *skillInstallCmd) tokenPath() (string, error) {
 		return "", exit.FailHint(exit.Input, err, "the file must contain the gateway's hooks.token, or the token of the A2A peer")
 	}
 	return token, nil
-}
-
-// writeFile writes text to a file. If the file exists and differs, it is replaced only if --force is given.
-func (c *skillInstallCmd) writeFile(a *app, name string, text []byte) error {
-	existing, err := os.ReadFile(name)
-	switch {
-	case err == nil && bytes.Equal(existing, text):
-		return nil
-	case err == nil && !c.Force:
-		return exit.FailHint(exit.Config, fmt.Errorf("%s exists and differs", name), "look at the file, and add --force to replace it")
-	case err != nil && !errors.Is(err, fs.ErrNotExist):
-		return exit.Fail(exit.Config, err)
-	}
-	if err := os.MkdirAll(filepath.Dir(name), 0o700); err != nil {
-		return exit.Fail(exit.Config, err)
-	}
-	if err := atomicfile.Write(name, text); err != nil {
-		return exit.Fail(exit.Config, err)
-	}
-	a.Note("wrote %s", terminal.Clean(name))
-	return nil
 }
