@@ -162,18 +162,44 @@ func (b *Bridge) notify(ctx context.Context, rec store.Record) error {
 		if failure != nil && !refused && r.Tries < pushAttempts {
 			b.log.InfoContext(ctx, "a2a: a push notification failed", "task", r.Task, "tries", r.Tries, "err", failure)
 			r.Due = now.Add(bridge.PauseBefore(r.Tries, pushPause))
-			return b.pushes.SaveUnlessChanged(ctx, r.change(rec.Rev, now))
+			return b.saveSent(ctx, r, r.change(rec.Rev, now))
 		}
 		if failure != nil {
 			b.log.WarnContext(ctx, "a2a: gave up on a push notification", "task", r.Task, "err", failure)
 		}
 		r.Sent, r.Tries = v.task.At, 0
 	}
-	if t.last().State.Terminal() {
-		return b.pushes.Forget(ctx, rec)
-	}
 	r.Due = time.Time{}
-	return b.pushes.SaveUnlessChanged(ctx, r.change(rec.Rev, now))
+	change := r.change(rec.Rev, now)
+	if t.last().State.Terminal() {
+		change = store.Change{IfRev: rec.Rev, Delete: true, Record: store.Record{NS: rec.NS, Key: rec.Key}}
+	}
+	return b.saveSent(ctx, r, change)
+}
+
+// saveSent makes a change of a row after notifications. If the row has changed meanwhile, because the task has a new
+// state, the row stays due, and saveSent stores only how far the notifications got, so that no state is sent twice.
+func (b *Bridge) saveSent(ctx context.Context, sent pushRow, change store.Change) error {
+	for {
+		now := time.Now()
+		err := b.records.Apply(ctx, []store.Change{change}, now)
+		if !errors.Is(err, store.ErrConflict) {
+			return err
+		}
+		rec, err := b.records.Get(ctx, change.Record.NS, change.Record.Key, now)
+		if errors.Is(err, store.ErrNotFound) { // the caller has deleted the configuration
+			return nil
+		}
+		if err != nil {
+			return err
+		}
+		r, err := store.Decode[pushRow](rec)
+		if err != nil || r.Sent.After(sent.Sent) { // the caller has replaced the configuration
+			return err
+		}
+		r.Sent, r.Tries = sent.Sent, sent.Tries
+		change = r.change(rec.Rev, now)
+	}
 }
 
 // post sends one notification to a webhook.
@@ -216,8 +242,12 @@ func (b *Bridge) handlePush(ctx context.Context, call message.Call, from caller)
 			return wire.Value{}, err
 		}
 		r.Task = t.ID
+		change := r.change(store.Any, now)
+		if t.last().State.Terminal() { // there is nothing to send
+			change.Record.Expires = now.Add(keepEnded)
+		}
 		if err = b.checkRoom(ctx, r, now); err == nil {
-			err = b.records.Apply(ctx, []store.Change{r.change(store.Any, now)}, now)
+			err = b.records.Apply(ctx, []store.Change{change}, now)
 		}
 		if errors.Is(err, store.ErrQuota) {
 			err = message.ErrBusy.At("the caller has too many push notification configurations")

@@ -4,6 +4,7 @@ import (
 	"io"
 	"net/http"
 	"net/http/httptest"
+	"slices"
 	"strings"
 	"sync/atomic"
 	"testing"
@@ -113,6 +114,62 @@ func TestPushSurvives(t *testing.T) {
 	v := hook.await(t, "TASK_STATE_COMPLETED")
 	if text(v, "task.artifacts.0.parts.0.text") != "you said: hello" {
 		t.Errorf("after a restart: %s", v.JSON())
+	}
+}
+
+// TestPushOnce checks that a webhook that takes its time gets each state once, in order, although the task changes while
+// it does so.
+func TestPushOnce(t *testing.T) {
+	t.Parallel()
+	h := serve(t, echo(t), approval, nil)
+	got, goOn := make(chan string, 100), make(chan struct{})
+	hook := httptest.NewServer(http.HandlerFunc(func(_ http.ResponseWriter, r *http.Request) {
+		data, err := io.ReadAll(r.Body)
+		if err != nil {
+			t.Error(err)
+		}
+		v := parse(t, string(data))
+		got <- text(v, "task.status.state") + " " + text(v, "task.status.timestamp")
+		<-goOn
+	}))
+	t.Cleanup(hook.Close)
+	id := text(h.rpc("ann", "SendMessage", message("m1", "", "hello", later+`,"taskPushNotificationConfig":{"url":"`+hook.URL+`"}`)), "result.task.id")
+	states := []string{<-got} // the webhook has not answered yet
+	h.decide(acl.Approve)
+	h.await("ann", id, "TASK_STATE_COMPLETED")
+	close(goOn)
+	for deadline := time.Now().Add(10 * time.Second); h.bridge.PushesDue(t.Context()) > 0; time.Sleep(10 * time.Millisecond) {
+		if time.Now().After(deadline) {
+			t.Fatal("the configuration is not forgotten")
+		}
+	}
+	for len(got) > 0 {
+		states = append(states, <-got)
+	}
+	for i, state := range states {
+		if slices.Contains(states[:i], state) {
+			t.Errorf("the webhook got %q", states)
+			break
+		}
+	}
+	if last := states[len(states)-1]; !strings.HasPrefix(last, "TASK_STATE_COMPLETED") {
+		t.Errorf("the last notification is %s", last)
+	}
+}
+
+// TestPushOfEndedTask checks that a configuration of a task that has ended is not kept longer than the task.
+func TestPushOfEndedTask(t *testing.T) {
+	h := serve(t, echo(t), nil, nil)
+	id := text(h.send("ann", "m1", "", "hello"), "result.task.id")
+	if v := h.rpc("ann", "CreateTaskPushNotificationConfig", `{"taskId":"`+id+`","url":"https://example.com/"}`); text(v, "result.taskId") != id {
+		t.Fatalf("create: %s", v.JSON())
+	}
+	page, err := h.node.Store.Records().List(t.Context(), "a2a/push", "", "", 10, time.Now())
+	if err != nil || len(page.Records) != 1 {
+		t.Fatalf("%d configurations, %v", len(page.Records), err)
+	}
+	if end := page.Records[0].Expires; end.After(time.Now().Add(7 * 24 * time.Hour)) {
+		t.Errorf("the configuration is kept until %s", end)
 	}
 }
 
