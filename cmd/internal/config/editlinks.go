@@ -113,6 +113,7 @@ func skipComment(lines []string, line int) int {
 	return line
 }
 
-func errNoLink(name string) error {
-	return fmt.Errorf("the configuration file has no link %s", name)
-}
+// ErrNoLink is the error of removing a link that the configuration file does not have.
+var ErrNoLink = errors.New("the configuration file has no link")
+
+func errNoLink(name string) error { return fmt.Errorf("%w %s", ErrNoLink, name) }

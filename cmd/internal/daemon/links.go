@@ -13,6 +13,7 @@ import (
 
 	"github.com/labstack/echo/v4"
 
+	"github.com/agentmesh/agentmesh/cmd/internal/config"
 	"github.com/agentmesh/agentmesh/cmd/internal/exit"
 	"github.com/agentmesh/agentmesh/node/atomicfile"
 	"github.com/agentmesh/agentmesh/node/bridge"
@@ -158,7 +159,7 @@ func (c configChanger) add(in NewLink) (ConfigChange, error) {
 // remove removes a link from the configuration file, and the token that add stored.
 func (c configChanger) remove(name string) (ConfigChange, error) {
 	if err := (bridge.Link{Name: name, Kind: "x", Dir: "x"}).Validate(); err != nil { // checks the name before it becomes the name of a file
-		return ConfigChange{}, refuseChange(fmt.Errorf("there is no link %s", wire.OneLine(name, 100)))
+		return ConfigChange{}, refuseChange(fmt.Errorf("%w %s", config.ErrNoLink, wire.OneLine(name, 100)))
 	}
 	token := c.tokenFile(name)
 	return c.apply(name, func() error {
@@ -228,7 +229,13 @@ func snapshot(path string) (restore func() error, err error) {
 	}, nil
 }
 
-func refuseChange(err error) error { return owner.Fault(http.StatusBadRequest, err.Error(), "") }
+// refuseChange returns the error for a change of the configuration that failed.
+func refuseChange(err error) error {
+	if errors.Is(err, config.ErrNoLink) {
+		return owner.Fault(http.StatusNotFound, err.Error(), "")
+	}
+	return owner.Fault(http.StatusBadRequest, err.Error(), "")
+}
 
 // restartTime is how long serve may take until it answers with a new configuration.
 const restartTime = 10 * time.Second
