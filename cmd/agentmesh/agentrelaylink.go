@@ -118,7 +118,7 @@ func (c *agentRelayHistoryCmd) Run(ctx context.Context, a *app) error {
 		Payload command `json:"payload"`
 	}{"command", payload})
 	return callAndShow(ctx, a, call, func(r relayHistory) {
-		showList(a, r.Messages, "the relay returned no messages", []string{"FROM", "TYPE", "TEXT"}, func(m relayMessage) []string {
+		showList(a, owner.Page(r.Messages, ""), "the relay returned no messages", []string{"FROM", "TYPE", "TEXT"}, func(m relayMessage) []string {
 			return []string{terminal.Truncate(m.From, 64), orDash(terminal.Truncate(m.Type, 20)), terminal.Truncate(string(m.Payload), 100)}
 		})
 	})

@@ -77,34 +77,37 @@ func joinProofs(l directory.OperatorCard) string {
 
 // showPages shows what [fetchPages] returns: as JSON with --json, or else like [showList].
 func showPages[T any](ctx context.Context, a *app, path string, query url.Values, nextParam string, limit int, emptyText string, heads []string, row func(T) []string) error {
-	all, err := withResult(ctx, a, func(o *daemon.Client) ([]T, error) {
+	page, err := withResult(ctx, a, func(o *daemon.Client) (owner.List[T], error) {
 		return fetchPages[T](ctx, o, path, query, nextParam, limit)
 	})
 	if err != nil {
 		return err
 	}
-	return a.report(owner.Page(all, ""), func() { showList(a, all, emptyText, heads, row) })
+	return a.report(owner.Page(page.Items, ""), func() { showList(a, page, emptyText, heads, row) })
 }
 
-// fetchPages reads up to limit items of a list, page by page. nextParam is the query parameter for the next page.
-func fetchPages[T any](ctx context.Context, o *daemon.Client, path string, query url.Values, nextParam string, limit int) ([]T, error) {
+// fetchPages reads up to limit items of a list, page by page. nextParam is the query parameter for the next page. If Next
+// is empty, the list is complete.
+func fetchPages[T any](ctx context.Context, o *daemon.Client, path string, query url.Values, nextParam string, limit int) (all owner.List[T], err error) {
 	type itemPage struct {
 		Items  []T    `json:"items"`
 		Tokens []T    `json:"tokens"` // the items, in the list of invite codes
 		Cursor string `json:"cursor"` // where the next page begins; in other lists, Next
 		Next   string `json:"next"`
 	}
-	all := []T{}
 	for {
 		page, err := daemon.Fetch(ctx, o, getCall[itemPage](path, query))
 		if err != nil {
 			return all, err
 		}
-		all = append(append(all, page.Items...), page.Tokens...)
-		if page.Cursor+page.Next == "" || len(all) >= limit {
-			return all[:min(len(all), limit)], nil
+		all.Items, all.Next = append(append(all.Items, page.Items...), page.Tokens...), page.Cursor+page.Next
+		if n := len(all.Items); n > limit {
+			all.Items, all.Next = all.Items[:limit], "cut"
 		}
-		query.Set(nextParam, page.Cursor+page.Next)
+		if all.Next == "" || len(all.Items) == limit {
+			return all, nil
+		}
+		query.Set(nextParam, all.Next)
 	}
 }
 

@@ -34,9 +34,10 @@ func (c *conversationsListCmd) Run(ctx context.Context, a *app) error {
 			emptyText = "no conversations in this state"
 		}
 		heads := []string{"CONVERSATION", "PEER", "STATE", "INTENT", "LAST"}
-		showList(a, page.Items, emptyText, heads, func(v owner.Conversation) []string {
+		showList(a, owner.Page(page.Items, ""), emptyText, heads, func(v owner.Conversation) []string {
 			return []string{v.ID, v.Shown().String(), string(v.State), string(v.Intent), terminal.FormatTime(v.Last)}
 		})
+		a.NoteMore(page.Next != 0)
 	})
 }
 

@@ -67,7 +67,7 @@ func foundError(found int) error {
 
 func (a *app) showFound(page owner.List[owner.Found]) {
 	if len(page.Items) == 0 {
-		a.Note("the node has no directory to search; name one with --directory URL")
+		a.Note("the node has no directory to search; add one to directories in the configuration")
 		return
 	}
 	rows := [][]string{{"AGENT", "NAME", "CAPABILITIES", "DESCRIPTION"}}
@@ -101,11 +101,12 @@ func (a *app) showFound(page owner.List[owner.Found]) {
 	case answered > 0:
 		a.Note("no agents found")
 	}
+	a.NoteMore(slices.ContainsFunc(page.Items, func(f owner.Found) bool { return f.Listing.Cursor != "" }))
 }
 
 // showARD shows the agents of a foreign registry. An agent without an address appears with its identifier.
 func (a *app) showARD(page owner.FoundARD) {
-	showList(a, page.Items, "no agents found", []string{"AGENT", "NAME", "CAPABILITIES", "DESCRIPTION"}, func(e client.ARDEntry) []string {
+	showList(a, owner.Page(page.Items, page.Cursor), "no agents found", []string{"AGENT", "NAME", "CAPABILITIES", "DESCRIPTION"}, func(e client.ARDEntry) []string {
 		return []string{cmp.Or(e.Address, e.Identifier), terminal.Truncate(e.Name, 40), terminal.Truncate(strings.Join(e.Capabilities, ","), 40), terminal.Truncate(e.Description, 60)}
 	})
 	if len(page.Items) > 0 {

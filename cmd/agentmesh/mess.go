@@ -196,9 +196,7 @@ func (c *messStatusCmd) Run(ctx context.Context, a *app) error {
 	if err := a.showMess(v, nil); err != nil {
 		return err
 	}
-	if more {
-		a.Note("there are more threads: list more with --limit")
-	}
+	a.NoteMore(more)
 	return nil
 }
 
@@ -258,15 +256,12 @@ func (c *messListCmd) Run(ctx context.Context, a *app) error {
 	if a.globals.JSON {
 		return a.JSON(json.RawMessage(v.With("threads", wire.Arr(list...)).JSON()))
 	}
-	showList(a, list, "no threads", []string{"REF", "STATUS", "PRIORITY", "FROM", "EXECUTOR", "INTENT"}, func(t wire.Value) []string {
+	showList(a, owner.Page(list, v.GetStr("next")), "no threads", []string{"REF", "STATUS", "PRIORITY", "FROM", "EXECUTOR", "INTENT"}, func(t wire.Value) []string {
 		return []string{
 			t.GetStr("ref"), t.GetStr("status"), t.GetStr("priority"), owner.ShowParty(t, "requestor_id"),
 			owner.ShowParty(t, "executor_id"), terminal.Truncate(t.GetStr("intent"), 60),
 		}
 	})
-	if v.GetStr("next") != "" {
-		a.Note("there are more threads: list more with --limit")
-	}
 	return nil
 }
 

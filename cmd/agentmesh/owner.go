@@ -106,16 +106,18 @@ func showAnswer[T any](a *app, raw json.RawMessage, err error, show func(T)) (T,
 // callAndShowList makes a call to the owner API and shows the list that the call returns: as JSON with --json, or else
 // as a table with one row for each item. Instead of a table without rows, it prints emptyText.
 func callAndShowList[T any](ctx context.Context, a *app, c owner.Call[owner.List[T]], emptyText string, heads []string, row func(T) []string) error {
-	return callAndShow(ctx, a, c, func(page owner.List[T]) { showList(a, page.Items, emptyText, heads, row) })
+	return callAndShow(ctx, a, c, func(page owner.List[T]) { showList(a, page, emptyText, heads, row) })
 }
 
-// showList prints items as a table. If the list is empty, it prints emptyText to standard error.
-func showList[T any](a *app, items []T, emptyText string, heads []string, row func(T) []string) {
+// showList prints a page of a list as a table. If the list is empty, it prints emptyText to standard error. If another
+// page follows, it says so; the command must then have the flag --limit.
+func showList[T any](a *app, page owner.List[T], emptyText string, heads []string, row func(T) []string) {
 	rows := [][]string{heads}
-	for _, item := range items {
+	for _, item := range page.Items {
 		rows = append(rows, row(item))
 	}
 	a.List(rows, emptyText)
+	a.NoteMore(page.Next != "")
 }
 
 // report writes a result: as JSON with --json, or else with show.

@@ -212,6 +212,13 @@ func (u *UI) List(rows [][]string, emptyText string) {
 	u.Table(rows)
 }
 
+// NoteMore tells the user, if more is true, that the list that was shown ends at its limit.
+func (u *UI) NoteMore(more bool) {
+	if more {
+		u.Note("there is more: list more with --limit")
+	}
+}
+
 // Clean makes a stranger's text harmless for a terminal. Line breaks and tabs become blanks. Other unsafe characters
 // and invalid UTF-8 become the replacement character.
 func Clean(s string) string {
