@@ -63,6 +63,42 @@ func TestKeyRotation(t *testing.T) {
 	}
 }
 
+// TestRestartAfterRotation: a peer that does not know the new key yet gets the message later, even if the process that
+// rotated the key has ended, or the directory has not followed the rotation.
+func TestRestartAfterRotation(t *testing.T) {
+	for _, cut := range []bool{false, true} {
+		mesh, line := meshtest.New(t), &cutLine{passLookups: true}
+		var next *signing.PrivateKey
+		configure := func(cfg *node.Config) {
+			cfg.Directories = []*client.Directory{client.NewDirectory(mesh.URL, cfg.HTTP, line)}
+			cfg.SaveKey = func(k *signing.PrivateKey, _ wire.Value) error { next = k; return nil }
+			if next != nil {
+				cfg.Identity.Key = next
+				card, err := wire.ParseCard(cfg.Identity.Card.Tree.With("public_key", wire.Text(next.PublicText())), wire.CardRules{AllowHTTP: func(string) bool { return true }})
+				if err != nil {
+					t.Fatal(err)
+				}
+				cfg.Identity.Card = card
+			}
+		}
+		chris, sarah := mesh.Node("chris", configure), mesh.Node("sarah", nil)
+		out := to("", "conv_1", "hello")
+		out.To, out.Address = sarah.ID(), ""
+		if sent := mustSend(t, chris.Node, out, 10*time.Second); sent.State != node.SendDelivered {
+			t.Fatalf("before: %+v", sent)
+		}
+		line.off.Store(cut)
+		if list, err := chris.RotateKey(t.Context()); err != nil || (list[0].Error != "") != cut {
+			t.Fatalf("RotateKey = %+v, %v", list, err)
+		}
+		chris = mesh.Restart(chris, configure)
+		sent := mustSend(t, chris.Node, out, 10*time.Second)
+		if sent.State != node.SendQueued || sent.Err.Code != wire.InvalidSignature {
+			t.Errorf("after the restart, line cut %v: %+v, want another attempt", cut, sent)
+		}
+	}
+}
+
 // TestOutboxEntryAfterRotation: after a rotation a queued message is sent with the same id and a signature of the new
 // key.
 func TestOutboxEntryAfterRotation(t *testing.T) {
@@ -91,10 +127,13 @@ func TestOutboxEntryAfterRotation(t *testing.T) {
 }
 
 // cutLine is a connection to a directory that the test can cut.
-type cutLine struct{ off atomic.Bool }
+type cutLine struct {
+	off         atomic.Bool
+	passLookups bool // even while the line is cut
+}
 
 func (c *cutLine) RoundTrip(r *http.Request) (*http.Response, error) {
-	if c.off.Load() {
+	if c.off.Load() && !(c.passLookups && r.Method == http.MethodGet) {
 		return nil, errors.New("the line is cut")
 	}
 	return http.DefaultTransport.RoundTrip(r)

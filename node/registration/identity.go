@@ -5,6 +5,7 @@ import (
 	"errors"
 	"fmt"
 	"net/http"
+	"slices"
 	"strings"
 	"time"
 
@@ -169,9 +170,19 @@ func (r *Registrar) previousKey(fingerprint string, current *signing.PrivateKey)
 	return key
 }
 
-// IsRotationRecent reports whether peers may still have the card with the old key: they keep a card for at most 10
-// minutes (AM-45), and after a bad signature they fetch it again at most once a minute (AM-11).
+// IsRotationRecent reports whether peers may still have the card with the old key: a directory has not followed the
+// rotation yet, or peers have the card from before. They keep a card for at most 10 minutes (AM-45), and after a bad
+// signature they fetch it again at most once a minute (AM-11).
 func (r *Registrar) IsRotationRecent() bool {
 	const maxStale = 12 * time.Minute
-	return time.Since(time.Unix(r.rotated.Load(), 0)) < maxStale
+	now, current := time.Now(), r.identity.Load().Key.Public().Fingerprint()
+	if now.Sub(time.Unix(r.rotated.Load(), 0)) < maxStale {
+		return true
+	}
+	r.mu.Lock()
+	defer r.mu.Unlock()
+	return slices.ContainsFunc(r.registrations, func(p *registration) bool {
+		s := p.state
+		return s.AgentID != "" && s.PreviousKey != "" && s.PreviousKey != current || now.Sub(s.Followed) < maxStale
+	})
 }

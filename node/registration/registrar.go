@@ -98,6 +98,8 @@ type registrationState struct {
 	Failures   int          `json:"failures,omitempty"` // visits that failed in a row
 	// PreviousKey is the fingerprint of the key before a rotation that the directory has not followed yet (AM-60).
 	PreviousKey string `json:"previous_key,omitempty"`
+	// Followed is when the directory followed the last rotation.
+	Followed time.Time `json:"followed,omitzero"`
 }
 
 // New returns a registrar. [Registrar.Restore] reads the state of an earlier process.
@@ -451,8 +453,8 @@ func (r *Registrar) visit(ctx context.Context, p *registration, s *registrationS
 // the lifetime, ± 10 %.
 func (s *registrationState) recordSuccess(reg wire.Registered, key *signing.PrivateKey, digest string, now time.Time) {
 	s.AgentID, s.Card = reg.AgentID, digest
-	if s.PreviousKey != key.Public().Fingerprint() { // another process may be rotating the key
-		s.PreviousKey = ""
+	if s.PreviousKey != "" && s.PreviousKey != key.Public().Fingerprint() { // else another process may be rotating the key
+		s.PreviousKey, s.Followed = "", now.UTC()
 	}
 	s.Expires = reg.ExpiresAt.UTC()
 	s.Registered = cmp.Or(reg.RegisteredAt.UTC(), s.Registered, now.UTC())
