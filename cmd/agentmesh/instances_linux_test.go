@@ -31,6 +31,11 @@ eventually 'counter' agentmesh conversations show $conv
 exec agentmesh reply $conv @accept.json
 eventually 'completed' agentmesh conversations show $conv
 eventually 'completed' agentmesh conversations show $conv --data $WORK/sarah
+# Each instance finds itself behind the proxy, which also sends requests to the others.
+exec agentmesh doctor --data $WORK/hub --set roles=directory --set public_url=$hub_URL --set network.allow_private=127.0.0.0/8
+stdout '(ok|warn) +clients +the pro'
+exec agentmesh doctor --data $WORK/hub --set roles=directory --set public_url=$hub_URL --set network.allow_private=127.0.0.0/8
+stdout '(ok|warn) +clients +the pro'
 `},
 	"agreements": {},
 	"ownmail":    {},

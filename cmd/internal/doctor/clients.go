@@ -31,28 +31,41 @@ func (d *examination) checkClients(ctx context.Context, base string) {
 		d.fail(check, "look at the log of the process", "%v", err)
 		return
 	}
-	forged := forgedAddr()
+	forged, instances := forgedAddr(), 1
+	if db := d.status.Database; db != nil {
+		instances = max(instances, len(db.Instances))
+	}
+	var seen daemon.SeenClient
+	for try := 0; !seen.Seen && try < 1+4*(instances-1); try++ { // of several instances, another one may get a request
+		if err := d.sendForged(ctx, strings.TrimRight(base, "/")+"/health?probe="+url.QueryEscape(probe.Probe), forged); err != nil {
+			d.warn(check, "is the reverse proxy up? (docs/operations.md)", "the public URL does not answer, so this check cannot tell how clients are distinguished: %s", terminal.Clean(err.Error()))
+			return
+		}
+		if seen, err = daemon.Fetch(ctx, o, owner.Call[daemon.SeenClient]{Method: http.MethodGet, Path: "clients/probes/" + probe.Probe}); err != nil {
+			d.fail(check, "look at the log of the process", "%v", err)
+			return
+		}
+	}
+	d.reportClient(seen, forged, status.Proxy, instances)
+}
+
+// sendForged sends a request with the client address forged on a connection of its own.
+func (d *examination) sendForged(ctx context.Context, url string, forged netip.Addr) error {
 	const local = false // clients come through the public URL
 	p := d.newPeer(local)
 	defer p.Close()
-	header := http.Header{"X-Forwarded-For": {forged.String()}}
-	if _, err := p.get(ctx, strings.TrimRight(base, "/")+"/health?probe="+url.QueryEscape(probe.Probe), header); err != nil {
-		d.warn(check, "is the reverse proxy up? (docs/operations.md)", "the public URL does not answer, so this check cannot tell how clients are distinguished: %s", terminal.Clean(err.Error()))
-		return
-	}
-	seen, err := daemon.Fetch(ctx, o, owner.Call[daemon.SeenClient]{Method: http.MethodGet, Path: "clients/probes/" + probe.Probe})
-	if err != nil {
-		d.fail(check, "look at the log of the process", "%v", err)
-		return
-	}
-	d.reportClient(seen, forged, status.Proxy)
+	_, err := p.get(ctx, url, http.Header{"X-Forwarded-For": {forged.String()}})
+	return err
 }
 
 // reportClient adds a finding about the client address that the process saw for a request with the forged address.
-// trustsProxy is set if the process trusts the header of any proxy.
-func (d *examination) reportClient(seen daemon.SeenClient, forged netip.Addr, trustsProxy bool) {
+// trustsProxy is set if the process trusts the header of any proxy. instances is the number of processes that may have
+// got the request.
+func (d *examination) reportClient(seen daemon.SeenClient, forged netip.Addr, trustsProxy bool, instances int) {
 	const check = "clients"
 	switch {
+	case !seen.Seen && instances > 1:
+		d.warn(check, "let the reverse proxy send requests to this instance too, or run doctor at another one", "requests to the public URL reached other instances only, so this check cannot tell how clients are distinguished")
 	case !seen.Seen:
 		d.fail(check, "does the name point to another machine or an old copy, or does a cache answer?", "a request to the public URL did not reach this process")
 	case seen.Client == forged:

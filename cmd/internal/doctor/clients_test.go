@@ -34,10 +34,14 @@ func TestDoctorClients(t *testing.T) {
 		{daemon.SeenClient{Seen: true, Client: other}, false, findingOK, "distinguishes clients"},
 	} {
 		var d examination
-		d.reportClient(tt.seen, forged, tt.proxy)
+		d.reportClient(tt.seen, forged, tt.proxy, 1)
 		if len(d.findings) != 1 || d.findings[0].State != tt.state || !strings.Contains(d.findings[0].Text, tt.text) || (tt.state == findingOK) != (d.findings[0].Do == "") {
 			t.Errorf("%+v: found %+v, want %s, %q", tt.seen, d.findings, tt.state, tt.text)
 		}
+	}
+	var d examination
+	if d.reportClient(daemon.SeenClient{}, forged, true, 3); d.findings[0].State != findingWarn || !strings.Contains(d.findings[0].Text, "other instances only") {
+		t.Errorf("of three instances: found %+v, want a warning", d.findings)
 	}
 }
 
