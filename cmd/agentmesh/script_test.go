@@ -110,16 +110,26 @@ func reference(ts *testscript.TestScript, neg bool, args []string) {
 type referencesKey struct{}
 
 // startPostgres implements the script command "postgres NAME [SETTING=VALUE…]". It starts a PostgreSQL server and sets
-// NAME_DATABASE to its connection string.
+// NAME_DATABASE to its connection string. "! postgres NAME" kills the server.
 func startPostgres(ts *testscript.TestScript, neg bool, args []string) {
-	if neg || len(args) == 0 {
-		ts.Fatalf("usage: postgres name [setting=value...]")
+	if len(args) == 0 || neg && len(args) > 1 {
+		ts.Fatalf("usage: [!] postgres name [setting=value...]")
+	}
+	variable := args[0] + "_DATABASE"
+	if neg {
+		server, _ := postgresServers.Load(ts.Getenv(variable))
+		server.(*pgtest.Server).Stop()
+		return
 	}
 	server, err := pgtest.Start(args[1:]...)
 	ts.Check(err)
 	ts.Defer(server.Stop)
-	ts.Setenv(args[0]+"_DATABASE", server.URL("postgres"))
+	ts.Setenv(variable, server.URL("postgres"))
+	postgresServers.Store(server.URL("postgres"), server)
 }
+
+// postgresServers has the servers that scripts have started, by their connection strings.
+var postgresServers sync.Map
 
 // exits implements the script command "exits CODE COMMAND…". It runs a command and checks its exit code.
 func exits(ts *testscript.TestScript, neg bool, args []string) {

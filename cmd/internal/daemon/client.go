@@ -221,6 +221,8 @@ func (o *Client) Explain(err error) error {
 		return exit.Fail(exit.Unavailable, err)
 	case e.Status == http.StatusNotFound && e.Code == wire.AgentUnavailable:
 		return exit.FailHint(exit.Code(e), errors.New(e.Message), "find agents with: agentmesh discover, or add a card that somebody gave you with: agentmesh peers add")
+	case e.Status == http.StatusServiceUnavailable && e.Message == wire.ErrUnavailable.Message:
+		return exit.FailHint(exit.Code(e), errors.New(e.Message), "the database does not answer or accepts no writes; the log of agentmesh serve says why")
 	}
 	return exit.Fail(exit.Code(e), errors.New(e.Message))
 }

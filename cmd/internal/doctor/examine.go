@@ -321,7 +321,11 @@ func (d *examination) checkServe(ctx context.Context, configured bool) {
 	d.checkOwnCertificate(ctx, o)
 	s, err := daemon.Fetch(ctx, o, owner.ShowStatus.Call())
 	if err != nil {
-		d.fail(check, "look at its log, then start it again", "it runs, but cannot return its status: %v", err)
+		advice := "look at its log, then start it again"
+		if exit.Code(err) == exit.TryAgain {
+			advice = "look at its log: the database may not answer"
+		}
+		d.fail(check, advice, "it runs, but cannot return its status: %v", err)
 		return
 	}
 	d.status = &s

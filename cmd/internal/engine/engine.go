@@ -134,7 +134,9 @@ func Status(ctx context.Context, s store.Store) *httpapi.DatabaseStatus {
 		out.Error = err.Error()
 		return out
 	}
-	out.Instances, out.Standbys = found.Instances, found.Standbys
+	// The lists are [] in JSON, never null.
+	out.Instances, out.Standbys = append([]string{}, found.Instances...), append([]string{}, found.Standbys...)
+	out.Leases = []httpapi.LeaseStatus{}
 	for _, l := range leases {
 		out.Leases = append(out.Leases, httpapi.LeaseStatus{Name: l.Name, Holder: l.Holder, Until: l.Until})
 	}
