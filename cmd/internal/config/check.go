@@ -87,7 +87,31 @@ func (c Config) Check(kinds []bridge.Kind) error {
 	if c.Window.Past > day || c.Window.Future > day {
 		p.add("window", "must be at most 24h")
 	}
+	c.checkZeros(&p)
 	return errors.Join(p...)
+}
+
+// checkZeros refuses the zeros that the node would replace with its defaults.
+func (c Config) checkZeros(p *problems) {
+	for _, limit := range []struct {
+		key   string
+		value int64
+	}{
+		{"timeouts.sync", int64(c.Timeouts.Sync)},
+		{"timeouts.hook", int64(c.Timeouts.Hook)},
+		{"timeouts.hold", int64(c.Timeouts.Hold)},
+		{"conversations.idle", int64(c.Conversations.Idle)},
+		{"conversations.retention", int64(c.Conversations.Retention)},
+		{"conversations.max_kept", int64(c.Conversations.MaxKept)},
+		{"conversations.max_bytes", c.Conversations.MaxBytes},
+		{"window.past", int64(c.Window.Past)},
+		{"window.future", int64(c.Window.Future)},
+		{"notify.batch", int64(c.Notify.Batch)},
+	} {
+		if limit.value == 0 {
+			p.add(limit.key, "must be more than 0")
+		}
+	}
 }
 
 // checkProcess checks the keys that describe the process itself: its roles, its listeners, and its directories.

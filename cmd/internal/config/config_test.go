@@ -92,6 +92,25 @@ func TestCalendarZeros(t *testing.T) {
 	}
 }
 
+// TestZeros: a zero that the node would replace with its default is refused. Otherwise, retention: 0 would keep
+// conversations for thirty days.
+func TestZeros(t *testing.T) {
+	for _, key := range []string{
+		"timeouts.sync", "timeouts.hook", "timeouts.hold", "conversations.idle", "conversations.retention", "conversations.max_kept",
+		"conversations.max_bytes", "window.past", "window.future", "notify.batch",
+	} {
+		for value, wantErr := range map[string]bool{"0": true, "": false} {
+			c, err := Load(Source{File: "none", Settings: []Setting{{key, value, "--set " + key}}})
+			if err != nil {
+				t.Fatal(err)
+			}
+			if err := c.Check(kinds); (err != nil) != wantErr || wantErr && err.Error() != key+": must be more than 0" {
+				t.Errorf("%s=%q: %v, want an error: %v", key, value, err, wantErr)
+			}
+		}
+	}
+}
+
 // TestOpenGuards: the public profile has every guard on until a setting opens it, and OpenGuards reports each open one
 // (AM-82).
 func TestOpenGuards(t *testing.T) {
