@@ -25,16 +25,16 @@ func (s Source) Secret(subject, file, env string) (string, error) {
 	if file+env == "" {
 		return "", nil
 	}
-	text := os.Getenv(env)
+	text, source := os.Getenv(env), "the environment variable "+env+" with the secret"
 	if file != "" {
 		data, err := os.ReadFile(s.ResolvePath(file))
 		if err != nil {
 			return "", fmt.Errorf("%s: read secret: %w", subject, err)
 		}
-		text = string(data)
+		text, source = string(data), "the file "+file+" with the secret"
 	}
 	if text = strings.TrimSpace(text); text == "" {
-		return "", fmt.Errorf("%s: the secret is empty", subject)
+		return "", fmt.Errorf("%s: %s is empty", subject, source)
 	}
 	return text, nil
 }
@@ -66,8 +66,8 @@ func (s Source) MissingPrograms(cfg Config) []string {
 	return out
 }
 
-// MissingFiles describes the files of tokens, codes, keys and certificates that cannot be read now. They are not errors
-// of the configuration: a file may be made later.
+// MissingFiles describes the files that serve needs, such as those of tokens, keys, certificates and schemas, and that
+// cannot be read now. They are not errors of the configuration: a file may be made later.
 func (s Source) MissingFiles(cfg Config) []string {
 	var out []string
 	tryOpen := func(key, file string) {
@@ -88,6 +88,16 @@ func (s Source) MissingFiles(cfg Config) []string {
 	tryOpen("store.key_file", cfg.Store.KeyFile)
 	tryOpen("tls.cert_file", cfg.TLS.CertFile)
 	tryOpen("tls.key_file", cfg.TLS.KeyFile)
+	tryOpen("site.logo", cfg.Site.Logo)
+	if name, isFile := strings.CutPrefix(cfg.Store.Postgres, filePrefix); isFile {
+		tryOpen("store.postgres", name)
+	}
+	if name, isFile := strings.CutPrefix(cfg.Store.ListenURL, filePrefix); isFile {
+		tryOpen("store.listen_url", name)
+	}
+	for i, schema := range cfg.Schemas {
+		tryOpen(fmt.Sprintf("schemas[%d].file", i), schema.File)
+	}
 	for i, h := range cfg.Hooks {
 		tryOpen(fmt.Sprintf("hooks[%d].secret_file", i), h.SecretFile)
 	}
