@@ -16,12 +16,12 @@ import (
 // WebhookSecret signs webhooks. Its text is "whsec_" and the base64 of 24 to 64 bytes. It prints as [redacted].
 type WebhookSecret struct{ key []byte }
 
-// ParseWebhookSecret parses a secret in the format of the Standard Webhooks.
+// ParseWebhookSecret parses a secret in the format of Standard Webhooks.
 func ParseWebhookSecret(text string) (WebhookSecret, error) {
 	encoded, ok := strings.CutPrefix(strings.TrimSpace(text), "whsec_")
 	key, err := base64.StdEncoding.Strict().DecodeString(encoded)
 	if !ok || err != nil || len(key) < 24 || len(key) > 64 {
-		return WebhookSecret{}, errors.New("a webhook secret must be whsec_ and the base64 of 24 to 64 bytes")
+		return WebhookSecret{}, errors.New("a webhook secret must be whsec_ followed by 24 to 64 bytes in base64")
 	}
 	return WebhookSecret{key}, nil
 }
@@ -38,8 +38,8 @@ func (s WebhookSecret) Sign(id, timestamp string, body []byte) string {
 	return "v1," + base64.StdEncoding.EncodeToString(mac.Sum(nil))
 }
 
-// WebhookHeader returns the header of a webhook under the Standard Webhooks. It has a signature by each secret, so that
-// an operator can introduce a new secret before removing the old one.
+// WebhookHeader returns the header of a webhook under the Standard Webhooks. It has one signature for each secret, so
+// that an operator can introduce a new secret before removing the old one.
 func WebhookHeader(id string, body []byte, secrets []WebhookSecret, now time.Time) http.Header {
 	stamp := strconv.FormatInt(now.Unix(), 10)
 	signatures := make([]string, len(secrets))

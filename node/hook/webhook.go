@@ -15,7 +15,7 @@ import (
 	"github.com/agentmesh/agentmesh/node/waiting"
 )
 
-// Webhook posts each message to a URL of the owner, signed according to Standard Webhooks (AM-73). The URL is trusted:
+// Webhook posts each message to a URL that the owner configured, signed according to Standard Webhooks (AM-73). The URL is trusted:
 // any host is allowed, including loopback.
 type Webhook struct {
 	URL     string
@@ -27,7 +27,7 @@ type Webhook struct {
 var _ Handler = Webhook{}
 
 // Handle posts the message. After a temporary failure it posts the message once more under the same webhook-id. After
-// a second failure the fault is Unreachable, and the node tries again later. An empty answer means that the hook has
+// a second temporary failure the fault is Unreachable, and the node tries again later. An empty answer means that the hook has
 // nothing to say, but with status 202 it means that the reply will come later through the owner API. An answer with
 // status 200 and the type application/x-ndjson is a stream; Handle does not repeat the request once a stream has
 // begun.
@@ -55,7 +55,7 @@ func (h Webhook) Handle(ctx context.Context, c Call) (Answer, error) {
 	return answer, nil
 }
 
-// poster posts to a URL of the owner, and repeats the request after a temporary failure.
+// poster posts to a URL that the owner configured, and repeats the request after a temporary failure.
 type poster struct {
 	url    string
 	http   *client.HTTP
@@ -83,7 +83,7 @@ func (h poster) post(ctx context.Context, body []byte) (status int, output []byt
 	temporary := false
 	for attempt := 1; ; attempt++ {
 		status, output, err = h.postOnce(ctx, body)
-		// With a status, err is from a stream that broke off.
+		// If there is a status as well as an error, a stream broke off, and is not repeated.
 		temporary = err != nil && status == 0 && ctx.Err() == nil && !errors.Is(err, client.ErrAnswerTooLarge)
 		if err == nil {
 			if status >= 200 && status < 300 {

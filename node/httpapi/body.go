@@ -33,7 +33,7 @@ func Body(c echo.Context, max int) ([]byte, error) {
 }
 
 // ReadBody reads a body of at most max bytes, whatever its headers say. A larger body causes [wire.ErrTooLarge], and a
-// body that cannot be read a [wire.ErrSyntax]. If w is the server's own ResponseWriter, the server closes the connection
+// body that cannot be read causes [wire.ErrSyntax]. If w is the server's own ResponseWriter, the server closes the connection
 // after a larger body instead of reading the rest.
 func ReadBody(w http.ResponseWriter, r *http.Request, max int64) (body []byte, err error) {
 	in := http.MaxBytesReader(w, r.Body, max)

@@ -22,7 +22,7 @@ const (
 	AskMessage     = "message"     // may an incoming message come in? (AM-31)
 	AskOutgoing    = "outgoing"    // may a message of ours leave? (AM-50)
 	AskTask        = "task"        // may our answer to a task leave? (AM-50)
-	AskInterrupted = "interrupted" // may a hook run again that a crash interrupted? (AM-75)
+	AskInterrupted = "interrupted" // may a hook that a crash interrupted run again? (AM-75)
 	AskKeyChange   = "key-change"  // is a peer's new key, which is not the pinned one, valid? (AM-11)
 )
 
@@ -64,7 +64,7 @@ type HeldBody struct {
 	Reason  string          `json:"reason,omitempty"`
 	Sealed  bool            `json:"sealed,omitempty"`
 	Payload json.RawMessage `json:"payload"`
-	// Unproven is the key that approval accepts as the sender's.
+	// Unproven is a key that is not proven to be the sender's. If the owner approves, the node accepts it as such.
 	Unproven *client.UnprovenKey `json:"unproven,omitempty"`
 }
 
@@ -107,7 +107,7 @@ func (a Approval) ShowTitle() string {
 type Decision struct {
 	Choice acl.Choice `json:"choice"`
 	Hash   string     `json:"hash"`
-	By     string     `json:"by"`             // through which interface the owner decided; empty: see [Door]
+	By     string     `json:"by"`             // through which interface the owner decided; if empty, that of the request ([Door])
 	Text   string     `json:"text,omitempty"` // the answer to a question of the agent
 	// WaitSeconds is how long to wait for the result if the decision releases a message of ours.
 	WaitSeconds int `json:"wait_seconds,omitempty"`
@@ -143,7 +143,7 @@ type Approvals interface {
 	RejectStrangers(ctx context.Context, by string) (int, error)
 }
 
-// The operations of approvals.
+// The operations of approvals. Each of them, even the listing, needs the right [Decide].
 var (
 	ListApprovals   = Endpoint[None, List[Approval]]{http.MethodGet, "/approvals", Decide}
 	ShowApproval    = Endpoint[None, Approval]{http.MethodGet, "/approvals/:id", Decide}

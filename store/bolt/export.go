@@ -19,7 +19,8 @@ import (
 	"github.com/agentmesh/agentmesh/store/engine"
 )
 
-// Export reads the whole database, passes its rows to put, and returns the last numbers that it assigned. The caller
+// Export reads the whole database, passes its rows to put, and returns the last numbers that the database
+// assigned. The caller
 // makes sure that nobody writes meanwhile. If pages or rows are damaged, Export passes no row, and the error names up to
 // a hundred of them.
 func (s *Store) Export(ctx context.Context, put func(engine.Row) error) (n engine.Numbers, err error) {
@@ -69,10 +70,10 @@ func exportCards(tx *bbolt.Tx, put func(engine.Row) error) error {
 }
 
 // exportChanges exports the feed of card changes. A tombstone is the last change of a card that is gone. The export
-// leaves out the tombstones of ids that were registered again: only older index snapshots need them, and the new
-// database has none.
+// leaves out the tombstones of ids that were registered again: only an older index snapshot needs them, and a new
+// database has no snapshot.
 func exportChanges(tx *bbolt.Tx, put func(engine.Row) error) error {
-	tombstones := make(map[uint64]int64) // when Sweep removes a change, by the number of the change
+	tombstones := make(map[uint64]int64) // from the number of a change to the time at which Sweep removes it
 	if err := forEachRow(tx, bucketExpiries, func(k, _ []byte) error {
 		if k[8] == kindTombstone { // see expiryKey
 			tombstones[number(k[9:])] = int64(binary.BigEndian.Uint64(k) ^ 1<<63)
@@ -119,8 +120,8 @@ func exportRecords(tx *bbolt.Tx, put func(engine.Row) error) error {
 	return forEachRow(tx, bucketRecords, func(k, v []byte) error { return put(engine.Row{Kind: engine.KindRecord, Key: k, Value: v}) })
 }
 
-// ImportPath returns the path of the file in which an import makes the database at path. While the file exists, the
-// database cannot be opened.
+// ImportPath returns the path of the file that an import into a new database at path writes, and renames to path at the
+// end. While the file exists, the database cannot be opened.
 func ImportPath(path string) string { return path + ".import" }
 
 // checkImport returns engine.ErrUnfinished if an import of the database at path was interrupted.
@@ -242,7 +243,7 @@ func importRow(c *copier, r engine.Row) error {
 	case engine.ReplayRow:
 		hash, conv := engine.ReplayHash(v.Sender, v.MessageID), u64(v.ConvSeq)
 		c.put(bucketReplays, replayKey(replayPart(v.Expires), hash), r.Value)
-		// An entry from another engine does not name its replay record, so a row of the conversation names the record.
+		// The entries of other engines do not name their replay records, so this row of the conversation does.
 		if c.err == nil && rowExists(c.tx, bucketConvs, convRowKey(conv, convRow, nil)) {
 			c.put(bucketConvs, convRowKey(conv, convReplay, hash), nil)
 		}
@@ -263,7 +264,7 @@ func (c *copier) scheduleSweep(kind byte, key []byte, due int64) {
 	}
 }
 
-// importNumbers stores the numbers after which the new database continues to count.
+// importNumbers stores the numbers from which the new database counts on.
 func importNumbers(c *copier, n engine.Numbers) error {
 	if !c.begin() {
 		return c.err

@@ -11,7 +11,7 @@ import (
 	"github.com/agentmesh/agentmesh/node/owner"
 )
 
-// reportHooks reports hooks that failed since the process started, and messages whose hook could not be reached.
+// reportHooks reports how often each hook has failed since the process started, and how many messages wait for a hook.
 func (d *examination) reportHooks(s owner.Status) {
 	const check = "hooks"
 	for _, h := range s.Hooks {
@@ -20,11 +20,11 @@ func (d *examination) reportHooks(s owner.Status) {
 			d.ok(check, "%s ran %d times without a failure", route, h.Runs)
 			continue
 		}
-		d.warn(check, "agentmesh inbox --state failed, and agentmesh hooks test INTENT", "%s failed %d of %d times, last %s: %s",
+		d.warn(check, "list the messages with: agentmesh inbox --state failed; try the hook with: agentmesh hooks test INTENT", "%s failed %d of %d times, most recently %s: %s",
 			route, h.Failures, h.Runs, terminal.FormatTime(h.LastFailure), cmp.Or(terminal.Clean(h.Fault), "its answer could not be sent"))
 	}
 	if s.Waiting > 0 {
-		d.warn(check, "start what the hook calls; agentmesh inbox retry ITEM tries at once", "%d messages wait for a hook that could not be reached", s.Waiting)
+		d.warn(check, "start the program or server of the hook; to run it now for one item: agentmesh inbox retry ITEM", "%d messages wait for a hook that could not be reached", s.Waiting)
 	}
 }
 

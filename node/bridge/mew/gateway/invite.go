@@ -15,7 +15,8 @@ import (
 )
 
 // Invitation is the content of the notice to the operator about an invite with an email address (MEW-28). It does not
-// contain the token. Participant and Email are text of the inviter, reduced to printable characters.
+// contain the token. Participant and Email come from the inviter. Participant is a valid name, and Email is
+// reduced to printable characters.
 type Invitation struct {
 	Space, Participant, Email, URL string
 }
@@ -93,7 +94,7 @@ func (s *Space) addInvitee(inviter *member, name string, caps []capability.Capab
 	}
 	if s.gatewayCfg.KeepToken != nil { // before the commit, so that an invite never exists without its token
 		if err := s.gatewayCfg.KeepToken(name, token); err != nil {
-			s.gatewayCfg.Logger.Error("write the token of an invited participant", "space", s.cfg.ID, "err", err)
+			s.gatewayCfg.Logger.Error("cannot write the token of an invited participant", "space", s.cfg.ID, "err", err)
 			fault = envelope.RefuseStore()
 		}
 	}
@@ -135,7 +136,8 @@ func (s *Space) kick(p *submission) *envelope.Refusal {
 	return nil
 }
 
-// disconnect closes the connection of a participant, and ends the participation of its output log (MEW-D6).
+// disconnect closes the connection of a participant. If the participant had joined through its output log (MEW-D6), it
+// leaves.
 func (s *Space) disconnect(m *member) {
 	if m.joinedByLog {
 		m.joinedByLog = false

@@ -8,8 +8,8 @@ import (
 	"testing"
 )
 
-// Sample is a thread file of version 1 as public tools write it. It has unquoted timestamps, a claim, and the member re
-// inside and outside of the block.
+// Sample is a thread file of version 1 as public tools write it. It has unquoted timestamps, a claim, and the key "re"
+// both inside of a MESS block and beside one.
 const Sample = `ref: 2026-02-01-001-a7xk
 client_id: check fridge
 requestor: claude-desktop
@@ -56,7 +56,8 @@ MESS:
       eta: 5m
 `
 
-// WriteThreads writes count threads into the folder of one state below dir. Each has the content of [Sample].
+// WriteThreads writes count threads below dir, into the folder of the given state. Each has the content of [Sample] and
+// a ref of its own.
 func WriteThreads(tb testing.TB, dir, state string, count int) {
 	tb.Helper()
 	for i := range count {
