@@ -130,7 +130,11 @@ func (r *Registry) describeChange(ctx context.Context, line store.CardChange, no
 		return wire.Change{}, 0, err
 	}
 	c.Record = &rec
-	switch at := line.At; { // the row has no kind, so its time tells what happened
+	// The row has no kind, so the times of the card tell what happened last. A probe without an answer is not an event.
+	if c.At = card.Updated; m.Alive.After(c.At) {
+		c.At = m.Alive
+	}
+	switch at := c.At; {
 	case card.Registered.Equal(at):
 		c.Change = wire.ChangeRegistered
 	case m.Current.Since.Equal(at):

@@ -64,10 +64,14 @@ func TestHandOver(t *testing.T) { // AM-83
 	}
 }
 
+// TestHandOverOfNobody: a hand-over needs a card and a reason, and the feed shows no change of the card.
 func TestHandOverOfNobody(t *testing.T) {
 	w := newWorld(t)
 	if err := w.reg.HandOver(t.Context(), "am_none", "why", "cli"); !errors.Is(err, wire.ErrNoAgent) {
 		t.Errorf("nobody's card: %v", err)
 	}
 	operate[struct{}](w, 400, "POST", "/directory/cards/am_none/handover", `{}`)
+	w.register(alice, testCard("am_1"))
+	operate[orderResult](w, 200, "POST", "/directory/cards/am_1/handover", `{"reason":"asked by its owner"}`)
+	w.wantChanges("", "registered am_1") // readers of the feed learn nothing, and nothing was verified
 }

@@ -279,6 +279,9 @@ func TestExportImport(t *testing.T) {
 	if a != b {
 		t.Errorf("record before %s and after %s", a, b)
 	}
+	if lines, _ := to.changes("", 100); !slices.Contains(lines, "registered am_042") {
+		t.Errorf("the feed does not have the registration of an imported card: %.300q", lines)
+	}
 	operate[ImportResult](to, 400, "POST", "/directory/import", `{"cards":[],"reason":""}`)
 	operate[ImportResult](to, 400, "POST", "/directory/import", `{"cards":`)
 }

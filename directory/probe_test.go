@@ -71,6 +71,7 @@ func TestEndpointProof(t *testing.T) { // AM-63
 	if got := w.probeNow("am_1"); got.Endpoint != nil || got.Alive != nil {
 		t.Errorf("an endpoint that answers 404 counts as %+v", got)
 	}
+	w.wantChanges("", "registered am_1") // nothing was verified
 	if ids, _ := w.list("verified=endpoint"); len(ids) != 0 {
 		t.Errorf("verified=endpoint finds %v", ids)
 	}
@@ -110,6 +111,7 @@ func TestEndpointProof(t *testing.T) { // AM-63
 			t.Errorf("after %d misses, verified=alive finds %v", miss, ids)
 		}
 	}
+	w.wantChanges("", "verified am_1") // the last event, before the misses
 	serve(card)
 	if got := w.probeNow("am_1"); got.Endpoint == nil {
 		t.Errorf("it came back: %+v", got)
