@@ -439,6 +439,28 @@ func TestCallFollows(t *testing.T) {
 	}
 }
 
+// TestCallRepeatedNotification: a notification that comes again, because its sender got no response, does not answer the
+// message that the caller has sent meanwhile.
+func TestCallRepeatedNotification(t *testing.T) {
+	w := newCallWorld(t)
+	task, _, _ := w.call("t", "SendMessage", sendParams("m1", "hi", ""))
+	id := task.GetStr("id")
+	list, _ := w.calls()
+	question := remoteTask("TASK_STATE_INPUT_REQUIRED", "01")
+	want(t, w.report(list[0], question), 200, "")
+	w.call("t", "SendMessage", sendParams("m2", "more", `,"taskId":"`+id+`"`))
+	for _, tt := range []struct{ report, state string }{
+		{question, "TASK_STATE_WORKING"},
+		{`{"jsonrpc":"2.0","id":null,"result":` + question + `}`, "TASK_STATE_INPUT_REQUIRED"}, // the agent's answer: it has not started
+		{question, "TASK_STATE_INPUT_REQUIRED"},
+	} {
+		want(t, w.report(list[0], tt.report), 200, "")
+		if got, _, _ := w.call("t", "GetTask", `{"id":"`+id+`"}`); stateOf(got) != tt.state {
+			t.Errorf("after %.40s… the task is %s, want %s", tt.report, stateOf(got), tt.state)
+		}
+	}
+}
+
 // TestCallStream: the first event of a stream is the task, the last one its end.
 func TestCallStream(t *testing.T) { // A2A-12
 	w := newCallWorld(t)

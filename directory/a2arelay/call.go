@@ -184,7 +184,8 @@ func (s *Service) postTask(c echo.Context) error {
 	if err != nil || v.Kind() != wire.Object {
 		return wire.ErrSyntax.Because(err)
 	}
-	if result, ok := v.Get("result"); ok {
+	result, isAnswer := v.Get("result") // otherwise v is a notification
+	if isAnswer {
 		v = result
 	}
 	if task, ok := v.Get("task"); ok {
@@ -220,6 +221,8 @@ func (s *Service) postTask(c echo.Context) error {
 			}
 			return false
 		case t.Remote != "" && status.GetStr("timestamp") < t.Stamp: // a notification that was delayed
+			return false
+		case t.Remote != "" && t.Unanswered && !isAnswer && t.Stamp != "" && status.GetStr("timestamp") == t.Stamp: // one from before the message
 			return false
 		}
 		t.Remote, t.Unanswered, t.Reason = v.GetStr("id"), false, ""
