@@ -135,12 +135,23 @@ func (b *Box) sendDue(ctx context.Context, now time.Time) (next time.Time, err e
 	return time.Now(), nil
 }
 
-// send makes one attempt and stores the outcome.
+// send makes one attempt and stores the outcome. The urgent notices come first, because a batch lists only the first
+// maxBatch notices.
 func (b *Box) send(ctx context.Context, due []pendingNotice, s Status) error {
+	isUrgent := func(p pendingNotice) bool { return slices.Contains(b.cfg.Urgent, p.Kind) }
+	slices.SortStableFunc(due, func(x, y pendingNotice) int {
+		switch {
+		case isUrgent(x) == isUrgent(y):
+			return 0
+		case isUrgent(x):
+			return -1
+		}
+		return 1
+	})
 	batch := Batch{ID: batchID(due)}
 	for _, p := range due[:min(len(due), maxBatch)] {
 		batch.Notices = append(batch.Notices, b.withLink(ctx, p.Notice))
-		batch.Urgent = batch.Urgent || slices.Contains(b.cfg.Urgent, p.Kind)
+		batch.Urgent = batch.Urgent || isUrgent(p)
 	}
 	batch.More = len(due) - len(batch.Notices)
 	limited, cancel := context.WithTimeout(ctx, sendTimeout)

@@ -305,6 +305,26 @@ func TestUrgentBehindMany(t *testing.T) {
 	})
 }
 
+// TestUrgentIsListed: an urgent notice that waits behind more notices than a batch lists is listed, not only counted, and
+// the batch is urgent.
+func TestUrgentIsListed(t *testing.T) {
+	bubble(t, func(t *testing.T, recs store.Records) {
+		r := &recorder{}
+		b := startBox(t, recs, notify.Config{Target: r, Urgent: []string{"handoff"}})
+		defer b.stop()
+		for range 55 {
+			b.publish(t, "message")
+		}
+		time.Sleep(time.Second) // lists have the oldest first
+		b.publish(t, "handoff")
+		time.Sleep(time.Hour)
+		got := r.batches()
+		if len(got) != 1 || !got[0].Urgent || got[0].Notices[0].Kind != "handoff" || len(got[0].Notices)+got[0].More != 56 {
+			t.Errorf("batches = %+v", got)
+		}
+	})
+}
+
 // TestQuietOverClockChanges: the shown time decides, also in nights that are an hour shorter or longer, and if the
 // quiet hours end in an hour that does not exist.
 func TestQuietOverClockChanges(t *testing.T) {
