@@ -150,12 +150,15 @@ func decrypt(f *os.File, size int64, identity, passphrase func() ([]byte, error)
 			return nil, 0, exit.Fail(exit.Input, fmt.Errorf("read the identity: %w", err))
 		}
 	}
-	plain, length, err := signing.OpenAgeFile(f, size, identities, passphrase)
+	asked := false
+	plain, length, err := signing.OpenAgeFile(f, size, identities, func() ([]byte, error) { asked = true; return passphrase() })
 	switch {
+	case errors.Is(err, signing.ErrAge) && asked:
+		return nil, 0, exit.Fail(exit.Input, errors.New("another passphrase opens the archive"))
 	case errors.Is(err, signing.ErrAge) && identity == nil:
-		return nil, 0, exit.FailHint(exit.Input, errors.New("the archive is encrypted, and no passphrase opens it"), "name the file with its age identity: --identity FILE")
+		return nil, 0, exit.FailHint(exit.Input, errors.New("the archive is encrypted to a key"), "name the file with its age identity: --identity FILE")
 	case errors.Is(err, signing.ErrAge):
-		return nil, 0, exit.Fail(exit.Input, errors.New("the archive is encrypted to another key or with another passphrase"))
+		return nil, 0, exit.Fail(exit.Input, errors.New("the archive is encrypted to another key"))
 	case err != nil:
 		return nil, 0, exit.Fail(exit.Input, fmt.Errorf("decrypt archive: %w", err))
 	}
