@@ -7,6 +7,7 @@ import (
 	"fmt"
 	"iter"
 	"slices"
+	"strings"
 	"time"
 
 	"github.com/agentmesh/agentmesh/node/wire"
@@ -51,8 +52,30 @@ func toSet(list []string) map[string]struct{} {
 }
 
 // Standing returns the standing of a principal. A block, configured or stored, takes precedence over everything else;
-// then comes the configured allowlist.
-func (r *Rules) Standing(ctx context.Context, principal string, now time.Time) (Standing, error) {
+// then comes the configured allowlist. A block of a link, such as mew:lab, applies to every address behind the link. If
+// the principal is a link, the caller passes the address of the peer, because the owner may have blocked only that peer.
+func (r *Rules) Standing(ctx context.Context, principal string, now time.Time, address ...string) (Standing, error) {
+	standing, err := r.standingOf(ctx, principal, now)
+	var others []string // names whose block counts too
+	for _, name := range append(address, principal) {
+		if link, _, ok := strings.Cut(name, "/"); ok {
+			others = append(others, name, link)
+		}
+	}
+	for _, name := range others {
+		if err != nil || standing == Blocked {
+			break
+		}
+		var other Standing
+		if other, err = r.standingOf(ctx, name, now); other == Blocked {
+			standing = Blocked
+		}
+	}
+	return standing, err
+}
+
+// standingOf is Standing for one name.
+func (r *Rules) standingOf(ctx context.Context, principal string, now time.Time) (Standing, error) {
 	if _, ok := r.block[principal]; ok {
 		return Blocked, nil
 	}

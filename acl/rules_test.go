@@ -50,6 +50,29 @@ func TestStanding(t *testing.T) {
 	}
 }
 
+// TestStandingOfAddress: a block of a link applies to all addresses behind it. A block of an address applies even if the
+// principal is the link.
+func TestStandingOfAddress(t *testing.T) {
+	rules := acl.NewRules(openStore(t).Records(), acl.Policy{Allow: []string{"fax:home", "fax:shut/ann"}, Block: []string{"fax:shut"}})
+	for principal, s := range map[string]acl.Standing{"mew:lab": acl.Approved, "mew:lab/bob": acl.Blocked, "fax:home/bob": acl.Blocked} {
+		if err := rules.Set(t.Context(), principal, s, start); err != nil {
+			t.Fatal(err)
+		}
+	}
+	for _, tt := range []struct {
+		principal, address string
+		want               acl.Standing
+	}{
+		{"mew:lab", "mew:lab/ann", acl.Approved}, {"mew:lab", "mew:lab/bob", acl.Blocked}, {"mew:lab", "", acl.Approved},
+		{"fax:home", "fax:home/bob", acl.Blocked}, {"fax:home", "fax:home/ann", acl.Allowed}, {"fax:home/ann", "fax:home/ann", acl.Unknown},
+		{"fax:shut/ann", "", acl.Blocked}, {"fax:shut", "fax:shut/ann", acl.Blocked}, {"am_a", "", acl.Unknown},
+	} {
+		if got, err := rules.Standing(t.Context(), tt.principal, start, tt.address); err != nil || got != tt.want {
+			t.Errorf("Standing(%s, %s) = %q, %v, want %q", tt.principal, tt.address, got, err, tt.want)
+		}
+	}
+}
+
 func TestRulesForget(t *testing.T) {
 	records := openStore(t).Records()
 	rules := acl.NewRules(records, acl.Policy{Allow: []string{"am_a"}})

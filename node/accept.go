@@ -221,7 +221,7 @@ func resendOf(payload wire.Value) string {
 
 // checkSender implements lines 11 and 12: access and limits.
 func (a *acceptance) checkSender(ctx context.Context) (err error) {
-	if a.standing, err = a.n.rules.Standing(ctx, a.in.Principal, a.now); err != nil {
+	if a.standing, err = a.n.rules.Standing(ctx, a.in.Principal, a.now, a.in.Address); err != nil {
 		return err
 	}
 	conv := a.unit.Conversation()

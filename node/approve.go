@@ -158,7 +158,7 @@ func (n *Node) logNotShown(ask acl.Ask, why error) error {
 // release checks the block list and the access mode again, and then passes the message to its hook or to the inbox
 // (AM-25, AM-34). It also pins the sender's key and stores the owner's rule about the sender.
 func (v *heldDecision) release(ctx context.Context) error {
-	standing, err := v.n.rules.Standing(ctx, v.ask.Subject, v.d.Now)
+	standing, err := v.n.rules.Standing(ctx, v.ask.Subject, v.d.Now, v.item.Address)
 	if err != nil {
 		return err
 	}

@@ -244,17 +244,17 @@ func (o OwnerAPI) resolvePeer(ctx context.Context, s string) (wire.AgentID, erro
 	return "", owner.Fault(http.StatusNotFound, "no such peer", "name an agent id (am_…) or an alias; find agents with: agentmesh discover")
 }
 
-// resolvePrincipal is resolvePeer for rules. It also accepts a foreign address, and every principal that already has a
-// rule, such as a MEW space, which stands for all agents in it.
+// resolvePrincipal is resolvePeer for rules. It also accepts a foreign address, a link, which stands for all peers behind
+// it, and every principal that already has a rule, such as a link that was removed.
 func (o OwnerAPI) resolvePrincipal(ctx context.Context, s string) (wire.AgentID, error) {
 	id, err := o.resolvePeer(ctx, s)
 	if err == nil {
 		return id, nil
 	}
-	if _, parseErr := bridge.ParseAddress(s); parseErr == nil {
-		return wire.AgentID(s), nil
-	}
-	if standing, ruleErr := o.n.rules.Standing(ctx, s, time.Now()); ruleErr == nil && standing != acl.Unknown {
+	_, parseErr := bridge.ParseAddress(s)
+	_, isLink := o.n.bridges.modes.Load(s)
+	standing, ruleErr := o.n.rules.Standing(ctx, s, time.Now())
+	if parseErr == nil || isLink || ruleErr == nil && standing != acl.Unknown {
 		return wire.AgentID(s), nil
 	}
 	return "", err

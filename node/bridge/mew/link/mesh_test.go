@@ -5,6 +5,7 @@ import (
 	"encoding/json"
 	"fmt"
 	"net"
+	"net/http"
 	"net/url"
 	"slices"
 	"strings"
@@ -158,6 +159,45 @@ func TestLinkAsksForStrangers(t *testing.T) {
 	}
 	l.peers["dog"].Send(`{"id":"d1","kind":"chat","to":["node"],"payload":{"text":"me too"}}`)
 	for mewtest.About(l.peers["dog"].FromNode("chat/acknowledge")) != "d1" { // the approval is for the whole link
+	}
+}
+
+// TestLinkBlocks: the owner can block one participant, also while a message of it waits, or the whole space, without an
+// earlier rule about it.
+func TestLinkBlocks(t *testing.T) {
+	l := newLab(t, bridge.LinkPolicy{Access: "approval"})
+	block := func(name string) {
+		t.Helper()
+		if status := l.home.Call("POST", "/peers/"+url.PathEscape(name), map[string]string{"action": "block"}, nil); status != http.StatusOK {
+			t.Errorf("block %s: %d", name, status)
+		}
+	}
+	say := func(peer, text string) {
+		l.Inject(t.Context(), peer, []byte(`{"id":"`+text+`","kind":"chat","to":["node"],"payload":{"text":"`+text+`"}}`))
+	}
+	count := func(state node.ItemState) int {
+		t.Helper()
+		items, _, err := l.home.Inbox(t.Context(), state, "", 10)
+		if err != nil {
+			t.Fatal(err)
+		}
+		return len(items)
+	}
+	say("cat", "waits")
+	ask := l.ask()
+	block("mew:home/cat")
+	if _, err := l.home.Asks().Decide(t.Context(), ask.ID, ask.Hash, acl.Approve, "test", time.Now()); err == nil || count(node.ItemNew) != 0 {
+		t.Errorf("a message of a blocked participant was released, %v", err)
+	}
+	say("cat", "refused")
+	say("dog", "held")
+	if n := count(node.ItemHeld); n != 2 {
+		t.Errorf("%d messages wait, want the first one of cat and that of dog", n)
+	}
+	block("mew:home")
+	say("dog", "refused too")
+	if n := count(node.ItemHeld); n != 2 {
+		t.Errorf("%d messages wait after the block of the space", n)
 	}
 }
 
