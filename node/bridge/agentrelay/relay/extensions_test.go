@@ -99,7 +99,7 @@ func TestHistory(t *testing.T) {
 	if got := list(replay, "messages", "from"); !slices.Equal(got, []string{"aaa", "aaa", "bbb"}) {
 		t.Errorf("replay: %s", replay.JSON())
 	}
-	for _, bad := range []string{`{"command":"replay"}`, `{"command":"search"}`, `{"command":"history","limit":0}`, `{"command":"history","limit":"x"}`,
+	for _, bad := range []string{`{"command":"replay"}`, `{"command":"replay","since_message_id":"msg_gone"}`, `{"command":"search"}`, `{"command":"history","limit":0}`, `{"command":"history","limit":"x"}`,
 		`{"command":"history","since":"yesterday"}`, `{"command":"search","query":"` + strings.Repeat("x", 1025) + `"}`} {
 		if got := b.ask("command", bad).GetStr("code"); got != frame.CodeInvalid {
 			t.Errorf("%.60s: %s", bad, got)

@@ -74,7 +74,9 @@ func (r *Relay) answerRecall(s *session, f frame.Frame, name string) *frame.Refu
 		if start == "" {
 			return frame.Invalid("payload.since_message_id must be a message id")
 		}
-		list = listAfter(r.history.visibleTo(a, now), start)
+		if list = listAfter(r.history.visibleTo(a, now), start); list == nil { // an empty answer would say that it missed nothing
+			return frame.Invalid("the relay does not have this message any more, or you may not see it; ask for the history instead")
+		}
 	case "search":
 		if len(splitQuery(req.query)) == 0 {
 			return frame.Invalid("payload.query must be a text")
