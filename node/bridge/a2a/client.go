@@ -258,7 +258,7 @@ func restPath(method string, params wire.Value) (verb, path string) {
 	id := url.PathEscape(params.GetStr("id"))
 	switch method {
 	case message.GetTask:
-		return http.MethodGet, "/tasks/" + id
+		return http.MethodGet, "/tasks/" + id + "?historyLength=0"
 	case message.CancelTask:
 		return http.MethodPost, "/tasks/" + id + ":cancel"
 	case message.SubscribeToTask:

@@ -116,6 +116,9 @@ func TestBindings(t *testing.T) {
 				}
 				return `{"task":{"id":"t1","contextId":"theirs","status":{"state":"TASK_STATE_SUBMITTED"}}}`, 0
 			case "GetTask":
+				if n, _ := at(params, "historyLength").Num(); n != "0" {
+					t.Errorf("%s: asks for %q messages", binding, n)
+				}
 				if polls++; polls < 2 {
 					return `{"id":"t1","contextId":"theirs","status":{"state":"TASK_STATE_WORKING"}}`, 0
 				}

@@ -90,7 +90,8 @@ func (p *peerAgent) serve(w http.ResponseWriter, r *http.Request) {
 		case path == "/tasks":
 			method = "ListTasks"
 		default:
-			method, params = "GetTask", wire.Obj(wire.TextField("id", strings.TrimPrefix(path, "/tasks/")))
+			length, _ := wire.Parse([]byte(r.URL.Query().Get("historyLength")))
+			method, params = "GetTask", wire.Obj(wire.TextField("id", strings.TrimPrefix(path, "/tasks/")), wire.Field("historyLength", length))
 		}
 	}
 	p.mu.Lock()
