@@ -389,19 +389,23 @@ func asSendError(err error) error {
 	if !ok {
 		return err
 	}
-	code, again := wire.InvalidMessage, client.IsRetryStatus(refusal.Status)
+	status := refusal.Status
+	if status == http.StatusOK && refusal.Code == message.ErrBusy.Code { // the rate limit of OpenClaw
+		status = http.StatusTooManyRequests
+	}
+	code, again := wire.InvalidMessage, client.IsRetryStatus(status)
 	// after a failure in its work, the agent may have the message; an agent that is too busy does not have it
-	processed := again && refusal.Status != http.StatusTooManyRequests && refusal.Status != http.StatusServiceUnavailable
-	switch refusal.Status {
+	processed := again && status != http.StatusTooManyRequests && status != http.StatusServiceUnavailable
+	switch status {
 	case http.StatusUnauthorized, http.StatusForbidden:
 		code = wire.Unauthorized
 	case http.StatusTooManyRequests:
 		code = wire.RateLimited
 	}
-	if refusal.Status >= http.StatusInternalServerError {
+	if status >= http.StatusInternalServerError {
 		code = wire.AgentUnavailable
 	}
-	return &client.SendError{Retry: again, Processed: processed, Status: refusal.Status, Refusal: &wire.Error{Code: code, Status: refusal.Status, Message: refusal.Message, Retry: again}}
+	return &client.SendError{Retry: again, Processed: processed, Status: status, Refusal: &wire.Error{Code: code, Status: status, Message: refusal.Message, Retry: again}}
 }
 
 func (o *outbound) recordLink(link string, err error) {
