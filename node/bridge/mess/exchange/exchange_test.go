@@ -106,6 +106,10 @@ func TestRepeatedRequest(t *testing.T) {
 	if len(again.Created) != 0 || answerOf(again, "ack").GetStr("ref") != first.Created[0] {
 		t.Errorf("again = %+v, want the ack of %s", again, first.Created[0])
 	}
+	reordered := l.do("agent", "- request: {intent: one, id: a}")
+	if len(reordered.Created) != 0 || answerOf(reordered, "ack").GetStr("ref") != first.Created[0] {
+		t.Errorf("with the members in another order = %+v, want the ack of %s", reordered, first.Created[0])
+	}
 	other := l.request("agent", "{id: a, intent: two}")
 	if other == first.Created[0] {
 		t.Error("other content has the same ref")

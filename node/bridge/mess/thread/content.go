@@ -1,7 +1,6 @@
 package thread
 
 import (
-	"crypto/sha256"
 	"encoding/base64"
 	"encoding/hex"
 	"errors"
@@ -10,6 +9,7 @@ import (
 	"strings"
 
 	"github.com/agentmesh/agentmesh/node/wire"
+	"github.com/agentmesh/agentmesh/signing"
 )
 
 const (
@@ -202,8 +202,8 @@ func isBase64(s string) bool {
 	return err == nil
 }
 
-// Digest returns a short hash of a value.
+// Digest returns a short hash of a value. The order of the members of objects does not matter.
 func Digest(v wire.Value) string {
-	sum := sha256.Sum256(v.JSON())
+	sum := signing.Digest(v)
 	return hex.EncodeToString(sum[:16])
 }
