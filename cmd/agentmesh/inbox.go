@@ -211,7 +211,7 @@ func nextItem(ctx context.Context, a *app, timeout time.Duration) (json.RawMessa
 }
 
 func (a *app) showLine(i owner.Item) {
-	a.Print("%s %s %-11s %s %s %s %s", terminal.Clean(i.ID), terminal.FormatTime(i.At), i.State, terminal.Clean(i.Shown().String()), terminal.Clean(cmp.Or(string(i.Conversation), i.About)), terminal.Clean(string(i.Intent)), terminal.Truncate(string(i.Payload), 300))
+	a.Print("%s %s %-11s %s %s %s %s", terminal.Clean(i.ID), terminal.FormatTime(i.At), i.State, terminal.Clean(i.Shown().String()), terminal.Clean(cmp.Or(string(i.Conversation), i.About)), terminal.Clean(string(i.Intent)), terminal.Truncate(wire.UnescapeHTML(i.Payload), 300))
 }
 
 type itemArg struct {

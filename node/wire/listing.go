@@ -3,6 +3,7 @@ package wire
 import (
 	"bytes"
 	"encoding/json"
+	"strings"
 	"time"
 )
 
@@ -20,6 +21,12 @@ func Encode(v any) ([]byte, error) {
 	err := enc.Encode(v)
 	return buf.Bytes(), err
 }
+
+// htmlEscapes skips \\, because \\u003c is an escaped backslash and the text u003c.
+var htmlEscapes = strings.NewReplacer(`\\`, `\\`, `\u003c`, "<", `\u003e`, ">", `\u0026`, "&")
+
+// UnescapeHTML returns a JSON document without the escapes that [json.Marshal] writes for < > &, to show it to a person.
+func UnescapeHTML(document []byte) string { return htmlEscapes.Replace(string(document)) }
 
 func optStamp(t *time.Time) *stamp { return (*stamp)(t) }
 

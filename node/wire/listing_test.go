@@ -39,3 +39,21 @@ func TestListingTimes(t *testing.T) {
 		t.Errorf("read back %+v, %v", back, err)
 	}
 }
+
+// TestUnescapeHTML: the escapes of json.Marshal become characters, other text stays as it is, and the value stays the
+// same.
+func TestUnescapeHTML(t *testing.T) {
+	for _, text := range []string{"R&D <b> x > y", `C:\u003c`, `\\u0026`, "a\\", "\n\t\"\u2028", `\`, ""} {
+		escaped, err := json.Marshal(text)
+		if err != nil {
+			t.Fatal(err)
+		}
+		var back string
+		if err := json.Unmarshal([]byte(UnescapeHTML(escaped)), &back); err != nil || back != text {
+			t.Errorf("UnescapeHTML(%s) = %s, which means %q, %v", escaped, UnescapeHTML(escaped), back, err)
+		}
+	}
+	if got := UnescapeHTML([]byte(`{"a":"R\u0026D \u003c\\u003e"}`)); got != `{"a":"R&D <\\u003e"}` {
+		t.Errorf("UnescapeHTML = %s", got)
+	}
+}

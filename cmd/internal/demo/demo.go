@@ -263,7 +263,7 @@ func (d *demo) show(r demoResult) {
 			mark = "SIGNATURE BAD"
 		}
 		ui.Print("%-5s → %-5s  %-8s  %s", l.From, l.To, terminal.Clean(l.Action), mark)
-		ui.Print("               %s", terminal.Truncate(string(l.Payload), 200))
+		ui.Print("               %s", terminal.Truncate(wire.UnescapeHTML(l.Payload), 200))
 	}
 	ui.Print("")
 	for _, name := range []string{"Chris", "Sarah"} {

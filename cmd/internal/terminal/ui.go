@@ -20,6 +20,7 @@ import (
 	"golang.org/x/term"
 
 	"github.com/agentmesh/agentmesh/cmd/internal/exit"
+	"github.com/agentmesh/agentmesh/node/wire"
 )
 
 // UI is the terminal, or a test's stand-in for it. Results go to Out, notes and hints to Err, in lower case and without
@@ -236,7 +237,7 @@ func Clean(s string) string {
 // CleanJSON indents a stranger's JSON for a terminal. Line breaks inside strings are escaped in JSON.
 func CleanJSON(data []byte) string {
 	var b bytes.Buffer
-	if err := json.Indent(&b, data, "", "  "); err != nil {
+	if err := json.Indent(&b, []byte(wire.UnescapeHTML(data)), "", "  "); err != nil {
 		return Clean(string(data))
 	}
 	var out strings.Builder

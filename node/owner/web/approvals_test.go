@@ -57,6 +57,18 @@ func TestPageApproves(t *testing.T) {
 	}
 }
 
+// TestPageShowsPlainCharacters: what was sent appears without the escapes of the stored JSON, also the second message of
+// a sender.
+func TestPageShowsPlainCharacters(t *testing.T) {
+	_, sarah, p, chris, _ := newHeldPage(t)
+	raw := chris.Sign(chris.Draft(sarah.ID(), wire.Deliver, `{"action":"deliver","message":{"body":"R&D <plan>"}}`))
+	must(t, meshtest.Post(t, sarah.URL, raw), http.StatusAccepted)
+	body := p.must(link(t, p.must("approvals"), "approvals/ask_"))
+	if want := "&#34;body&#34;: &#34;R&amp;D &lt;plan&gt;&#34;"; !strings.Contains(body, want) {
+		t.Errorf("the page lacks %s:\n%s", want, body)
+	}
+}
+
 // TestPageTwoTabs: of two tabs that decide the same question, the second one shows what the first decided.
 func TestPageTwoTabs(t *testing.T) {
 	_, sarah, p, _, _ := newHeldPage(t)

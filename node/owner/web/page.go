@@ -351,9 +351,9 @@ type content struct {
 	Large   bool // too large for a list
 }
 
-// contentOf reads a payload. If it is not a JSON object, only Exact is set.
+// contentOf reads a payload that the node has stored. If it is not a JSON object, only Exact is set.
 func contentOf(payload json.RawMessage) content {
-	c := content{Exact: payload, Large: len(payload) > maxShown}
+	c := content{Exact: json.RawMessage(wire.UnescapeHTML(payload)), Large: len(payload) > maxShown}
 	v, err := wire.ParseObject(payload)
 	if err != nil {
 		return c
