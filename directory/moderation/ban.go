@@ -1,6 +1,7 @@
 package moderation
 
 import (
+	"cmp"
 	"context"
 	"encoding/hex"
 	"errors"
@@ -34,7 +35,7 @@ type Ban struct {
 	Kind   BanKind   `json:"kind"`
 	Value  string    `json:"value"`
 	Reason string    `json:"reason"`
-	At     time.Time `json:"at"`
+	At     time.Time `json:"at,omitzero"` // if zero, Add sets it
 }
 
 const (
@@ -189,7 +190,7 @@ func (b *Bans) Add(ctx context.Context, ban Ban, by string) error {
 	if err := CheckReason(ban.Reason); err != nil {
 		return err
 	}
-	ban.At = wire.Now()
+	ban.At = cmp.Or(ban.At, wire.Now())
 	changes := append(b.audit.Changes(ban.At, ban.key(), "banned", ban.Reason, by), store.Change{
 		Record: store.Record{NS: BansNS, Key: ban.key(), Body: wire.MustMarshal(ban)}, IfRev: store.Any, Max: maxBans,
 	})

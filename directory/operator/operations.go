@@ -105,7 +105,7 @@ func (o operations) ban(ctx context.Context, _ wire.AgentID, order Order, by str
 	if err != nil {
 		return OrderResult{}, err
 	}
-	ban.Reason = order.Reason
+	ban.Reason, ban.At = order.Reason, wire.Now()
 	removed, err := o.dir.Ban(ctx, ban, by)
 	return OrderResult{&ban, removed}, err
 }
