@@ -61,6 +61,14 @@ func TestPagePerson(t *testing.T) {
 	mesh := meshtest.New(t)
 	chris, sarah := mesh.Node("chris", nil), mesh.Node("sarah", mode(acl.Approval))
 	mustSend(t, chris.Node, outgoing(t, sarah.ID(), wire.Deliver, hello), 10*time.Second)
+	// Chris has written to Sarah's agent: her key is kept, but he has neither added her card nor accepted the key.
+	page := servePage(t, chris)
+	if body := page.must("people"); !strings.Contains(body, "key kept") || strings.Contains(body, "added by you") {
+		t.Errorf("the list of peers that the owner has written to:\n%s", body)
+	}
+	if body := page.must("people/" + string(sarah.ID())); !strings.Contains(body, "kept until you forget the agent") || strings.Contains(body, "accepted by you") {
+		t.Errorf("the page of a peer that the owner has written to:\n%s", body)
+	}
 	p := servePage(t, sarah)
 	person := "people/" + string(chris.ID())
 	standing := func() acl.Standing {
