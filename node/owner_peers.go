@@ -155,8 +155,8 @@ func (o OwnerAPI) ChangePeer(ctx context.Context, name string, change owner.Peer
 	if err != nil {
 		return owner.Peer{}, err
 	}
-	standing, err := o.n.rules.Standing(ctx, string(id), time.Now())
-	return owner.Peer{ID: string(id), Standing: standing}, err
+	peers, err := o.ListPeers(ctx, string(id))
+	return append(peers, owner.Peer{ID: string(id)})[0], err // a forgotten peer is not in the list
 }
 
 // changePeer applies a change to a peer, with an audit line.
