@@ -138,7 +138,7 @@ func byteAt(data []byte, at int) string {
 	return fmt.Sprintf("0x%02x", data[at])
 }
 
-// repairSignature converts a malformed signature in another known encoding to base64. It also returns the mistake.
+// repairSignature converts a signature that is written in another known way, such as hex, to base64. It also returns the mistake.
 func repairSignature(text string) (repaired, mistake string) {
 	repaired, mistake = strings.Join(strings.Fields(text), ""), "the signature contains white space or a prefix"
 	repaired = strings.TrimPrefix(repaired, "ed25519:")

@@ -14,7 +14,7 @@ import (
 	"github.com/agentmesh/agentmesh/node/wire"
 )
 
-// JSON responds with v as the standard library encodes it, without escapes for < > &.
+// JSON responds with v as the standard library encodes it, but without escapes for < > &.
 func JSON(c echo.Context, status int, v any) error {
 	data, err := Encode(v)
 	if err != nil {
@@ -58,17 +58,17 @@ func EntityTag(data []byte) string {
 	return `"` + base64.RawURLEncoding.EncodeToString(sum[:15]) + `"`
 }
 
-// Private keeps caches from storing the response. Responses to a bearer token or to the owner are private (AM-59).
+// Private keeps caches from storing the response. Responses to the owner, or to a request with a bearer token, are private (AM-59).
 func Private(c echo.Context) { c.Response().Header()["Cache-Control"] = noStore }
 
-// KeepOpen gives this request d from now instead of the listener's time-outs. A handler that may take longer than
+// KeepOpen lets this request take until d from now, whatever the time-outs of the listener are. A handler that may take longer than
 // fifteen seconds must call it after it has read the body. Otherwise the read time-out cancels the request's context
 // although the body is complete, and the write time-out loses the response.
 func KeepOpen(c echo.Context, d time.Duration) error {
 	deadline := time.Now().Add(d)
 	rc := http.NewResponseController(c.Response())
 	err := errors.Join(rc.SetReadDeadline(deadline), rc.SetWriteDeadline(deadline))
-	if errors.Is(err, http.ErrNotSupported) { // a request in this process has no time-outs
+	if errors.Is(err, http.ErrNotSupported) { // a request that came over no connection
 		return nil
 	}
 	return err

@@ -5,12 +5,12 @@ import (
 	"unicode/utf8"
 )
 
-const badID = "must be the prefix of its kind, then 1 to 128 of A-Z a-z 0-9 . _ -"
+const badID = "must start with the prefix of its kind, followed by 1 to 128 of A-Z a-z 0-9 . _ -"
 
 // fields reads the members of an object and keeps the first error, so that a schema can be written as a list of reads.
 type fields struct {
 	v    Value
-	path string // prefix of field names in errors, "payload."
+	path string // prefix of field names in errors, for example "payload."
 	err  *FieldError
 }
 
@@ -49,7 +49,7 @@ func (f *fields) text(key string) string  { return f.get(key, String, "must be a
 func (f *fields) object(key string) Value { return f.get(key, Object, "must be an object") }
 func (f *fields) array(key string) Value  { return f.get(key, Array, "must be an array") }
 
-// sub returns the fields of a required member that is an object. The caller must join them.
+// sub returns the fields of a required member that is an object. The caller must pass the result to join.
 func (f *fields) sub(key string) *fields {
 	return &fields{v: f.object(key), path: f.path + key + "."}
 }

@@ -31,7 +31,7 @@ type hub struct {
 	waiters []*waiter
 }
 
-// enter adds a waiter for a caller. If too many wait already, ok is false; otherwise the caller must call leave later.
+// enter adds a waiter for a caller. If too many wait already, ok is false. If ok is true, call leave when the wait is over.
 func (h *hub) enter(task string, from caller) (w *waiter, ok bool) {
 	h.mu.Lock()
 	defer h.mu.Unlock()
@@ -46,7 +46,7 @@ func (h *hub) enter(task string, from caller) (w *waiter, ok bool) {
 		}
 	}
 	if from.name == anonymous && ofAddress >= maxAnonymous/2 {
-		limit = 1 // the rest is for network addresses from which nobody waits yet
+		limit = 1 // leaves places for network addresses from which nobody waits yet
 	}
 	if len(h.waiters) >= maxWaiters || ofParty >= limit || ofAddress >= maxAnonymous {
 		return nil, false

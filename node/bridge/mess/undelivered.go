@@ -20,10 +20,14 @@ import (
 // too late. A message from a peer never becomes such a control message.
 const actionTooLate = "given_up"
 
-// Undelivered implements [bridge.FailureObserver]. The notice to the owner is about subject. If quiet is true, the
+// Undelivered implements [bridge.FailureObserver]. subject is what the notice to the owner names. If quiet is true, the
 // owner gets no notice.
 func (b *Bridge) Undelivered(ctx context.Context, u bridge.Undelivered) (subject string, quiet bool, changes []store.Change) {
-	if u.Intent != Intent || b.x.Load() != nil {
+	if u.Intent != Intent {
+		return "", false, nil
+	}
+	if err := b.x.Load(); err != nil {
+		b.log.Error("end the thread of a refused message", "err", err)
 		return "", false, nil
 	}
 	if ref, _ := b.x.OfferedIn(ctx, string(u.To), string(u.ConvID)); ref != "" { // we opened the conversation, so we are the requester
@@ -38,7 +42,7 @@ func (b *Bridge) Undelivered(ctx context.Context, u bridge.Undelivered) (subject
 		payload := wire.Obj(wire.TextField("action", actionTooLate))
 		changes = b.Observe(bridge.Inbound{Peer: u.To, Address: u.Address, ConvID: u.ConvID, MessageID: u.MessageID, Intent: Intent, Payload: payload})
 		for i := range changes {
-			changes[i].Max = 0 // needs no bound: each belongs to a message that we sent
+			changes[i].Max = 0 // no bound on their number: there is at most one for each message that we sent
 		}
 	}
 	return "MESS " + ref, false, changes

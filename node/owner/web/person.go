@@ -70,7 +70,7 @@ func (p *pages) findPerson(c echo.Context, id string) (personView, error) {
 	if view.Conversations = list.Items; len(view.Conversations) > 0 {
 		newest := view.Conversations[0]
 		view.Rule = cmp.Or(newest.Principal, id)
-		if newest.Peer == id || newest.Address == id { // not for a principal such as a space, in which it is one of many
+		if newest.Peer == id || newest.Address == id { // otherwise id names a group, such as a chat space, and this peer is one of its members
 			view.Address = newest.Address
 		}
 	}
@@ -99,7 +99,7 @@ func (v personView) Shown() owner.ShownName { return v.ShownAt(v.Address) }
 // undoActions are the actions that undo a block, by the standing before the block.
 var undoActions = map[acl.Standing]string{acl.Unknown: "unblock", acl.Allowed: "allow", acl.Approved: "approve"}
 
-// lastBlock is the newest block by a form of the page. The undo form is made from lastBlock and not from the URL,
+// lastBlock is the last block that the owner made with a form of the page. The undo form is made from lastBlock and not from the URL,
 // because anybody can make a link.
 type lastBlock struct {
 	mu   sync.Mutex
@@ -107,8 +107,8 @@ type lastBlock struct {
 	was  acl.Standing // the peer's standing before the block
 }
 
-// undo returns a form that undoes the block of the previous form. It returns nil if the previous form did not block
-// the peer, or if the peer is no longer blocked.
+// undo returns a form that undoes the block that the owner has just made with a form. It returns nil if the last form
+// did not block the peer, or if the peer is no longer blocked.
 func (p *pages) undo(c echo.Context) *httpapi.Undo {
 	p.blocked.mu.Lock()
 	defer p.blocked.mu.Unlock()

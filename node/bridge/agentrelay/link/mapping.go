@@ -50,7 +50,7 @@ func (h *incoming) extractMeshMembers(tree wire.Value) {
 }
 
 // toMesh maps the message to an intent and a payload; ok is false if the mesh has nothing like it. A payload that is
-// not valid for the intent, for example because a member has the wrong type, becomes one text.
+// not valid for the intent, for example because a member has the wrong type, becomes a single text.
 func (h *incoming) toMesh() (intent wire.Intent, payload wire.Value, ok bool) {
 	intent, payload, ok = h.mapToIntent()
 	if !ok {
@@ -141,7 +141,7 @@ func askPayload(p wire.Value) wire.Value {
 
 func answerPayload(p wire.Value) wire.Value {
 	if p.Kind() == wire.Object {
-		if _, hasStatus := p.Get("status"); !hasStatus { // in the mesh, status is a member of a close
+		if _, hasStatus := p.Get("status"); !hasStatus { // with a status, it would look like a close
 			return withAction("answer", p)
 		}
 	}
@@ -214,11 +214,11 @@ func fromMesh(intent wire.Intent, p wire.Value, answering string) (outgoing, err
 		}
 		return outgoing{kind: strings.TrimPrefix(string(intent), customPrefix), payload: data}, nil
 	}
-	return outgoing{}, fmt.Errorf("AgentRelay cannot express %s; if the peer is an agent of the mesh, set its agent id so that messages use the tunnel", intent)
+	return outgoing{}, fmt.Errorf("AgentRelay cannot express %s; if the peer is an AgentMesh agent, name its agent id, and messages go through the tunnel: agentmesh agentrelay peer LINK NAME --agent am_…", intent)
 }
 
 // withoutReplyID returns p without the id of the answered message, which the node adds to a reply. In ARC the ref of
-// the frame has that function, and a payload that is only a text must stay a text.
+// the frame has that function, and without the id a message that is only a text can be sent as plain text.
 func withoutReplyID(p wire.Value) wire.Value {
 	meta, ok := p.Get("metadata")
 	if !ok {
@@ -230,7 +230,7 @@ func withoutReplyID(p wire.Value) wire.Value {
 	return p.With("metadata", meta)
 }
 
-// mapMessage maps mesh.message to a thought or an alert. The payload is plain text if the message has only a body.
+// mapMessage maps a message of the intent [wire.Deliver] to a thought or an alert. The payload is plain text if the message has only a body.
 func mapMessage(p wire.Value) outgoing {
 	m, _ := p.Get("message")
 	out := outgoing{kind: "thought"}
@@ -291,11 +291,12 @@ func mapClose(p wire.Value) outgoing {
 	return outgoing{kind: "answer", isReply: true, payload: wire.Obj(wire.TextField("text", note), wire.Field(meshMember, wire.Obj(wire.TextField("code", reason))))}
 }
 
-// expectsAnswer reports whether the peer will refer to this message in an answer. The sender cannot know the id that
-// the relay gives a frame, so such a message, unless it is itself a reply, has its AgentMesh id as ref (AR-28).
+// expectsAnswer reports whether the peer will refer to this message in an answer. The answer must
+// name the message, but the sender does not know the id that the relay gives it. So the frame has the AgentMesh id of
+// the message as ref, except in a reply, whose ref names the message that it answers (AR-28).
 func (s outgoing) expectsAnswer() bool { return s.kind == "question" || s.kind == "proposal" }
 
-// encode returns the frame for one peer, with the members for a peer that is an AgentMesh node (AR-58).
+// encode returns the frame for one peer. It always has the members that an AgentMesh node reads (AR-58).
 func (s outgoing) encode(to, ref string, conv wire.ConversationID, msg wire.MessageID) []byte {
 	payload := s.payload
 	if payload.Kind() == wire.Object {

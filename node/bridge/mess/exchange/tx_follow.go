@@ -12,8 +12,8 @@ import (
 
 // This file applies what peers say about threads that were sent to them (Options.Sent). A foreign exchange, behind a
 // link, is the authority for its own threads (Options.Follow): our thread takes the state that it reports, even one
-// that an executor may not set by the state table in section 5 of MESS. A mesh agent is bound by the table, with one
-// exception: its exchange may report the states that only an exchange may set.
+// that an executor may not set by the state table in section 5 of MESS. An agent of the mesh may report only the states
+// that the table allows an executor, and those that its exchange sets: expired, cancelled and superseded.
 
 // follow applies a status from the peer to which the thread was sent. done is false if the usual rules apply instead.
 func (t *tx) follow(th *thread.Thread, s thread.Status, e thread.Entry) (done bool, err error) {
@@ -40,10 +40,10 @@ func (t *tx) follow(th *thread.Thread, s thread.Status, e thread.Entry) (done bo
 	case successor != "":
 		t.post(th, th.ContinueAs(by, s, successor, t.now))
 	case isParking:
-		reason := t.opts.Sent // ParkedPeer or ParkedPending
+		reason := t.opts.Sent // why the thread is parked: ParkedPeer or ParkedPending
 		if th.WaitsForPeer() && reason == thread.ParkedPending {
-			// the peer accepted the request and now asks its owner about the work: the ack of the request must not end
-			// that wait
+			// The peer has accepted the request and asks its owner about the work. A late acknowledgement of the request
+			// must not end that wait.
 			reason = th.Parked
 		}
 		if th.Status != s.Code {
@@ -105,7 +105,7 @@ func describeSuccessors(body wire.Value) wire.Value {
 		}
 	}
 	if len(names) == 0 && body.GetStr("message") != "" {
-		return body // relayed from yet another exchange
+		return body // another exchange has already replaced the refs with this message
 	}
 	return body.With("message", wire.Text("it continues there as "+cmp.Or(strings.Join(names, ", "), "others")+", which are not followed here"))
 }

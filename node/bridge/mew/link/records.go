@@ -12,7 +12,7 @@ import (
 	"github.com/agentmesh/agentmesh/store"
 )
 
-// nsLinks is the namespace of the links' records, by the name of the link.
+// nsLinks is the namespace of the records of all links. Each key begins with the name of its link.
 const nsLinks = "mew/links"
 
 // records stores the state of a link.
@@ -30,13 +30,13 @@ const (
 	keepConversation = 90 * 24 * time.Hour
 )
 
-// storedChat is a chat to the node.
+// storedChat is a chat message that came to the node.
 type storedChat struct {
 	Message      wire.MessageID      `json:"message_id"`
 	Conv         wire.ConversationID `json:"conversation_id"`
 	From         string              `json:"from"`
 	Envelope     string              `json:"envelope"`
-	Digest       string              `json:"digest,omitempty"` // see [bridge.Inbound.Cancels]
+	Digest       string              `json:"digest,omitempty"` // of the message, with which a later chat may cancel it
 	Acknowledged string              `json:"said,omitempty"`   // the last acknowledgement
 }
 
@@ -48,7 +48,7 @@ type sentEnvelope struct {
 	Conv     wire.ConversationID `json:"conversation_id"`
 	Peer     string              `json:"peer"`               // the participant in the conversation
 	Proposal string              `json:"proposal,omitempty"` // id of the proposal that the envelope fulfills
-	To       []string            `json:"to,omitempty"`       // with a proposal: the participants who may answer
+	To       []string            `json:"to,omitempty"`       // if Proposal is set: the participants who may answer, instead of Peer
 	Marked   string              `json:"marked,omitempty"`   // the peer's last acknowledgement
 }
 
@@ -95,7 +95,8 @@ func (r *records) remember(kind, rest string, body any, keep time.Duration) stor
 	return store.Change{Record: rec, IfRev: store.Any}
 }
 
-// rememberInContext works like remember, for a record that participants may count and clear as context (MEW-L5).
+// rememberInContext works like remember, but the record also belongs to the context of the link, which
+// participants may count and clear (MEW-L5).
 func (r *records) rememberInContext(kind, rest string, body any, keep time.Duration) store.Change {
 	c := r.remember(kind, rest, body, keep)
 	c.Record.Terms = append(c.Record.Terms, r.link+"/context")
@@ -107,7 +108,7 @@ func (r *records) drop(kind, rest string) store.Change {
 	return store.Change{Record: store.Record{NS: nsLinks, Key: r.key(kind, rest)}, IfRev: store.Any, Delete: true}
 }
 
-// apply makes changes. It only logs an error.
+// apply makes changes. It logs an error and does not return it.
 func (r *records) apply(ctx context.Context, changes ...store.Change) {
 	if err := r.store.Apply(ctx, changes, time.Now()); err != nil && ctx.Err() == nil {
 		r.log.Warn("store the state of the link", "err", err)
