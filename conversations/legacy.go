@@ -9,9 +9,9 @@ type legacyAgreement struct {
 	AcceptHeld     bool `json:"accept_held"`
 }
 
-// upgrade converts the agreement of a row that an earlier version wrote. If the conversation is open and we sent the
-// accept, or received it and a message waits for our owner, the row does not show whether the accept was answered and so
-// counts. upgrade then records an accept that does not count yet. The next answer decides whether it counts.
+// upgrade converts the agreement of a row that an earlier version wrote. An accept counts once it is answered. In an
+// open conversation, the row does not show this in two cases: if we sent the accept, and if we received it and a message
+// waits for our owner. upgrade then records an accept that does not count yet, and the next answer decides.
 func (c Conversation) upgrade(old legacyAgreement) Conversation {
 	if old.Proposal == "" {
 		if c.Agreement != nil && c.Agreement.At.IsZero() {

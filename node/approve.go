@@ -90,7 +90,7 @@ func (v *heldDecision) carryOut(ctx context.Context, u *conversations.Unit) (err
 		return v.refuse(ctx)
 	}
 	if err := v.item.checkShown(v.payload, v.message, v.held.Payload, cmp.Or(v.ask.OwnHash, v.ask.Hash)); err != nil {
-		return v.n.logNotShown(v.ask, err)
+		return v.n.refuseNotShown(v.ask, err)
 	}
 	return v.release(ctx)
 }
@@ -149,8 +149,9 @@ func isSamePayload(a, b wire.Value) bool {
 	return bytes.Equal(signing.Canonical(a, signing.JCS), signing.Canonical(b, signing.JCS))
 }
 
-// logNotShown logs why an approval is not carried out, and returns acl.ErrNotShown, so that the question stays open.
-func (n *Node) logNotShown(ask acl.Ask, why error) error {
+// refuseNotShown logs that the owner approved something other than what the page or command showed, and returns
+// acl.ErrNotShown. The question stays open.
+func (n *Node) refuseNotShown(ask acl.Ask, why error) error {
 	n.log.Error("an approved question differs from what is stored", "ask", ask.ID, "kind", ask.Kind, "err", why)
 	return acl.ErrNotShown
 }

@@ -46,7 +46,7 @@ func (q keyChangeAsk) resolve(ctx context.Context, n *Node, ask acl.Ask, d acl.D
 	switch d.Choice {
 	case acl.Approve:
 		if q.New != ask.Hash || string(q.Agent) != ask.Subject {
-			return n.logNotShown(ask, errors.New("the question was opened for another agent or key"))
+			return n.refuseNotShown(ask, errors.New("the question was opened for another agent or key"))
 		}
 		repin, err := n.cards.RepinChanges(ctx, q.Agent, q.New, d.Now)
 		if err != nil {

@@ -120,7 +120,7 @@ func (q outgoingAsk) resolve(ctx context.Context, n *Node, ask acl.Ask, d acl.De
 		return q.drop(ctx, n, ask, d)
 	}
 	if err := ask.CheckBody(); err != nil {
-		return n.logNotShown(ask, err)
+		return n.refuseNotShown(ask, err)
 	}
 	if _, err := n.permit(ctx, out, d.Now); err != nil {
 		return err

@@ -180,7 +180,7 @@ func (q interruptedRun) resolve(ctx context.Context, n *Node, ask acl.Ask, d acl
 			return err
 		}
 		if err := item.checkShown(payload, message, q.Payload, ask.Hash); err != nil {
-			return n.logNotShown(ask, err)
+			return n.refuseNotShown(ask, err)
 		}
 		freePlace, err := n.runs.Reserve()
 		if err != nil {

@@ -79,7 +79,7 @@ func (o OwnerAPI) answerTask(ctx context.Context, item Item, m owner.NewReply) (
 	n := o.n
 	switch {
 	case m.Seal == Sealed:
-		return Sent{}, owner.Fault(http.StatusBadRequest, "a task of a bridge cannot be answered sealed", "")
+		return Sent{}, owner.Fault(http.StatusBadRequest, "the answer to a task of a bridge cannot be sealed", "")
 	case m.Payload.Kind() != wire.Object:
 		return Sent{}, owner.Fault(http.StatusBadRequest, "payload must be a JSON object", "")
 	case item.State == ItemHeld:
@@ -101,14 +101,14 @@ func (o OwnerAPI) answerTask(ctx context.Context, item Item, m owner.NewReply) (
 	return Sent{State: SendDelivered, ReplyTree: result}, nil
 }
 
-// deliverAnswer gives an answer to the bridge of a task, which stores changes in the same unit as the answer. If two
-// callers answer the same task at the same time, only one succeeds.
+// deliverAnswer gives an answer to the bridge of a task. The bridge stores the given changes in the same unit as the
+// answer. If two callers answer the same task at the same time, only one succeeds.
 func (n *Node) deliverAnswer(ctx context.Context, item Item, payload wire.Value, changes ...store.Change) (wire.Value, error) {
 	kind, _, _ := strings.Cut(item.About, "/")
 	connected, _ := n.bridges.find(kind)
 	a, ok := connected.service.(bridge.Answerer)
 	if !ok {
-		return wire.Value{}, owner.Fault(http.StatusConflict, "nothing here serves "+kind+" any more", "mark it as read: agentmesh inbox ack "+item.ID)
+		return wire.Value{}, owner.Fault(http.StatusConflict, "no bridge for "+kind+" runs here any more", "mark it as read: agentmesh inbox ack "+item.ID)
 	}
 	for {
 		if !item.State.IsUnanswered() {
@@ -188,7 +188,7 @@ func (q taskAnswer) resolve(ctx context.Context, n *Node, ask acl.Ask, d acl.Dec
 		return ErrAnswered
 	}
 	if err := ask.CheckBody(); err != nil {
-		return n.logNotShown(ask, err)
+		return n.refuseNotShown(ask, err)
 	}
 	if _, err := n.permit(ctx, Outgoing{To: item.Peer, Intent: q.Intent, Payload: q.Payload}, d.Now); err != nil {
 		return err

@@ -108,7 +108,7 @@ func errorsDoc(t *testing.T) string {
 	b.WriteString("# Errors\n\n" + generated)
 	b.WriteString("A refused request gets the body `{\"error\":{\"code\",\"message\",\"retry\"}}` (AM-27).\n\n" +
 		"- `code` is one of the eight codes of the specification.\n" +
-		"- `message` is the fixed text of a row, possibly followed by a fixed detail, such as a field and what is wrong with it. It quotes nothing from the request.\n" +
+		"- `message` is the fixed text of a row of this table, possibly followed by a fixed detail, such as a field and what is wrong with it. It quotes nothing from the request.\n" +
 		"- If `retry` is true, the same request may succeed later. The header `Retry-After` then says when.\n\n" +
 		"Logs and metrics show the name of the row.\n\n| row | code | HTTP | retry | message |\n|---|---|---|---|---|\n")
 	for _, e := range wire.Table() {

@@ -32,7 +32,7 @@ type inboxCmd struct {
 type inboxListCmd struct {
 	State  string `placeholder:"STATE" help:"List only items in this state: new, read, running, waiting, answered, held, rejected, withdrawn, expired, failed or interrupted."`
 	After  string `placeholder:"ID" help:"List only items that came after this one."`
-	Limit  int    `default:"50" help:"Maximum number of items: the newest ones, or with --after or --json the oldest ones. For more, pass the value of next in the JSON to --after."`
+	Limit  int    `default:"50" help:"Maximum number of items: the newest ones or, with --after or --json, the oldest ones. To get more, pass next from the JSON output as --after."`
 	Follow bool   `help:"Keep printing new items until interrupted. With --json, one line each."`
 }
 
@@ -57,7 +57,7 @@ const pollSeconds = 50
 // state. An older item may then come after newer ones, for example a held item that the owner approves later.
 func (c *inboxListCmd) follow(ctx context.Context, a *app) error {
 	return a.withClient(ctx, func(o *daemon.Client) error {
-		if err := requireServe(o, "only serve receives messages"); err != nil {
+		if err := requireServe(o, "only agentmesh serve receives messages"); err != nil {
 			return err
 		}
 		f := follower{c: c, a: a, o: o, seen: make(map[string]bool)}
@@ -77,7 +77,7 @@ type follower struct {
 	seen map[string]bool
 }
 
-const maxSeen = 100_000 // ids that a follower remembers; then it forgets all of them
+const maxSeen = 100_000 // a follower that remembers this many ids forgets all of them
 
 func (f *follower) run(ctx context.Context) error {
 	resp, err := f.o.Do(ctx, owner.StreamEvents.Method, "events", params("topics", "inbox"), nil) // before list, so that no item is missed

@@ -28,13 +28,13 @@ type Kind int
 
 // The kinds.
 const (
-	Registered Kind = iota // new cards, except those that return within their reservation
+	Registered Kind = iota // new cards, except those that return while their id is still reserved for them
 	Searched               // pages of results
-	Reported               // reports of cards
+	Reported               // reports about cards
 	kinds                  // the number of kinds
 )
 
-// Day has the counts of one day in UTC.
+// Day holds the counts of one day in UTC.
 type Day struct {
 	Date   string     `json:"date"` // such as 2026-01-31
 	Counts [kinds]int `json:"counts"`
@@ -57,7 +57,7 @@ func (h *History) Add(k Kind, now time.Time) {
 	h.added = sum(h.added, []Day{event})
 }
 
-// sum returns the sums of two lists, for at most the last [Days] days. Lists are in the order of dates, without empty
+// sum returns the sums of two lists, for at most the last [Days] days that have any. Lists are in the order of dates, without empty
 // days.
 func sum(a, b []Day) []Day {
 	all := slices.Clone(a)
@@ -88,7 +88,7 @@ func (h *History) List(now time.Time) []Day {
 	return list
 }
 
-// Keep adds the counts to a record at once, every minute, and once more when ctx ends. It also reads what other
+// Keep adds the counts to a record immediately, then every minute, and a last time when ctx ends. It also reads what other
 // processes have counted.
 func (h *History) Keep(ctx context.Context, records store.Records, ns, key string, log *slog.Logger) {
 	tick := time.Tick(saveEvery)

@@ -49,8 +49,8 @@ type Config struct {
 	FirstKey   func(id wire.AgentID) (*signing.PrivateKey, error)
 	// Pause returns how long to wait after the given number of failures in a row.
 	Pause func(failures int) time.Duration
-	// Reread is called when a change of another process could not be read, or the outcome of a key change is not known.
-	// It must arrange a call of [Registrar.Reread]. Nil means that no other process changes anything.
+	// Reread is called when a change by another process could not be read, or the outcome of a key change is not known.
+	// It must arrange for a call of [Registrar.Reread]. Nil means that no other process changes anything.
 	Reread func()
 	// Changed is called when the state of a registration has changed. May be nil.
 	Changed func()
@@ -64,12 +64,12 @@ type Registrar struct {
 	wakeup chan struct{}
 
 	identity   atomic.Pointer[Identity]
-	identityMu sync.Mutex // held while an id or a key is read or stored, until identity is set
+	identityMu sync.Mutex // held from reading or storing an id or a key until identity has it
 
 	work    sync.Mutex                     // held during calls to directories; guards retired
 	retired map[string]*signing.PrivateKey // earlier keys, by fingerprint
 
-	mu            sync.Mutex // guards the contents of registrations, and changed
+	mu            sync.Mutex // guards the field changed and the contents of registrations
 	registrations []*registration
 	changed       chan struct{} // closed and replaced when the state of a registration is set
 
@@ -118,7 +118,7 @@ func (r *Registrar) Identity() *Identity { return r.identity.Load() }
 // ID returns the node's agent id.
 func (r *Registrar) ID() wire.AgentID { return r.identity.Load().Card.ID }
 
-// Namespace holds the records of the registrar, among other state of the node.
+// Namespace is the namespace of the records of the registrar and of other state of the node.
 const Namespace = "node"
 
 // SharedKeys names the record with the secret keys that all instances share. When it changes, the registrar calls
@@ -185,7 +185,7 @@ func (r *Registrar) OnRemote(c store.Change) {
 		err = r.takeRecord(c.Record)
 	}
 	if err != nil {
-		r.cfg.Logger.Error("take over the state of a registration", "key", c.Record.Key, "err", err)
+		r.cfg.Logger.Error("cannot take over what another process stored about registrations", "key", c.Record.Key, "err", err)
 		r.rereadLater()
 	}
 }
@@ -393,7 +393,7 @@ func (r *Registrar) change(ctx context.Context, p *registration, decide func(*re
 			r.setState(p, s)
 			return err
 		}
-		known = registrationState{} // another process has stored a state
+		known = registrationState{} // another process has stored a state, so take over what it has
 	}
 }
 
@@ -453,7 +453,8 @@ func (r *Registrar) visit(ctx context.Context, p *registration, s *registrationS
 // the lifetime, ± 10 %.
 func (s *registrationState) recordSuccess(reg wire.Registered, key *signing.PrivateKey, digest string, now time.Time) {
 	s.AgentID, s.Card = reg.AgentID, digest
-	if s.PreviousKey != "" && s.PreviousKey != key.Public().Fingerprint() { // else another process may be rotating the key
+	// If PreviousKey is the fingerprint of key itself, another process is replacing that key, so PreviousKey must stay.
+	if s.PreviousKey != "" && s.PreviousKey != key.Public().Fingerprint() {
 		s.PreviousKey, s.Followed = "", now.UTC()
 	}
 	s.Expires = reg.ExpiresAt.UTC()

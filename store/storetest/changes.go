@@ -10,11 +10,11 @@ import (
 var changeTests = []scenario{
 	{"feed", testChanges},
 	{"end of a reservation", testChangesAfterReservation},
-	{"an id that became free occurs once", testChangesFreeAgain},
+	{"an id that is used again is in the feed once", testChangesFreeAgain},
 	{"tombstones age", testTombstoneAge},
 }
 
-// allChanges reads the whole feed in pages of two and checks its order.
+// allChanges reads the feed after the given change in pages of two and checks its order.
 func allChanges(t *testing.T, s store.Store, after uint64) []store.CardChange {
 	t.Helper()
 	var all []store.CardChange
@@ -74,7 +74,7 @@ func testChanges(t *testing.T, s store.Store) {
 	wantOK(t, "renewal", err)
 	wantOK(t, "Withdraw", s.Cards().Withdraw(t.Context(), "am_b", store.Any, t0.Add(day), nil, t0))
 	wantChanges(t, "feed after two changes", allChanges(t, s, 0), idGone{"am_c", false}, idGone{"am_a", false}, idGone{"am_b", true})
-	wantChanges(t, "feed since", allChanges(t, s, last), idGone{"am_a", false}, idGone{"am_b", true})
+	wantChanges(t, "feed since the third change", allChanges(t, s, last), idGone{"am_a", false}, idGone{"am_b", true})
 	putCard(t, s, card("am_b"))
 	wantChanges(t, "feed after b came back", allChanges(t, s, last), idGone{"am_a", false}, idGone{"am_b", false})
 	_, err = s.Cards().Changes(t.Context(), 0, 0)
@@ -92,11 +92,11 @@ func testChangesAfterReservation(t *testing.T, s store.Store) {
 	after := allChanges(t, s, 0)
 	wantChanges(t, "feed after the reservations", after, idGone{"am_b", true}, idGone{"am_a", true})
 	if !before[1].Withdrawn || !after[0].Withdrawn || after[1].Withdrawn {
-		t.Errorf("am_b was withdrawn and am_a was not, the feed says %+v, then %+v", before, after)
+		t.Errorf("am_b was withdrawn and am_a was not, but the feed says %+v, then %+v", before, after)
 	}
 	for _, id := range []string{"am_a", "am_b"} {
 		_, err := s.Cards().Held(t.Context(), id, t0)
-		wantErr(t, "Held after Sweep, even for an earlier now", err, store.ErrNotFound)
+		wantErr(t, "Held after Sweep, with a time before the sweep", err, store.ErrNotFound)
 	}
 }
 

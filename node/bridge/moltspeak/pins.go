@@ -24,8 +24,8 @@ const (
 	maxChosen    = 10_000 // pins of peers that we called, or about which the owner decided
 	maxStrangers = 5_000
 
-	forgetEmpty    = 24 * time.Hour    // without messages from a stranger that has no conversation and no question to the owner
-	forgetStranger = keepConversations // without messages from any other stranger
+	forgetEmpty    = 24 * time.Hour    // of silence, if a stranger has no conversation and no question to the owner
+	forgetStranger = keepConversations // of silence, for any other stranger
 	forgetEvery    = time.Hour         // between two sweeps
 	forgetWhenFull = time.Minute       // between two sweeps while a new pin finds no room
 )
@@ -38,7 +38,7 @@ type pins struct {
 	listed     *listedKeys
 	clock      *store.WallClock
 	log        *slog.Logger
-	notices    *rate.Buckets                                     // bounds the notices about other keys of pinned peers
+	notices    *rate.Buckets                                     // limits how often we report that a pinned peer used another key
 	onOtherKey func(ctx context.Context, address bridge.Address) // nil: only log
 	lastSweep  atomic.Int64                                      // time of the last sweep, in Unix seconds
 
@@ -78,7 +78,7 @@ func (pins *pins) address(a message.Agent) bridge.Address {
 
 // findSender returns what we know about the sender, and the key with which its signature must verify: the pinned key,
 // or else the key that the sender claims, or else the key that is listed for its name (MS-23). A new key is pinned
-// later, by update. findSender never uses a key that only an envelope names (MS-20).
+// later, by update. findSender ignores a key that the envelope around a message names (MS-20).
 func (pins *pins) findSender(c *request) (peer, *signing.PublicKey, *message.Error) {
 	ctx, from, now := c.ctx, c.m.From, c.now
 	p, known, err := pins.get(ctx, from.Name(), now)
@@ -112,7 +112,7 @@ func (pins *pins) findSender(c *request) (peer, *signing.PublicKey, *message.Err
 // refuseKey refuses a key other than the pinned one. It also stores the key and notifies the owner, but at most once an
 // hour for each peer.
 func (pins *pins) refuseKey(ctx context.Context, from message.Agent, p peer, now time.Time) *message.Error {
-	pins.log.WarnContext(ctx, "moltspeak: a peer shows another key than the pinned one", "peer", from.Name())
+	pins.log.WarnContext(ctx, "moltspeak: a peer used a key other than the pinned one", "peer", from.Name())
 	_, notify := pins.notices.Take(from.Name(), now)
 	if notify && pins.onOtherKey != nil {
 		pins.onOtherKey(ctx, pins.address(from))
@@ -273,7 +273,8 @@ func (pins *pins) forgetStrangers(ctx context.Context, now time.Time) error {
 	}
 }
 
-// applyEach applies independent changes: all at once or, if one of them fails because it is outdated, one by one.
+// applyEach applies independent changes: all at once or, if one of them is outdated or finds no room, one by
+// one.
 func (pins *pins) applyEach(ctx context.Context, changes []store.Change, now time.Time) error {
 	isOutdated := func(err error) bool { return errors.Is(err, store.ErrConflict) || errors.Is(err, store.ErrQuota) }
 	if len(changes) == 0 {
@@ -338,7 +339,8 @@ type pinEntry struct {
 	rev  store.Rev
 }
 
-// displace stores the pin of a stranger in place of the newest pin of a source that holds more pins (AM-42). Pins of
+// displace stores the pin of a stranger in place of the newest pin of another source that holds more pins than
+// the sources of p (AM-42). Pins of
 // peers with a conversation are displaced last. Pins of peers about which a question waits for the owner are never
 // displaced. If no pin may be displaced, displace fails with store.ErrQuota.
 func (pins *pins) displace(ctx context.Context, p peer, now time.Time) error {

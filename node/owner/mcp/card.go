@@ -37,7 +37,7 @@ type headerNote struct {
 	Secret      bool   `json:"isSecret"`
 }
 
-// ServerCard returns the server card of the server at url: who it is and how to connect. A card lists no tools.
+// ServerCard returns the server card of the server at url: what it is and how to connect to it. A card lists no tools.
 func ServerCard(url, version string) ([]byte, error) {
 	card := serverCard{
 		Schema: "https://static.modelcontextprotocol.io/schemas/v1/server-card.schema.json",
@@ -45,7 +45,7 @@ func ServerCard(url, version string) ([]byte, error) {
 		Description: "Find other people's agents, and exchange signed messages with them for your owner.",
 		Remotes: []remote{{
 			Type: "streamable-http", URL: url, Versions: protocolVersions,
-			Headers: []headerNote{{Name: "Authorization", Description: "Bearer and the token that the owner gives to the agent", Required: true, Secret: true}},
+			Headers: []headerNote{{Name: "Authorization", Description: "The word Bearer, a space, and the token that the owner gives to the agent", Required: true, Secret: true}},
 		}},
 	}
 	data, err := json.Marshal(card)

@@ -65,7 +65,8 @@ type Thread struct {
 	Rev store.Rev `json:"-"` // of the stored record
 }
 
-// Peer is where a mesh agent or a peer of a link gets updates about a thread.
+// Peer is a participant of a thread: a mesh agent or a peer of a link. The fields say in which conversation it gets
+// updates, and what it may do.
 type Peer struct {
 	Conv    string `json:"conv"`              // the conversation
 	Address string `json:"address,omitempty"` // of a peer of a link; "" for a mesh agent
@@ -78,7 +79,7 @@ const (
 	ParkedDependency = "dependency"
 	ParkedSchedule   = "schedule"
 	ParkedApproval   = "approval"
-	ParkedPeer       = "peer"    // the peer to which the thread was sent reported that its exchange holds the thread back
+	ParkedPeer       = "peer"    // the peer that got the thread reported that its exchange is holding it back
 	ParkedPending    = "pending" // the owner of that peer has not yet decided whether to accept the thread
 )
 
@@ -117,7 +118,7 @@ func (t *Thread) FullReason() string {
 	case t.Serial > MaxMessages:
 		return "the thread has too many messages"
 	case t.Bytes > MaxThread:
-		return "the messages of the thread are too large together"
+		return "the messages of the thread are too large in total"
 	case len(t.History) > MaxEvents:
 		return "the thread has changed too often"
 	}
