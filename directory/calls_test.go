@@ -535,40 +535,6 @@ func TestCallResults(t *testing.T) {
 	}
 }
 
-// TestCallResultsWithoutRoom: a task whose answer finds no room names this reason, not the size of the answer.
-func TestCallResultsWithoutRoom(t *testing.T) {
-	w := newCallWorld(t)
-	report := `{"task":{"id":"r","status":{"state":"TASK_STATE_INPUT_REQUIRED"},"x":"` + strings.Repeat("x", 200<<10) + `"}}`
-	last := wire.Value{}
-	for i := range mailbox.MaxMailBytes/mailbox.SenderDivisor/(200<<10) + 1 { // one more than one source may have
-		last, _, _ = w.call("t", "SendMessage", sendParams(fmt.Sprint("m", i), "hi", ""))
-		list, ids := w.calls()
-		want(t, w.report(list[0], report), 200, "")
-		want(t, w.do("POST", "/v1/relay/"+ids[0]+"/ack", "", withBearer(alice)...), 200, "")
-	}
-	got, _, _ := w.call("t", "GetTask", `{"id":"`+last.GetStr("id")+`"}`)
-	if stateOf(got) != "TASK_STATE_FAILED" || !strings.Contains(string(got.JSON()), "no room") {
-		t.Errorf("without room the task is %.400s", got.JSON())
-	}
-}
-
-// TestCallResultsOfOthers: a source that has used its share does not make room for itself with the results of others.
-func TestCallResultsOfOthers(t *testing.T) {
-	w := newCallWorld(t)
-	task, _, _ := w.call("victim", "SendMessage", sendParams("m", "hi", ""), "Remote", "203.0.113.1:1")
-	list, _ := w.calls()
-	want(t, w.report(list[0], remoteTask("TASK_STATE_COMPLETED", "01")), 200, "")
-	for i := range mailbox.MaxMail/mailbox.SenderDivisor + 1 {
-		_, failure, rec := w.call("flood", "SendMessage", sendParams(fmt.Sprint("m", i), "hi", ""), "Remote", "203.0.113.66:1")
-		if full := i == mailbox.MaxMail/mailbox.SenderDivisor; failure.IsNull() == full {
-			t.Errorf("message %d = %d %s", i, rec.Code, rec.Body)
-		}
-	}
-	if _, failure, _ := w.call("victim", "GetTask", `{"id":"`+task.GetStr("id")+`"}`); !failure.IsNull() {
-		t.Errorf("the result of another caller = %s", failure.JSON())
-	}
-}
-
 // TestCallBadInput: bad requests get an error of A2A, and nothing is stored.
 func TestCallBadInput(t *testing.T) {
 	w := newCallWorld(t)
