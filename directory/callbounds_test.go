@@ -130,13 +130,19 @@ func TestCallLargestReport(t *testing.T) { // THREATS row 26
 	status := 0
 	for n := 30_000; n > 29_900 && status != 200; n-- {
 		zeros := strings.TrimSuffix(strings.Repeat("0,", n), ",")
-		status = w.report(list[0], `{"id":"r","status":{"state":"TASK_STATE_WORKING","message":{}},"x":[`+zeros+`]}`).Code
+		status = w.report(list[0], `{"id":"r","status":{"state":"TASK_STATE_WORKING","message":{}},"artifacts":[`+zeros+`]}`).Code
 	}
 	if status != 200 {
 		t.Fatalf("the smallest report = %d", status)
 	}
 	if got := w.do("GET", "/a2a/am_alice/tasks/"+task.GetStr("id"), "", withBearer("t")...); got.Code != 200 || got.Body.Len() < 2*29_900 {
 		t.Errorf("the task = %d %.200s", got.Code, got.Body)
+	}
+	// The relay's own status has more values than the agent's.
+	more := sendParams("m2", "more", `,"taskId":"`+task.GetStr("id")+`"`)
+	want(t, w.do("POST", "/a2a/am_alice/message:send", more, append(withBearer("t"), "A2A-Version", "1.0")...), 200, "")
+	if got := w.do("GET", "/a2a/am_alice/tasks/"+task.GetStr("id"), "", withBearer("t")...); got.Code != 200 || got.Body.Len() < 2*29_900 {
+		t.Errorf("the continued task = %d %.200s", got.Code, got.Body)
 	}
 }
 

@@ -404,8 +404,8 @@ func TestCallFollows(t *testing.T) {
 	if _, failure, _ := w.call("t", "SendMessage", sendParams("m2", "more", more+`,"contextId":"wrong"`)); failure.IsNull() {
 		t.Error("a message with another context was accepted")
 	}
-	if got, failure, _ := w.call("t", "SendMessage", sendParams("m2", "more", more)); got.GetStr("id") != id || stateOf(got) != "TASK_STATE_WORKING" {
-		t.Errorf("followed: %s %s", got.JSON(), failure.JSON())
+	if got, failure, _ := w.call("t", "SendMessage", sendParams("m2", "more", more)); got.GetStr("id") != id || stateOf(got) != "TASK_STATE_WORKING" || !strings.Contains(string(got.JSON()), `"42"`) {
+		t.Errorf("followed: %s %s, want the artifact to stay", got.JSON(), failure.JSON())
 	}
 	if got, failure, _ := w.call("t", "SendMessage", sendParams("m2", "more", more)); got.GetStr("id") != id {
 		t.Errorf("repeated: %s %s", got.JSON(), failure.JSON())
@@ -422,7 +422,7 @@ func TestCallFollows(t *testing.T) {
 	// If the agent refuses the message, its caller learns that at once, and the task goes on without the message.
 	const refusal = `{"jsonrpc":"2.0","id":null,"error":{"code":-31401,"message":"no","data":[{"@type":"type.googleapis.com/google.rpc.ErrorInfo","reason":"UNAUTHENTICATED","domain":"a2a-protocol.org"}]}}`
 	want(t, w.report(list[1], refusal), 200, "")
-	if got, _, _ := w.call("t", "GetTask", `{"id":"`+id+`"}`); stateOf(got) != "TASK_STATE_INPUT_REQUIRED" || !strings.Contains(string(got.JSON()), "refused") {
+	if got, _, _ := w.call("t", "GetTask", `{"id":"`+id+`"}`); stateOf(got) != "TASK_STATE_INPUT_REQUIRED" || !strings.Contains(string(got.JSON()), "refused") || !strings.Contains(string(got.JSON()), `"42"`) {
 		t.Errorf("after the agent refused the message: %s", got.JSON())
 	}
 	if _, _, rec := w.call("t", "SendMessage", strings.Replace(sendParams("m2", "more", more), "true", "false", 1)); rec.Code != 401 {

@@ -96,7 +96,7 @@ func (s *Service) rowFor(ctx context.Context, agent wire.AgentID, m message.Mess
 	}
 	t.Messages[m.ID] = digest
 	t.Unanswered, t.Reason = true, ""
-	t.State, t.Task = stateWorking, newTask(t.ID, t.Context, stateWorking, textWaits, now)
+	t.setState(stateWorking, textWaits, now)
 	return t, false, nil
 }
 
@@ -208,11 +208,12 @@ func (s *Service) postTask(c echo.Context) error {
 		case isError && (isTerminal(t.State) || t.Remote != "" && !t.Unanswered): // the task has ended, or no message waits for an answer
 			return false
 		case isError:
-			t.Unanswered, t.State, t.Reason = false, stateRejected, message.ReadError(http.StatusBadRequest, failure).Reason
+			t.Unanswered, t.Reason = false, message.ReadError(http.StatusBadRequest, failure).Reason
+			state := stateRejected
 			if t.Remote != "" {
-				t.State = stateInput // the agent's task goes on without the message
+				state = stateInput // the agent's task goes on without the message
 			}
-			t.Task = newTask(t.ID, t.Context, t.State, textRefused, time.Now())
+			t.setState(state, textRefused, time.Now())
 			return true
 		case isTerminal(t.State):
 			if t.State == stateCanceled && !isTerminal(status.GetStr("state")) {

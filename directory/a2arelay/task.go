@@ -76,9 +76,9 @@ func decodeTask(rec store.Record) (*taskRow, error) {
 
 // Bounds of a task that an agent reports.
 const (
-	taskDepth  = 40
-	taskValues = 30_000
-	addedIDs   = 3 // values that the relay may add to the task: its context, and the ids in the message of its status
+	taskDepth   = 40
+	taskValues  = 30_000
+	addedValues = 16 // that the relay may add to the task: its context, and its own status in place of the agent's
 )
 
 // isReport reports whether an agent's report has a task id and a state, and all three texts are short.
@@ -121,7 +121,7 @@ func (s *Service) load(ctx context.Context, id string) (*taskRow, error) {
 		}
 		text = body.Body
 	}
-	t.Task, err = wire.ParseForeign(text, taskDepth, taskValues+addedIDs)
+	t.Task, err = wire.ParseForeign(text, taskDepth, taskValues+addedValues)
 	return t, err
 }
 
@@ -270,6 +270,16 @@ func (t *taskRow) view(now time.Time) wire.Value {
 		return newTask(t.ID, t.Context, stateFailed, textExpired, now)
 	}
 	return t.Task
+}
+
+// setState sets a state that the relay itself knows, and explains it with text. It keeps the artifacts that the agent has
+// reported.
+func (t *taskRow) setState(state, text string, now time.Time) {
+	artifacts, reported := t.Task.Get("artifacts")
+	t.State, t.Task = state, newTask(t.ID, t.Context, state, text, now)
+	if reported {
+		t.Task = t.Task.With("artifacts", artifacts)
+	}
 }
 
 // takeReport takes the state and the body from the agent's report. It keeps the relay's ids, but no history.
