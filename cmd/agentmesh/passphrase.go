@@ -18,8 +18,8 @@ func (a *app) readKeyPassphrase() ([]byte, error) { return a.readPassphrase("the
 func (a *app) readPassphrase(subject string) ([]byte, error) {
 	if file, ok := config.Lookup(a.environ, config.EnvPassphraseFile); ok {
 		data, err := os.ReadFile(file)
-		if err != nil {
-			return nil, fmt.Errorf("read passphrase: %w", err)
+		if err != nil { // not wrapped, because fs.ErrNotExist would mean that the key is missing
+			return nil, fmt.Errorf("read the file in %s: %v", config.EnvPassphraseFile, err)
 		}
 		return bytes.TrimRight(data, "\r\n"), nil
 	}
