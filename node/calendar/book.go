@@ -180,7 +180,9 @@ func (b *Book) write(ctx context.Context, e entry, now time.Time) time.Duration 
 		e.Attempts++
 		e.Due = now.Add(next)
 	case !isRemoved:
-		b.cfg.Logger.Info("event written", "uid", e.Event.UID)
+		if b.cfg.Writer != nil {
+			b.cfg.Logger.Info("event written", "uid", e.Event.UID)
+		}
 		e.State = written
 	}
 	change := store.Change{Record: e.record(), IfRev: e.rev, Delete: isRemoved}

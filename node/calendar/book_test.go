@@ -1,8 +1,10 @@
 package calendar_test
 
 import (
+	"bytes"
 	"context"
 	"errors"
+	"log/slog"
 	"os"
 	"path/filepath"
 	"runtime"
@@ -78,6 +80,25 @@ func TestBookTriesAgain(t *testing.T) {
 		synctest.Wait()
 		if failed.Load() != 2 {
 			t.Errorf("after a removal that failed: %d failures reported, want 2", failed.Load())
+		}
+	})
+}
+
+// TestBookWithoutWriter: if no calendar is configured for writing, the log does not say that an event was written.
+func TestBookWithoutWriter(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		var log bytes.Buffer
+		recs := records(t)
+		book := calendar.NewBook(calendar.BookConfig{Records: recs, Logger: slog.New(slog.NewTextHandler(&log, nil))})
+		e := calendar.Event{UID: calendar.UID("am_x", "c"), Title: "Coffee", Start: time.Now().Add(48 * time.Hour), Duration: time.Hour, Made: time.Now()}
+		if err := recs.Apply(t.Context(), []store.Change{book.Add(e)}, time.Now()); err != nil {
+			t.Fatal(err)
+		}
+		ctx, stop := context.WithTimeout(t.Context(), time.Minute)
+		defer stop()
+		book.Run(ctx)
+		if log.Len() > 0 {
+			t.Errorf("the log says: %s", &log)
 		}
 	})
 }
