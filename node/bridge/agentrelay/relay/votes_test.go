@@ -95,6 +95,23 @@ func TestVoting(t *testing.T) {
 	}
 }
 
+// TestVoteEndsWithListeners: a relay that was not running when a vote ended announces the result after its agents have had
+// time to connect again.
+func TestVoteEndsWithListeners(t *testing.T) {
+	st := openStore(t)
+	ended := &proposal{ID: "msg_ended", By: "aaa", At: time.Now().Add(-8 * 24 * time.Hour), Quorum: 2}
+	if err := st.Records().Apply(t.Context(), []store.Change{ended.change()}, time.Now()); err != nil {
+		t.Fatal(err)
+	}
+	s := newTestRelayOn(t, st, Config{Extensions: Extensions{Voting: true}})
+	a := s.join("aaa")
+	a.quiet()
+	s.maintain(t.Context())
+	if got := a.next(); got.GetStr("type") != "vote_result" || got.GetStr("ref") != "msg_ended" {
+		t.Errorf("the agent got %s", got.JSON())
+	}
+}
+
 // TestProposalsBounded: an agent may open only so many proposals a day (AR-44).
 func TestProposalsBounded(t *testing.T) {
 	s := newTestRelay(t, Config{Extensions: Extensions{Voting: true}})
