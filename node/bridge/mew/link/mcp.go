@@ -203,7 +203,13 @@ func (l *Link) handleResponse(ctx context.Context, j job) error {
 		result := copyResult(wire.Obj(wire.TextField("responder", j.e.From)), j.e.Payload)
 		fromProposer := j
 		fromProposer.e.From = s.Peer
-		in, err := l.newInbound(&fromProposer, s.Conv, IntentProposal, closePayload(result))
+		end := closePayload(result)
+		in, err := l.newInbound(&fromProposer, s.Conv, IntentProposal, end)
+		if errors.Is(err, wire.ErrTooLarge) { // the owner at least learns that the request is done
+			end = end.Without("result", "error").With("reason", wire.Text("the answer is too large to be stored"))
+			fromProposer.raw = end.JSON()
+			in, err = l.newInbound(&fromProposer, s.Conv, IntentProposal, end)
+		}
 		if err != nil {
 			return err
 		}
@@ -284,7 +290,7 @@ func (l *Link) handleToolCall(ctx context.Context, j job, id wire.Value) error {
 	conv := wire.ConversationID("conv_" + envelope.Digest(l.cfg.Name, j.e.From, "request", string(j.raw)))
 	in, err := l.newInbound(&j, conv, IntentRequest, wire.Obj(wire.TextField("action", "call"), wire.TextField("tool", name), wire.Field("arguments", arguments)))
 	if err != nil {
-		refuse(rpcParams, err.Error())
+		refuse(rpcParams, "the call is too large, or the id of its sender has a blank")
 		return err
 	}
 	in.Records = []store.Change{l.records.rememberInContext("asked", string(conv), storedRequest{From: j.e.From, Envelope: j.e.ID, ID: id}, keepSent)}

@@ -15,6 +15,7 @@ import (
 	"github.com/agentmesh/agentmesh/node/bridge/mew/envelope"
 	"github.com/agentmesh/agentmesh/node/bridge/mew/mewtest"
 	"github.com/agentmesh/agentmesh/node/client"
+	"github.com/agentmesh/agentmesh/node/meshtest"
 	"github.com/agentmesh/agentmesh/node/websocket"
 	"github.com/agentmesh/agentmesh/node/wire"
 )
@@ -105,6 +106,29 @@ func TestLinkLimitedRequest(t *testing.T) {
 	}
 	if v := dog.FromNode("participant/status"); mewtest.About(v) != "p1" || mewtest.Text(mewtest.Payload(v, "status")) != "rate_limited" {
 		t.Errorf("a proposal: %s", v.JSON())
+	}
+}
+
+// TestLinkRejectsWhatItCannotTake: a proposal or a call that cannot become a message gets an answer.
+func TestLinkRejectsWhatItCannotTake(t *testing.T) {
+	config := newClubConfig(t, allKinds, "cat", "dog")
+	config.Participants[2].Name = "dog 2"
+	r := start(t, config)
+	l := newLabOn(t, r, meshtest.New(t), linkOf(r, bridge.LinkPolicy{Access: "open", Tools: bridge.Tools()}))
+	cat, dog := l.peers["cat"], l.peers["dog"]
+	reject := func(id string) {
+		t.Helper()
+		if v := cat.FromNode("mcp/reject"); mewtest.About(v) != id || mewtest.Text(mewtest.Payload(v, "reason")) != "policy" {
+			t.Errorf("the proposal is answered with %s", v.JSON())
+		}
+	}
+	cat.Send(fmt.Sprintf(proposalText, "p1", "", strings.Repeat("x", wire.MaxMessage)))
+	reject("p1")
+	dog.Send(fmt.Sprintf(proposalText, "p2", "", "discover"))
+	reject("p2")
+	dog.Send(fmt.Sprintf(callTo, "r1", "discover"))
+	if v := dog.FromNode("mcp/response"); mewtest.Payload(v, "error").IsNull() {
+		t.Errorf("a call is answered with %s", v.JSON())
 	}
 }
 

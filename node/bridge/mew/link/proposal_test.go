@@ -57,6 +57,20 @@ func TestLinkProposalApproved(t *testing.T) {
 	})
 }
 
+// TestLinkLargeAnswer: an answer that is too large for a message ends the conversation about the proposal, too.
+func TestLinkLargeAnswer(t *testing.T) {
+	l := newLab(t, bridge.LinkPolicy{Access: "open"})
+	l.peers["cat"].Send(fmt.Sprintf(proposalText, "p1", `,"dog"`, "read_file"))
+	ask := l.ask()
+	l.decide(acl.Approve)
+	request := l.peers["dog"].FromNode("mcp/request")
+	l.peers["dog"].Send(`{"kind":"mcp/response","to":["node"],"correlation_id":["` + request.GetStr("id") + `"],"payload":{"result":"` + strings.Repeat("x", wire.MaxMessage) + `"}}`)
+	l.await("closed", func() bool {
+		entries, err := l.home.Store.Steps().Transcript(t.Context(), ask.Conv, 0, 50)
+		return err == nil && strings.Contains(string(entries[len(entries)-1].Raw), `"status":"completed"`) && strings.Contains(string(entries[len(entries)-2].Raw), "too large")
+	})
+}
+
 // TestLinkProposalEnds checks the ends of a proposal: the owner rejects it, its proposer withdraws it, another
 // participant fulfills it, or the owner decides it in the space (MEW-L3).
 func TestLinkProposalEnds(t *testing.T) {

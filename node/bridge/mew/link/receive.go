@@ -52,11 +52,11 @@ func (l *Link) address(peer string) bridge.Address {
 func (l *Link) newInbound(j *job, conv wire.ConversationID, intent wire.Intent, payload wire.Value) (bridge.Inbound, error) {
 	address := l.address(j.e.From)
 	if err := address.Validate(); err != nil {
-		return bridge.Inbound{}, err
+		return bridge.Inbound{}, wire.ErrNotAllowed.Because(err)
 	}
 	payload = markSource(address, payload, j.e.ID)
 	if len(payload.JSON()) > wire.MaxMessage {
-		return bridge.Inbound{}, errors.New("the envelope is larger than a message may be")
+		return bridge.Inbound{}, wire.ErrTooLarge
 	}
 	at, ok := wire.ParseTime(j.e.Time)
 	if !ok {
