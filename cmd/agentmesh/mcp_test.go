@@ -206,6 +206,21 @@ func TestMCPTask(t *testing.T) {
 	}
 }
 
+// TestMCPForeignAgent: an agent finds its conversations with a foreign peer, by each of the peer's names.
+func TestMCPForeignAgent(t *testing.T) {
+	t.Parallel()
+	s := startMCP(t)
+	const address = "a2a:http://127.0.0.1:1" // a port that is never called
+	sent := s.call("mesh_send", map[string]any{"to": address, "text": "hello"})
+	with := s.call("mesh_read", map[string]any{"conversation": sent["conversation"]})["with"]
+	for _, name := range []any{address, "a2a:web/http://127.0.0.1:1", with} {
+		list, _ := s.call("mesh_get_agent", map[string]any{"agent": name})["conversations"].([]any)
+		if len(list) != 1 || list[0].(map[string]any)["conversation"] != sent["conversation"] {
+			t.Errorf("with %s: %v", name, list)
+		}
+	}
+}
+
 // approveOnPage presses the button of a question on the owner's page.
 func approveOnPage(t *testing.T, base, data, ask string) {
 	t.Helper()

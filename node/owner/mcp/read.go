@@ -209,15 +209,29 @@ func (t *tools) agent(ctx context.Context, _ *sdk.CallToolRequest, in agentArgs)
 		out.Describes = untrusted(card.GetStr("name")+"\n"+card.GetStr("description"), id, out.Key, 1000)
 	}
 	out.Agent = safeID(id)
-	if !out.Listed && out.Key == "" && out.Standing == "" {
-		return nil, nil, errors.New("no directory lists this agent, and it is not a peer of your owner; find agents with mesh_find_agents")
+	query := url.Values{"peer": {id}, "limit": {strconv.Itoa(pageSize)}}
+	isForeign := strings.Contains(id, ":") // an address of a foreign peer, for which the list has no filter
+	if isForeign {
+		query = url.Values{"limit": {strconv.Itoa(maxForeign)}}
 	}
-	list, err := owner.Fetch(ctx, t.api, owner.ListConversations.Call().WithQuery(url.Values{"peer": {id}, "limit": {strconv.Itoa(pageSize)}}))
+	list, err := owner.Fetch(ctx, t.api, owner.ListConversations.Call().WithQuery(query))
 	for _, c := range list.Items {
-		out.History = append(out.History, history{c.ID, string(c.State), safeID(string(c.Intent)), c.Last})
+		isWith := !isForeign || c.Address == id || strings.Replace(c.Address, ":web/", ":", 1) == id // the short form of a URL
+		if isWith && len(out.History) < pageSize {
+			out.History = append(out.History, history{c.ID, string(c.State), safeID(string(c.Intent)), c.Last})
+		}
 	}
-	return nil, out, err
+	switch {
+	case err != nil || out.Listed || out.Key != "" || out.Standing != "" || len(out.History) > 0:
+		return nil, out, err
+	case isForeign:
+		return nil, nil, errors.New("there is no recent conversation with this address; write to it with mesh_send")
+	}
+	return nil, nil, errors.New("no directory lists this agent, and it is not a peer of your owner; find agents with mesh_find_agents")
 }
+
+// maxForeign is among how many of the newest conversations mesh_get_agent looks for those with a foreign address.
+const maxForeign = 100
 
 type inboxArgs struct {
 	State  string `json:"state,omitempty" jsonschema:"new (default), read, answered, held, failed or all"`
