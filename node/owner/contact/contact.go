@@ -27,6 +27,7 @@ import (
 	"github.com/agentmesh/agentmesh/conversations"
 	"github.com/agentmesh/agentmesh/node/bridge/a2a/message"
 	"github.com/agentmesh/agentmesh/node/owner"
+	"github.com/agentmesh/agentmesh/node/waiting"
 	"github.com/agentmesh/agentmesh/node/wire"
 	"github.com/agentmesh/agentmesh/store"
 )
@@ -57,8 +58,9 @@ type Config struct {
 
 // Door serves the URLs of contacts. It is safe for concurrent use.
 type Door struct {
-	cfg   Config
-	sends *rate.Limiter
+	cfg      Config
+	sends    *rate.Limiter
+	contexts *waiting.KeyedLock // by contact and context, while a message opens the conversation
 }
 
 // New returns a door.
@@ -66,7 +68,7 @@ func New(cfg Config) *Door {
 	if cfg.Logger == nil {
 		cfg.Logger = slog.New(slog.DiscardHandler)
 	}
-	return &Door{cfg: cfg, sends: rate.NewLimiter(rate.Every(time.Minute/sendsPerMinute), sendsPerMinute)}
+	return &Door{cfg: cfg, sends: rate.NewLimiter(rate.Every(time.Minute/sendsPerMinute), sendsPerMinute), contexts: waiting.NewKeyedLock()}
 }
 
 // task is a message of the owner's agent to a contact, as the A2A client knows it.
@@ -176,7 +178,17 @@ func (d *Door) send(ctx context.Context, call message.Call, contact string) (*ta
 	if !d.sends.Allow() {
 		return nil, message.ErrBusy
 	}
-	rec, err := d.cfg.Records.Get(ctx, nsContexts, wire.HashOf(contact, t.Context), time.Now())
+	key := wire.HashOf(contact, t.Context)
+	rec, err := d.cfg.Records.Get(ctx, nsContexts, key, time.Now())
+	if errors.Is(err, store.ErrNotFound) {
+		const noTimeout = 0
+		unlock, lockErr := d.contexts.Lock(ctx, key, noTimeout) // two messages must not open two conversations
+		if lockErr != nil {
+			return nil, lockErr
+		}
+		defer unlock()
+		rec, err = d.cfg.Records.Get(ctx, nsContexts, key, time.Now())
+	}
 	if err != nil && !errors.Is(err, store.ErrNotFound) {
 		return nil, err
 	}

@@ -8,6 +8,7 @@ import (
 	"os"
 	"slices"
 	"strings"
+	"sync"
 	"testing"
 	"time"
 
@@ -156,6 +157,22 @@ func TestContact(t *testing.T) {
 	d.send("m3", "One more thing")
 	if items := d.inbox(3); items[2].Conversation == items[1].Conversation {
 		t.Error("a message went to a conversation that has ended")
+	}
+}
+
+// TestContactAtOnce checks that the first messages of a context open one conversation if they come at the same time.
+func TestContactAtOnce(t *testing.T) {
+	d := newDoor(t, open, open)
+	var sends sync.WaitGroup
+	for i := range 4 {
+		sends.Go(func() { d.send(fmt.Sprint("m", i), "Tea?") })
+	}
+	sends.Wait()
+	items := d.inbox(4)
+	for _, item := range items {
+		if item.Conversation != items[0].Conversation {
+			t.Errorf("two conversations: %s and %s", items[0].Conversation, item.Conversation)
+		}
 	}
 }
 
