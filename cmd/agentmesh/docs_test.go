@@ -56,7 +56,8 @@ func cliDoc(t *testing.T) string {
 	model := newParser(&cli, os.Stdout, os.Stderr).Model
 	var b strings.Builder
 	b.WriteString("# Commands\n\n" + generated)
-	b.WriteString("Results go to standard output, everything else to standard error. `--json` prints the result as one JSON document.\n\n" +
+	b.WriteString("Results go to standard output, everything else to standard error. `--json` prints the result as one JSON document.\n" +
+		"Logs and exports have one document on each line. Commands that print a text, such as `man` and `skill show`, print it as it is.\n\n" +
 		"Commands call the `agentmesh serve` that runs on the data directory, over a Unix socket in that directory. If serve\n" +
 		"is not running, they lock the database and do the same work themselves.\n\n## Exit codes\n\n| code | meaning |\n|---|---|\n")
 	for _, e := range exit.Meanings {
