@@ -270,6 +270,9 @@ func (s *Scheduler) Run(ctx context.Context) {
 		s.mu.Unlock()
 	}()
 	for err := s.load(ctx, leftBehind); err != nil; err = s.load(ctx, leftBehind) {
+		if ctx.Err() != nil {
+			return
+		}
 		s.cfg.Logger.Error("load outbox", "err", err)
 		if !waiting.Pause(ctx, loadPause) {
 			return
@@ -278,7 +281,7 @@ func (s *Scheduler) Run(ctx context.Context) {
 	s.setState(serving)
 	for {
 		if s.mustReload() {
-			if err := s.load(ctx, storedElsewhere); err != nil {
+			if err := s.load(ctx, storedElsewhere); err != nil && ctx.Err() == nil {
 				s.cfg.Logger.Error("load outbox", "err", err)
 				time.AfterFunc(loadPause, s.Reload)
 			}

@@ -1,6 +1,7 @@
 package outbox
 
 import (
+	"bytes"
 	"context"
 	"log/slog"
 	"sync"
@@ -46,6 +47,28 @@ func TestEntryOfAnotherProcess(t *testing.T) {
 	for _, w := range s.queues[newConvKey(conv)].entries {
 		if w.first {
 			t.Errorf("entry %d is before its first attempt", w.number)
+		}
+	}
+}
+
+// TestStopWhileLoading: the end of the process is not an error of loading the entries, before the first load or later.
+func TestStopWhileLoading(t *testing.T) {
+	t.Parallel()
+	for _, loads := range []int{1, 2} {
+		ctx, stop := context.WithCancel(t.Context())
+		var log bytes.Buffer
+		var s *Scheduler
+		s = New(Config{Logger: slog.New(slog.NewTextHandler(&log, nil)), Load: func(ctx context.Context, _ string, _ int) ([]Entry, string, error) {
+			if loads--; loads == 0 {
+				stop()
+				return nil, "", ctx.Err()
+			}
+			s.Reload()
+			return nil, "", nil
+		}})
+		s.Run(ctx)
+		if loads != 0 || log.Len() > 0 {
+			t.Errorf("%d loads are left, and the log has: %s", loads, log.String())
 		}
 	}
 }
