@@ -1,6 +1,7 @@
 package main
 
 import (
+	"cmp"
 	"context"
 	"fmt"
 	"strings"
@@ -69,7 +70,7 @@ type calendarFreeCmd struct{ freeFlags }
 func (c *calendarFreeCmd) Run(ctx context.Context, a *app) error {
 	return callAndShow(ctx, a, c.call(), func(v daemon.CalendarFree) {
 		if len(v.Free) == 0 {
-			a.Note("no free time of %s within two weeks", terminal.Clean(v.Duration))
+			a.Note("no free time of %s within two weeks of %s", terminal.Clean(c.Duration), terminal.Clean(cmp.Or(c.Around, "now")))
 		}
 		for _, t := range v.Free {
 			a.Print("%s", t.Format(time.RFC3339))
@@ -90,7 +91,7 @@ func (c *calendarProposeCmd) Run(ctx context.Context, a *app) error {
 		return err
 	}
 	if len(free.Free) == 0 {
-		return exit.Fail(exit.No, fmt.Errorf("no free time of %s within two weeks", c.Duration))
+		return exit.Fail(exit.No, fmt.Errorf("no free time of %s within two weeks of %s", c.Duration, cmp.Or(c.Around, "now")))
 	}
 	var times []string
 	for _, t := range free.Free {

@@ -6,6 +6,7 @@ import (
 	"net/http"
 	"slices"
 	"strconv"
+	"strings"
 	"time"
 
 	"github.com/labstack/echo/v4"
@@ -43,7 +44,7 @@ type Query struct {
 func ReadQuery[S ~string](c echo.Context, states ...S) (q Query, err error) {
 	q = Query{State: c.QueryParam("state"), After: c.QueryParam("after"), Peer: c.QueryParam("peer"), Limit: 50}
 	if q.State != "" && !slices.Contains(states, S(q.State)) {
-		return q, Fault(http.StatusBadRequest, "there is no such state", fmt.Sprintf("states are %q", states))
+		return q, Fault(http.StatusBadRequest, "there is no such state", "states are "+strings.Join(strings.Fields(strings.Trim(fmt.Sprint(states), "[]")), ", "))
 	}
 	if s := c.QueryParam("limit"); s != "" {
 		if q.Limit, err = strconv.Atoi(s); err != nil || q.Limit < 1 || q.Limit > 1000 {

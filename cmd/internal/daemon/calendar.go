@@ -93,7 +93,7 @@ func freeParams(c echo.Context) (near time.Time, length time.Duration, err error
 	if text := c.QueryParam("duration"); text != "" {
 		var ok bool
 		if length, ok = calendar.ParseLength(text); !ok {
-			return near, 0, owner.Fault(http.StatusBadRequest, "duration must be a length such as 45m or 1h30m", "")
+			return near, 0, owner.Fault(http.StatusBadRequest, "duration must be a length such as 45m or 1h30m, of at most 24 hours", "")
 		}
 	}
 	return near, length, nil
