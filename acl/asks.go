@@ -17,15 +17,15 @@ import (
 var (
 	// ErrAskGone means that the ask is no longer pending: another decision came first, or it was withdrawn or has
 	// expired.
-	ErrAskGone = errors.New("acl: the ask is no longer pending")
+	ErrAskGone = errors.New("the approval does not wait any more")
 	// ErrHashMismatch means that the ask differs from what the owner saw (AM-34).
-	ErrHashMismatch = errors.New("acl: the ask differs from what was shown; look at it again")
+	ErrHashMismatch = errors.New("the approval differs from what you were shown; look at it again")
 	// ErrNotShown means that the stored content does not match the hash of what the owner saw. The decision had no
 	// effect, and the ask still waits (AM-34).
 	ErrNotShown = errors.New("what is stored is not what you were shown, so nothing was released; " +
 		"stop the node, run agentmesh check, and restore a backup; or reject the question")
 	// ErrChoice means that the ask does not offer this choice.
-	ErrChoice = errors.New("acl: the ask does not offer this choice")
+	ErrChoice = errors.New("the approval does not offer this choice")
 )
 
 // maxDecideAttempts bounds the attempts of Decide while rows other than the ask change concurrently.
