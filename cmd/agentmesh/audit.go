@@ -90,7 +90,7 @@ func (c *auditCmd) print(ctx context.Context, a *app, since, last string) (newLa
 // showEntry prints an entry as one line for people. subject is the name to show for the entry's subject.
 func (a *app) showEntry(e acl.AuditEntry, subject string) {
 	parts := []string{fmt.Sprint(e.N), terminal.FormatTime(e.At), string(e.Kind)}
-	if e.Count > 0 {
+	if e.Count > 1 {
 		parts = append(parts, fmt.Sprintf("%d times until %s", e.Count, terminal.FormatTime(e.Until)))
 	}
 	for _, p := range []struct{ label, value string }{
