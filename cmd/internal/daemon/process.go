@@ -450,7 +450,7 @@ func (p *Process) ownerCard(c echo.Context) error {
 }
 
 // Deliver delivers the outbox in the background during one command, until the caller calls stop, which waits until the
-// delivery has ended.
+// delivery has ended. If another process delivers, the command learns the outcome from the database.
 func (p *Process) Deliver(ctx context.Context) (stop func()) {
 	if p.node == nil {
 		return func() {}
@@ -458,6 +458,7 @@ func (p *Process) Deliver(ctx context.Context) (stop func()) {
 	ctx, cancel := context.WithCancel(ctx)
 	var running sync.WaitGroup
 	running.Go(func() { p.node.Deliver(ctx) })
+	running.Go(func() { p.store.Follow(ctx) })
 	return func() { cancel(); running.Wait() }
 }
 
