@@ -206,6 +206,32 @@ func TestCompactInPlace(t *testing.T) {
 	}
 }
 
+// TestCompactLinked: if path is a symbolic link to a database on another disk, the copies of the program are made there,
+// and the compacted file replaces the database and not the link.
+func TestCompactLinked(t *testing.T) {
+	path, link := newFilledDB(t), filepath.Join(t.TempDir(), "link.db")
+	if err := os.Symlink(path, link); err != nil {
+		t.Skip(err)
+	}
+	s := open(t, link, Config{})
+	if target, err := filepath.EvalSymlinks(link); s.path != target {
+		t.Errorf("Open uses %s, want %s, %v", s.path, target, err)
+	}
+	if _, err := s.Sweep(t.Context(), now.Add(365*24*time.Hour), 1000); err != nil {
+		t.Fatal(err)
+	}
+	if err := s.Close(); err != nil {
+		t.Fatal(err)
+	}
+	before, after, err := CompactInPlace(t.Context(), link)
+	if err != nil || after >= before || int64(len(readFile(t, path))) != after {
+		t.Errorf("CompactInPlace = %d, %d, %v; the file has %d bytes", before, after, err, len(readFile(t, path)))
+	}
+	if target, err := os.Readlink(link); target != path {
+		t.Errorf("after compacting, the link leads to %q, %v", target, err)
+	}
+}
+
 // TestCompactNothing checks that a copy that is not smaller does not replace the file. An earlier version let a
 // database of a few pages grow.
 func TestCompactNothing(t *testing.T) {

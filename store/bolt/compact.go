@@ -41,7 +41,7 @@ func openOffline(path string) (*bbolt.DB, error) {
 // returns the sizes of the file before and after. It checks the copy first. If the copy is not smaller, the old file
 // stays. After a crash, path names either the old file or the complete new file.
 func CompactInPlace(ctx context.Context, path string) (before, after int64, err error) {
-	if before, after, err = compactInPlace(ctx, path); err != nil {
+	if before, after, err = compactInPlace(ctx, followLink(path)); err != nil {
 		return before, after, fmt.Errorf("compact %s: %w", path, err)
 	}
 	return before, after, nil

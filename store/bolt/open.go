@@ -99,7 +99,7 @@ var _ store.Store = (*Store)(nil)
 // Open opens the database at path and loads the card index. If the file does not exist, Open creates it with mode 0600.
 // If a sentinel error of this package applies, the error matches it. The caller must close the Store.
 func Open(ctx context.Context, path string, cfg Config) (*Store, error) {
-	path, err := filepath.Abs(path)
+	path, err := filepath.Abs(followLink(path))
 	if err != nil {
 		return nil, fmt.Errorf("open store: %w", err)
 	}
@@ -162,6 +162,20 @@ func (s *Store) closeFile() error {
 	db := s.db
 	s.db = nil
 	return db.Close()
+}
+
+// followLink returns the target of path if path is a symbolic link to a file, for example on another disk, and otherwise
+// path. Copies are made beside the target, and replace the target rather than the link.
+func followLink(path string) string {
+	info, err := os.Lstat(path)
+	if err != nil || info.Mode()&fs.ModeSymlink == 0 {
+		return path
+	}
+	target, err := filepath.EvalSymlinks(path)
+	if err != nil {
+		return path
+	}
+	return target
 }
 
 // checkMode returns an error if the file is not a regular file, or if users other than the owner can access it.

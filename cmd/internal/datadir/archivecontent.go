@@ -56,7 +56,7 @@ func collectFiles(root *os.Root) (archiveContent, error) {
 				c.omit(name, "another data directory")
 				return fs.SkipDir
 			}
-		case d.Type()&fs.ModeSymlink != 0:
+		case d.Type()&fs.ModeSymlink != 0 && name != FileDatabase: // the archive has a copy of the database
 			c.omit(name, "a symbolic link")
 		case d.Type().IsRegular() && !isTransient(name) && name != httpapi.SocketPointerFile:
 			c.add(root, name)
