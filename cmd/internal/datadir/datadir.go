@@ -148,7 +148,9 @@ func (d Dir) ParseKeys(keys Keys, passphrase func() ([]byte, error)) (s Secrets,
 	if keys[FileCredential] == nil {
 		return s, d.explainSecret(FileCredential, fs.ErrNotExist)
 	}
-	s.Credential = client.Credential(bytes.TrimSpace(keys[FileCredential]))
+	if s.Credential = client.Credential(bytes.TrimSpace(keys[FileCredential])); s.Credential == "" {
+		return s, exit.FailHint(exit.Config, fmt.Errorf("%s: the file is empty", d.Path(FileCredential)), "restore it from a backup, or delete it and let agentmesh serve make a new one; directories accept the new one only after the registration of the card and the reservation of its id have ended")
+	}
 	return s, nil
 }
 
