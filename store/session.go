@@ -101,15 +101,15 @@ func (s *Session) Do(ctx context.Context, name string, work func(ctx context.Con
 }
 
 // Claim acquires the lease with this name now, for a duty that the caller begins later. If another process holds the
-// lease, the error is [ErrLeaseTaken]. duty is a context as [Session.Do] passes it to work. The caller must call end,
-// which ends duty and releases the lease, unless other work still runs under the lease.
+// lease, the error is [ErrLeaseTaken]. duty is a context as [Session.Do] passes it to work, but does not end with ctx. The
+// caller must call end, which ends duty and releases the lease, unless other work still runs under the lease.
 func (s *Session) Claim(ctx context.Context, name string) (duty context.Context, end func(), err error) {
 	askedAt := time.Now()
 	lease, err := s.acquire(ctx, name)
 	if err != nil {
 		return nil, nil, err
 	}
-	ctx, stop := context.WithCancel(ctx)
+	ctx, stop := context.WithCancel(context.WithoutCancel(ctx))
 	dutyCtx, done := make(chan context.Context), make(chan struct{})
 	go func() {
 		defer close(done)

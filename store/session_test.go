@@ -106,3 +106,27 @@ func TestClaimLost(t *testing.T) {
 		}
 	})
 }
+
+// TestClaimOutlivesContext: a process that stops ends its other work under the lease first, and what uses the claim can
+// still store until end is called.
+func TestClaimOutlivesContext(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		leases := newLeases(3 * time.Second)
+		session := store.NewSession(leases.Handle("a"), slog.New(slog.DiscardHandler))
+		ctx, stop := context.WithCancel(t.Context())
+		claimed, end, err := session.Claim(ctx, "node")
+		if err != nil {
+			t.Fatal(err)
+		}
+		stop()
+		session.Do(t.Context(), "node", func(context.Context) {})
+		synctest.Wait()
+		if err := errors.Join(claimed.Err(), leases.Check(store.LeaseOf(claimed), time.Now())); err != nil {
+			t.Errorf("before end: %v", err)
+		}
+		end()
+		if err := leases.Check(store.LeaseOf(claimed), time.Now()); claimed.Err() == nil || !errors.Is(err, store.ErrLeaseLost) {
+			t.Errorf("after end: %v, %v", claimed.Err(), err)
+		}
+	})
+}
