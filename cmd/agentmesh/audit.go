@@ -78,7 +78,7 @@ func (c *auditCmd) print(ctx context.Context, a *app, since, last string) (newLa
 			if a.globals.JSON {
 				a.Print("%s", terminal.EscapeUnsafe(line))
 			} else {
-				a.showEntry(e, owner.ShowName(page.PeerNames[e.Subject], e.Subject, e.Subject).String())
+				a.showEntry(e, owner.ShowSubject(e, page.PeerNames[e.Subject]).String())
 			}
 		}
 		if page.Next == "" {

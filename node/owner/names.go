@@ -7,6 +7,7 @@ import (
 	"strings"
 	"time"
 
+	"github.com/agentmesh/agentmesh/acl"
 	"github.com/agentmesh/agentmesh/node/notify"
 	"github.com/agentmesh/agentmesh/node/wire"
 )
@@ -46,6 +47,7 @@ func (s ShownName) String() string {
 const (
 	maxClaimedName = 40
 	maxShortID     = 11 // enough of an agent id to tell peers apart
+	maxSubject     = 100
 )
 
 // ShowName decides how a peer is shown: by the owner's alias, else by the name that it gives itself, else by a short
@@ -65,6 +67,15 @@ func ShowName(names PeerNames, address, id string) ShownName {
 		return ShownName{Text: wire.OneLine(foreignID, maxClaimedName), Network: network}
 	}
 	return ShownName{Text: ShortID(cmp.Or(id, address))}
+}
+
+// ShowSubject decides how the subject of an audit entry is shown. An operator decides about a card or a ban, such as
+// network:192.0.2.0/24, which is shown whole: it is not a peer.
+func ShowSubject(e acl.AuditEntry, names PeerNames) ShownName {
+	if e.Kind == acl.AuditOperator {
+		return ShownName{Text: wire.OneLine(e.Subject, maxSubject)}
+	}
+	return ShowName(names, e.Subject, e.Subject)
 }
 
 // ShortID returns the beginning of an agent id, or another id on one line.

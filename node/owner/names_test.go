@@ -41,6 +41,22 @@ func TestShowName(t *testing.T) {
 	}
 }
 
+func TestShowSubject(t *testing.T) {
+	for _, tc := range []struct {
+		kind          acl.AuditKind
+		subject, want string
+	}{
+		{acl.AuditRule, someID, "am_abcdefgh…"},
+		{acl.AuditRule, "mew:lab/alice", "alice (mew:lab)"},
+		{acl.AuditOperator, someID, someID},
+		{acl.AuditOperator, "network:192.0.2.0/24", "network:192.0.2.0/24"},
+	} {
+		if got := owner.ShowSubject(acl.AuditEntry{Kind: tc.kind, Subject: tc.subject}, owner.PeerNames{}).String(); got != tc.want {
+			t.Errorf("%s %s: %q, want %q", tc.kind, tc.subject, got, tc.want)
+		}
+	}
+}
+
 // names counts look-ups.
 type names struct {
 	known map[string]owner.PeerNames

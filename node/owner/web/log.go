@@ -25,7 +25,7 @@ type entryView struct {
 }
 
 func (v logView) Entry(e acl.AuditEntry) entryView {
-	return entryView{e, owner.ShowName(v.Names[e.Subject], e.Subject, e.Subject)}
+	return entryView{e, owner.ShowSubject(e, v.Names[e.Subject])}
 }
 
 // Linked reports whether a page can link to the entry's conversation: there is one, and the subject is its peer.
