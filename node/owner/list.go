@@ -2,7 +2,6 @@ package owner
 
 import (
 	"context"
-	"fmt"
 	"net/http"
 	"slices"
 	"strconv"
@@ -44,7 +43,11 @@ type Query struct {
 func ReadQuery[S ~string](c echo.Context, states ...S) (q Query, err error) {
 	q = Query{State: c.QueryParam("state"), After: c.QueryParam("after"), Peer: c.QueryParam("peer"), Limit: 50}
 	if q.State != "" && !slices.Contains(states, S(q.State)) {
-		return q, Fault(http.StatusBadRequest, "there is no such state", "states are "+strings.Join(strings.Fields(strings.Trim(fmt.Sprint(states), "[]")), ", "))
+		names := make([]string, len(states))
+		for i, s := range states {
+			names[i] = string(s)
+		}
+		return q, Fault(http.StatusBadRequest, "there is no such state", "states are "+strings.Join(names, ", "))
 	}
 	if s := c.QueryParam("limit"); s != "" {
 		if q.Limit, err = strconv.Atoi(s); err != nil || q.Limit < 1 || q.Limit > 1000 {
