@@ -26,7 +26,7 @@ type nodeID struct {
 func (r *Registrar) adopt(ctx context.Context, id wire.AgentID) error {
 	r.identityMu.Lock()
 	defer r.identityMu.Unlock()
-	if err := r.storeRecord(context.WithoutCancel(ctx), keyNodeID, nodeID{AgentID: id}, store.Any); err != nil {
+	if err := r.storeRecord(context.WithoutCancel(ctx), recordNodeID, nodeID{AgentID: id}, store.Any); err != nil {
 		return err
 	}
 	return r.setID(nodeID{AgentID: id})
@@ -77,7 +77,7 @@ func (r *Registrar) RotateKey(ctx context.Context) ([]owner.Listing, error) {
 	r.work.Unlock()
 	return r.each(ctx, "", func(p *registration) {
 		if r.isDue(p, time.Now()) {
-			r.update(ctx, p, visitIfDue) // the card has changed
+			r.update(ctx, p, renewIfDue) // the card has changed
 		}
 	})
 }
@@ -92,7 +92,7 @@ func (r *Registrar) rotate(ctx context.Context, key *signing.PrivateKey) error {
 	old := r.identity.Load()
 	oldFingerprint := old.Key.Public().Fingerprint()
 	chain := r.chainTo(key, time.Now())
-	if err := r.storeRecord(context.WithoutCancel(ctx), keyNodeID, nodeID{old.Card.ID, chain}, store.Any); err != nil {
+	if err := r.storeRecord(context.WithoutCancel(ctx), recordNodeID, nodeID{old.Card.ID, chain}, store.Any); err != nil {
 		return err
 	}
 	for _, p := range r.registrations {
@@ -118,7 +118,7 @@ func (r *Registrar) rotate(ctx context.Context, key *signing.PrivateKey) error {
 	if err := r.setIdentity(key, card); err != nil {
 		return err
 	}
-	if err := r.storeRecord(ctx, keyRotated, struct{}{}, store.Any); err != nil {
+	if err := r.storeRecord(ctx, recordRotated, struct{}{}, store.Any); err != nil {
 		r.cfg.Logger.Error("tell other processes of the new key", "err", err) // they read the new key at their next start
 	}
 	return nil
@@ -130,7 +130,7 @@ func (r *Registrar) takeIdentity(ctx context.Context, now time.Time) error {
 	defer r.identityMu.Unlock()
 	old := r.identity.Load()
 	id := nodeID{AgentID: old.Card.ID}
-	if err := r.loadRecord(ctx, keyNodeID, &id, now); err != nil {
+	if err := r.loadRecord(ctx, recordNodeID, &id, now); err != nil {
 		return err
 	}
 	if r.cfg.CurrentKey != nil {

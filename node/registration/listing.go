@@ -42,7 +42,7 @@ func (r *Registrar) Listings() []owner.Listing {
 // Register registers the node in one configured directory, or in all if directory is "". It renews a card that is
 // already registered, and ends an earlier withdrawal. The listings report failures.
 func (r *Registrar) Register(ctx context.Context, directory string) ([]owner.Listing, error) {
-	return r.registerIn(ctx, directory, visitAndRenew)
+	return r.registerIn(ctx, directory, renewNow)
 }
 
 // Adopt is Register in one directory, except that the node adopts the id that the directory assigns. The other
@@ -51,7 +51,7 @@ func (r *Registrar) Adopt(ctx context.Context, directory string) ([]owner.Listin
 	if directory == "" && len(r.registrations) > 1 {
 		return nil, owner.Fault(http.StatusBadRequest, "an id can be adopted from only one directory", "name it with --directory URL")
 	}
-	return r.registerIn(ctx, directory, visitAndAdopt)
+	return r.registerIn(ctx, directory, renewAndAdopt)
 }
 
 func (r *Registrar) registerIn(ctx context.Context, directory string, how visitMode) ([]owner.Listing, error) {

@@ -30,7 +30,7 @@ func (r *Registrar) register(ctx context.Context, p *registration, s *registrati
 		if err != nil {
 			return err
 		}
-		if isForeign || !canChange && how != visitAndAdopt {
+		if isForeign || !canChange && how != renewAndAdopt {
 			if err := p.dir.Withdraw(ctx, reg.AgentID, credential); err != nil {
 				r.cfg.Logger.Warn("withdraw registration", "directory", s.Directory, "agent_id", reg.AgentID, "err", err)
 			}

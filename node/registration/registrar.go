@@ -126,8 +126,8 @@ const Namespace = "node"
 const SharedKeys = "keys"
 
 const (
-	keyNodeID  = "identity"
-	keyRotated = "rotated" // written after each rotation, for the other processes
+	recordNodeID  = "identity"
+	recordRotated = "rotated" // written after each rotation, for the other processes
 )
 
 func (p *registration) recordKey() string {
@@ -138,7 +138,7 @@ func (p *registration) recordKey() string {
 // Restore reads the state that an earlier process stored.
 func (r *Registrar) Restore(ctx context.Context, now time.Time) error {
 	id := nodeID{AgentID: r.ID()}
-	if err := r.loadRecord(ctx, keyNodeID, &id, now); err != nil {
+	if err := r.loadRecord(ctx, recordNodeID, &id, now); err != nil {
 		return err
 	}
 	if err := r.setID(id); err != nil {
@@ -179,7 +179,7 @@ func (r *Registrar) OnRemote(c store.Change) {
 	}
 	var err error
 	switch c.Record.Key {
-	case keyNodeID, keyRotated, SharedKeys:
+	case recordNodeID, recordRotated, SharedKeys:
 		err = r.takeIdentity(context.Background(), time.Now())
 	default:
 		err = r.takeRecord(c.Record)
@@ -256,7 +256,7 @@ func (r *Registrar) Run(ctx context.Context) {
 				continue
 			}
 			r.work.Lock()
-			r.update(ctx, p, visitIfDue)
+			r.update(ctx, p, renewIfDue)
 			r.work.Unlock()
 		}
 		now := time.Now()
@@ -287,9 +287,9 @@ func (r *Registrar) isDue(p *registration, now time.Time) bool {
 type visitMode uint8
 
 const (
-	visitIfDue    visitMode = iota // renew only if the card has changed or its renewal is due
-	visitAndRenew                  // always renew
-	visitAndAdopt                  // always renew, and adopt the id that the directory assigns
+	renewIfDue    visitMode = iota // renew only if the card has changed or its renewal is due
+	renewNow                       // renew in any case
+	renewAndAdopt                  // renew in any case, and adopt the id that the directory assigns
 )
 
 // update visits a directory and stores the resulting state. If another process stores a state during the visit, update
@@ -300,7 +300,7 @@ func (r *Registrar) update(ctx context.Context, p *registration, how visitMode) 
 		visits++
 		switch {
 		case !s.Withdrawn: // visit it
-		case how != visitIfDue:
+		case how != renewIfDue:
 			s.Withdrawn = false
 		case visits > 1: // the owner withdrew the node during the visit, which may have registered it again
 			return r.removeCard(ctx, p, s), nil
@@ -425,7 +425,7 @@ func (r *Registrar) visit(ctx context.Context, p *registration, s *registrationS
 	switch {
 	case s.AgentID != id.Card.ID:
 		return r.register(ctx, p, s, how)
-	case how == visitIfDue && s.Card == digest && now.Before(s.RenewAt):
+	case how == renewIfDue && s.Card == digest && now.Before(s.RenewAt):
 		_, err := p.dir.Card(ctx, id.Card.ID)
 		if errors.Is(err, client.ErrUnknownAgent) {
 			return r.register(ctx, p, s, how) // the directory lost the card
