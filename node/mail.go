@@ -71,7 +71,7 @@ func (m mailbox) AcceptMail(ctx context.Context, item client.RelayItem) error {
 		n.log.Info("mail is too old", "relay_id", item.ID, "created", item.Created)
 		return nil
 	}
-	in, err := n.readMessage(ctx, item.Message, nil) // the network address of the sender is unknown
+	in, err := n.readMessage(ctx, item.Message, client.Origin{Mailed: item.Created}) // the network address of the sender is unknown
 	if err == nil {
 		in.Received, in.Unattended = item.Created, true
 		if in.Received.After(now) {

@@ -13,10 +13,12 @@ import (
 	"time"
 
 	"github.com/agentmesh/agentmesh/acl"
+	"github.com/agentmesh/agentmesh/directory/mailbox"
 	"github.com/agentmesh/agentmesh/node"
 	"github.com/agentmesh/agentmesh/node/client"
 	"github.com/agentmesh/agentmesh/node/meshtest"
 	"github.com/agentmesh/agentmesh/node/wire"
+	"github.com/agentmesh/agentmesh/signing"
 )
 
 // TestMailBehindAStranger: mail that a node cannot accept yet stays in the mailbox and does not delay the mail of
@@ -56,6 +58,36 @@ func TestMailBehindAStranger(t *testing.T) {
 	if asks := pendingAsks(t, sarah); len(asks) != 3 {
 		t.Errorf("%d messages wait for the owner, want one of each stranger", len(asks))
 	}
+}
+
+// TestMailFromBeforeARotation: mail that waited while its sender changed the key is accepted, because it is judged at the
+// time when the mailbox received it (AM-20).
+func TestMailFromBeforeARotation(t *testing.T) {
+	t.Parallel()
+	mesh := meshtest.New(t)
+	configure := func(cfg *node.Config) {
+		cfg.Relay = mesh.Directory()
+		cfg.Identity.Card = meshtest.Card(t, "sarah", mesh.URL+"/mailbox/"+string(meshtest.Key("sarah").Public().AgentID()))
+	}
+	sarah := mesh.Node("sarah", configure)
+	chris := mesh.Node("chris", func(cfg *node.Config) {
+		cfg.SaveKey = func(*signing.PrivateKey, wire.Value) error { return nil }
+	})
+	sarah.Stop()
+	time.Sleep(mailbox.ConnectedFor)
+	out := to("", "conv_1", "hello")
+	out.To, out.Address = sarah.ID(), ""
+	if sent := mustSend(t, chris.Node, out, 10*time.Second); sent.State != node.SendDelivered {
+		t.Fatalf("%+v", sent)
+	}
+	if list, err := chris.RotateKey(t.Context()); err != nil || list[0].Error != "" {
+		t.Fatalf("RotateKey = %+v, %v", list, err)
+	}
+	sarah = mesh.Restart(sarah, configure)
+	waitFor(t, "the mail from before the rotation", func() bool {
+		items, _, err := sarah.Inbox(t.Context(), node.ItemNew, "", 10)
+		return err == nil && len(items) == 1 && items[0].Peer == chris.ID()
+	})
 }
 
 // TestMailBehindAFailingDirectory: while one directory fails, nobody can tell who sent a message whose sender the

@@ -26,7 +26,7 @@ func (n *Node) Receive(ctx context.Context, body []byte) (bridge.Outcome, error)
 // The caller has checked the size of the body and charged the sender's address (lines 1 and 2). sources are the address
 // and the networks of the request, for the rate limits. Every error is a *[wire.Error].
 func (n *Node) ReceiveFrom(ctx context.Context, body []byte, sources []rate.Source) (bridge.Outcome, error) {
-	in, err := n.readMessage(ctx, body, sources) // lines 3 to 8
+	in, err := n.readMessage(ctx, body, client.Origin{Sources: sources}) // lines 3 to 8
 	if err != nil {
 		n.logMessage(ctx, in, bridge.Outcome{}, err)
 		n.countUnproven(in, err)
@@ -37,7 +37,7 @@ func (n *Node) ReceiveFrom(ctx context.Context, body []byte, sources []rate.Sour
 
 // readMessage implements lines 3 to 8: it parses the message and authenticates the sender. With an error, it returns
 // what the message claims about its sender, which is not proven.
-func (n *Node) readMessage(ctx context.Context, body []byte, sources []rate.Source) (in bridge.Inbound, err error) {
+func (n *Node) readMessage(ctx context.Context, body []byte, origin client.Origin) (in bridge.Inbound, err error) {
 	m, err := n.verifier.Read(body) // lines 3, 4
 	if err != nil {
 		return in, err
@@ -50,12 +50,12 @@ func (n *Node) readMessage(ctx context.Context, body []byte, sources []rate.Sour
 	if err != nil {
 		return in, err
 	}
-	origin := client.Origin{Sources: sources, Known: standing.Known()}
+	origin.Known = standing.Known()
 	checked, err := n.verifier.Authenticate(ctx, m, origin, time.Now()) // lines 7, 8
 	if err != nil {
 		return in, err
 	}
-	if in.Sources, in.EndpointProven, err = n.sourcesOf(ctx, checked.Peer, sources); err != nil {
+	if in.Sources, in.EndpointProven, err = n.sourcesOf(ctx, checked.Peer, origin.Sources); err != nil {
 		return in, err
 	}
 	in.Name, in.Verified, in.Digest, in.Received = checked.Card.Name, bridge.VerifiedSignature, checked.Digest, time.Now()

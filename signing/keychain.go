@@ -49,6 +49,25 @@ func ParseKeyChain(id wire.AgentID, text string, now time.Time) (KeyChain, error
 	return chain, nil
 }
 
+// RetiredKeys returns the keys that the agent of card may have had at t and has replaced, if the card's key chain ends with
+// key. It allows for clocks that differ, so it may return several keys.
+func RetiredKeys(card wire.Card, key *PublicKey, t, now time.Time) (keys []*PublicKey) {
+	text := card.KeyChain()
+	chain, err := ParseKeyChain(card.ID, text, now)
+	if err != nil || !chain[len(chain)-1].sameAs(key) {
+		return nil
+	}
+	var since time.Time // when the agent got the key
+	for i, link := range strings.Split(text, " ") {
+		replaced, _ := wire.ParseTime(strings.Split(link, ",")[2])
+		if !t.Before(since.Add(-chainSkew)) && t.Before(replaced.Add(chainSkew)) {
+			keys = append(keys, chain[i])
+		}
+		since = replaced
+	}
+	return keys
+}
+
 func parseLink(id wire.AgentID, link string, now time.Time) (previous, next *PublicKey, err error) {
 	fields := strings.Split(link, ",")
 	if len(fields) != 4 {

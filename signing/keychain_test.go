@@ -5,6 +5,7 @@ import (
 	"encoding/base64"
 	"errors"
 	"fmt"
+	"slices"
 	"strings"
 	"testing"
 	"time"
@@ -151,6 +152,41 @@ func TestKeyChainVouches(t *testing.T) {
 	}{{a, c, true}, {b, c, true}, {c, c, false}, {a, b, false}, {foreign, c, false}, {a, foreign, false}} {
 		if got := chain.Vouches(tt.from.Public().Fingerprint(), tt.to.Public()); got != tt.want {
 			t.Errorf("Vouches = %v, want %v", got, tt.want)
+		}
+	}
+}
+
+// TestRetiredKeys checks which replaced keys of a chain count at a time.
+func TestRetiredKeys(t *testing.T) {
+	first := time.Date(2026, 11, 22, 12, 0, 0, 0, time.UTC)
+	second := first.Add(24 * time.Hour)
+	a, b, c := seededKey("a"), seededKey("b"), seededKey("c")
+	id := a.Public().AgentID()
+	text, err := b.ExtendKeyChain(id, chainOf(t, first, a, b), c, second)
+	if err != nil {
+		t.Fatal(err)
+	}
+	now := second.Add(time.Hour)
+	for _, tt := range []struct {
+		text string
+		key  *PrivateKey // on the card
+		at   time.Time
+		want []*PrivateKey
+	}{
+		{text, c, first.Add(-time.Hour), []*PrivateKey{a}},
+		{text, c, first.Add(-chainSkew), []*PrivateKey{a, b}},
+		{text, c, first.Add(chainSkew - time.Second), []*PrivateKey{a, b}},
+		{text, c, first.Add(chainSkew), []*PrivateKey{b}},
+		{text, c, second.Add(chainSkew - time.Second), []*PrivateKey{b}},
+		{text, c, second.Add(chainSkew), nil},
+		{text, b, first.Add(-time.Hour), nil},                            // the chain leads to another key
+		{text[:len(text)-8] + "AAAAAA==", c, first.Add(-time.Hour), nil}, // a forged link
+		{"", c, first.Add(-time.Hour), nil},
+	} {
+		got := RetiredKeys(cardWith(id, tt.text), tt.key.Public(), tt.at, now)
+		same := func(x *PublicKey, y *PrivateKey) bool { return x.sameAs(y.Public()) }
+		if !slices.EqualFunc(got, tt.want, same) {
+			t.Errorf("RetiredKeys(…%.9s, %v) = %d keys, want %d", tt.text, tt.at, len(got), len(tt.want))
 		}
 	}
 }

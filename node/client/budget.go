@@ -14,6 +14,7 @@ const defaultLookups = 60 // per minute (AM-43)
 type Origin struct {
 	Sources []rate.Source // the address and networks of the request; empty if unknown
 	Known   bool          // the owner knows the agent that the message names as its sender
+	Mailed  time.Time     // when a mailbox received the message; zero if it came directly
 }
 
 // newLookupBudget returns the budget of look-ups that strangers may cause. Sources share it fairly, so that a source

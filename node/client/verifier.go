@@ -65,8 +65,9 @@ func (v *Verifier) Read(body []byte) (wire.Message, error) {
 
 // Authenticate looks up the sender of a message from origin, and verifies the signature with the key on its card. After
 // a bad signature, it fetches the card again, at most once a minute per sender, because the sender may have a new key
-// (AM-11). The first message that verifies pins the key, except a doubtful key; see [Peer.IsDoubtful]. The error is a
-// *[wire.Error].
+// (AM-11). The first message that verifies pins the key, except a doubtful key; see [Peer.IsDoubtful]. A message from a
+// mailbox may have the signature of the key that the sender had when the mailbox received it, if the card's key chain
+// leads from that key to the current one. The error is a *[wire.Error].
 func (v *Verifier) Authenticate(ctx context.Context, m wire.Message, origin Origin, now time.Time) (Checked, error) {
 	peer, err := v.Cards.Lookup(ctx, m.From, origin, now)
 	if err != nil {
@@ -87,6 +88,13 @@ func (v *Verifier) check(ctx context.Context, m wire.Message, peer Peer, origin 
 		return key.VerifyValue(bare, m.Signature, window, now)
 	}
 	verified, err := verify(peer.Key)
+	if err != nil && origin != nil && !origin.Mailed.IsZero() {
+		for _, key := range signing.RetiredKeys(peer.Card, peer.Key, origin.Mailed, now) {
+			if earlier, err := verify(key); err == nil {
+				return Checked{peer, earlier}, nil // without a pin: the message proves nothing about the current key
+			}
+		}
+	}
 	if errors.Is(err, wire.ErrUnavailable) {
 		return Checked{}, err // the signature was not checked
 	} else if err != nil {

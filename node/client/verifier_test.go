@@ -103,6 +103,36 @@ func TestAuthenticate(t *testing.T) {
 	})
 }
 
+// TestAuthenticateMail checks that a retired key signs only for messages that a mailbox received before the rotation.
+func TestAuthenticateMail(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		before := time.Now()
+		time.Sleep(time.Hour)
+		l := newListing()
+		l.chain(t, sarah, key(1), key(2))
+		v := &Verifier{Cards: NewCards(CardsConfig{Directories: []*Directory{l.at(home)}, HTTP: NewHTTP(HTTPConfig{}), Records: records(t)})}
+		now := time.Now()
+		for _, tt := range []struct {
+			name   string
+			signer byte
+			mailed time.Time
+			want   bool
+		}{
+			{"the current key", 2, before, true},
+			{"the retired key, before the rotation", 1, before, true},
+			{"the retired key, after the rotation", 1, now.Add(6 * time.Minute), false},
+			{"the retired key, without a mailbox", 1, time.Time{}, false},
+			{"another key", 3, before, false},
+		} {
+			m := signMessage(t, sarah, "am_me", key(tt.signer), before)
+			checked, err := v.Authenticate(t.Context(), m, Origin{Mailed: tt.mailed}, now.Add(10*time.Minute))
+			if (err == nil) != tt.want || err == nil && checked.Key.Fingerprint() != key(2).Public().Fingerprint() {
+				t.Errorf("%s: %v", tt.name, err)
+			}
+		}
+	})
+}
+
 // TestReply checks which messages are accepted as a reply (AM-18, THREATS 4).
 func TestReply(t *testing.T) {
 	me, sent := wire.AgentID("am_me"), wire.Message{}
