@@ -109,12 +109,18 @@ func (u *Unit) EndHold(ctx context.Context, until time.Time) error {
 	return u.Record(ctx, Event{Kind: HoldEnded, At: u.Now, Until: until})
 }
 
-// CheckOpen returns the error that refuses a message of the peer if the conversation has ended, or nil.
-func (u *Unit) CheckOpen() error {
+// CheckOpen returns the error that refuses a message of the peer if the conversation had ended when the message arrived,
+// or nil. If the conversation has expired since then, because the message waited in a mailbox, its idle time starts again.
+func (u *Unit) CheckOpen(arrived time.Time) error {
 	switch {
 	case u.conv.Rejected:
 		return wire.ErrOwnerRejected
-	case u.conv.State != "" && !u.IsOpen():
+	case u.conv.State == "" || u.IsOpen():
+		return nil
+	case u.conv.StateAt(arrived, u.book.IdleFor()) == Open:
+		u.conv = u.conv.touch(u.Now)
+	}
+	if !u.IsOpen() {
 		return wire.ErrConversationClosed
 	}
 	return nil

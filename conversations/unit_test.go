@@ -6,6 +6,7 @@ import (
 	"fmt"
 	"slices"
 	"testing"
+	"testing/synctest"
 	"time"
 
 	"github.com/agentmesh/agentmesh/conversations"
@@ -80,6 +81,39 @@ func TestDoGivesUp(t *testing.T) {
 			t.Errorf("%s = %v after %d tries, %d undone; want %d", c.name, err, tries, otherwise, c.tries)
 		}
 	}
+}
+
+// TestCheckOpen checks that an expired conversation goes on with a message that came in time, and ends for any other.
+func TestCheckOpen(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		b, _ := openBook(t)
+		b.Idle = time.Minute
+		start := time.Now()
+		record := func(kind conversations.Kind, arrived time.Time) error {
+			return b.Do(t.Context(), key("am_a"), func(u *conversations.Unit) error {
+				if err := u.CheckOpen(arrived); err != nil {
+					return err
+				}
+				return u.Record(t.Context(), conversations.Event{Kind: kind, At: u.Now, Intent: "mesh.message"})
+			})
+		}
+		for _, step := range []struct {
+			at, arrived time.Duration // after the start
+			want        error
+		}{
+			{0, 0, nil},
+			{50 * time.Second, 50 * time.Second, nil},
+			{2 * time.Hour, 2 * time.Hour, wire.ErrConversationClosed},
+			{2 * time.Hour, 110 * time.Second, wire.ErrConversationClosed},
+			{2 * time.Hour, 109 * time.Second, nil},
+			{2*time.Hour + 59*time.Second, 2*time.Hour + 59*time.Second, nil}, // it goes on
+		} {
+			time.Sleep(time.Until(start.Add(step.at)))
+			if err := record(conversations.Received, start.Add(step.arrived)); !errors.Is(err, step.want) {
+				t.Errorf("after %v, a message of %v: %v, want %v", step.at, step.arrived, err, step.want)
+			}
+		}
+	})
 }
 
 // TestUnitWithoutConversation checks that a unit with the zero key changes only records, and that a unit without

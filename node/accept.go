@@ -140,7 +140,7 @@ func (a *acceptance) decide(ctx context.Context) (out bridge.Outcome, err error)
 	if a.in.Payload.GetStr("action") == wire.ActionClose { // line 13
 		return a.acceptClose(ctx)
 	}
-	if err := a.unit.CheckOpen(); err != nil {
+	if err := a.unit.CheckOpen(a.arrivedAt()); err != nil {
 		return bridge.Outcome{}, err
 	}
 	if err := a.checkIntent(); err != nil { // line 14
@@ -204,10 +204,10 @@ func (a *acceptance) checkReplay(ctx context.Context) (out bridge.Outcome, done 
 	return bridge.Outcome{}, false, nil
 }
 
-// arrivedAt returns the time of arrival, with which line 9 compares the time of the message. A message that waited in a
+// arrivedAt returns the time of arrival, by which lines 9 and 13 judge the message. A message that waited in a
 // mailbox arrived when the mailbox received it (AM-20).
 func (a *acceptance) arrivedAt() time.Time {
-	if a.in.Unattended {
+	if a.in.Unattended && a.in.Native != nil {
 		return a.in.Received
 	}
 	return a.now

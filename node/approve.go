@@ -169,7 +169,7 @@ func (v *heldDecision) release(ctx context.Context) error {
 	if _, err := v.n.policyFor(v.item.Address).Admit(standing, expected); err != nil && !errors.Is(err, wire.ErrOwnerRejected) {
 		return err
 	}
-	if err := v.unit.CheckOpen(); err != nil {
+	if err := v.unit.CheckOpen(v.unit.Now); err != nil {
 		return err
 	}
 	pins, err := v.n.pinChanges(ctx, v.item.Peer, v.held.Unproven, v.d.Now)

@@ -90,6 +90,48 @@ func TestMailFromBeforeARotation(t *testing.T) {
 	})
 }
 
+// TestMailOfAnExpiredConversation: mail is accepted if its conversation was open when the mailbox received it. The
+// conversation then continues. Later mail is refused.
+func TestMailOfAnExpiredConversation(t *testing.T) {
+	t.Parallel()
+	mesh := meshtest.New(t)
+	chris := mesh.Stranger("chris")
+	configure := func(cfg *node.Config) {
+		cfg.Policy.Allow, cfg.Idle = []string{string(chris.ID)}, 2*time.Second
+		cfg.Relay = mesh.Directory()
+		cfg.Identity.Card = meshtest.Card(t, "sarah", mesh.URL+"/mailbox/"+string(meshtest.Key("sarah").Public().AgentID()))
+	}
+	sarah := mesh.Node("sarah", configure)
+	post := func(conv wire.ConversationID) {
+		t.Helper()
+		d := in(conv, chris.Draft(sarah.ID(), wire.Deliver, hello))
+		if got := meshtest.Post(t, mesh.URL+"/mailbox/"+string(sarah.ID()), chris.Sign(d)); got.Status >= 300 {
+			t.Fatalf("%+v", got)
+		}
+	}
+	waitForMail := func(late, timely, fresh int) {
+		t.Helper()
+		waitFor(t, "the mail", func() bool {
+			count := map[wire.ConversationID]int{}
+			items, _, err := sarah.Inbox(t.Context(), node.ItemNew, "", 10)
+			for _, item := range items {
+				count[item.Conversation]++
+			}
+			return err == nil && count["conv_late"] == late && count["conv_timely"] == timely && count["conv_new"] == fresh
+		})
+	}
+	post("conv_late")
+	post("conv_timely")
+	waitForMail(1, 1, 0)
+	sarah.Stop()
+	post("conv_timely") // the directory waits for a poll, for longer than the conversation lives
+	post("conv_late")
+	post("conv_new")
+
+	sarah = mesh.Restart(sarah, configure)
+	waitForMail(1, 2, 1)
+}
+
 // TestMailBehindAFailingDirectory: while one directory fails, nobody can tell who sent a message whose sender the
 // others do not list. Such messages do not delay the mail of a peer that another directory lists.
 func TestMailBehindAFailingDirectory(t *testing.T) { // THREATS row 26
