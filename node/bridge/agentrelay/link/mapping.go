@@ -50,17 +50,23 @@ func (h *incoming) extractMeshMembers(tree wire.Value) {
 }
 
 // toMesh maps the message to an intent and a payload; ok is false if the mesh has nothing like it. A payload that is
-// not valid for the intent, for example because a member has the wrong type, becomes a single text.
+// not valid for the intent, for example because a member has the wrong type, or that no message can hold, for example
+// because of a large integer, becomes a single text.
 func (h *incoming) toMesh() (intent wire.Intent, payload wire.Value, ok bool) {
 	intent, payload, ok = h.mapToIntent()
 	if !ok {
 		return "", wire.Value{}, false
 	}
-	if _, err := wire.CheckPayload(intent, payload); err == nil {
-		return intent, payload, true
+	if _, err := wire.ParseObject(payload.JSON()); err == nil {
+		if _, err := wire.CheckPayload(intent, payload); err == nil {
+			return intent, payload, true
+		}
 	}
 	plain := *h
 	plain.payload = wire.Text(string(h.payload.JSON()))
+	if approve, ok := h.payload.Get("approve"); ok && h.kind == "vote" { // a text would not be a vote
+		plain.payload = wire.Obj(wire.Field("approve", approve))
+	}
 	return plain.mapToIntent()
 }
 

@@ -9,6 +9,7 @@ import (
 	"github.com/agentmesh/agentmesh/node/bridge"
 	"github.com/agentmesh/agentmesh/node/bridge/agentrelay/frame"
 	"github.com/agentmesh/agentmesh/node/wire"
+	"github.com/agentmesh/agentmesh/signing"
 )
 
 // TestReplyStaysText: a reply that is a text stays a text, because the frame's ref replaces what the node adds to a
@@ -53,6 +54,37 @@ func TestManyMembers(t *testing.T) {
 		if _, _, ok := in.toMesh(); !ok || time.Since(start) > 5*time.Second {
 			t.Errorf("a %s with %d members is mapped %v, after %v", kind, p.Len(), ok, time.Since(start))
 		}
+	}
+}
+
+// TestNumbersStay: a payload with a number that no message can hold becomes a text, in which the number is unchanged.
+func TestNumbersStay(t *testing.T) {
+	for _, payload := range []string{`{"id":9007199254740993}`, `{"id":1e999}`, `9007199254740993`} {
+		p, err := wire.ParseForeign([]byte(payload), frame.MaxDepth, linkReadLimit)
+		if err != nil {
+			t.Fatal(err)
+		}
+		for _, kind := range []string{"thought", "question", "answer", "proposal", "data"} {
+			in := incoming{kind: kind, payload: p}
+			_, got, ok := in.toMesh()
+			stored, err := wire.ParseObject(signing.Canonical(got, signing.JCS))
+			number := strings.Trim(payload, `{"id:}`)
+			if text := string(stored.JSON()); !ok || err != nil || !strings.Contains(text, number) {
+				t.Errorf("a %s with %s becomes %s, %v", kind, payload, text, err)
+			}
+		}
+	}
+}
+
+// TestVoteWithoutItsMembers: a vote counts even if no message can hold its other members.
+func TestVoteWithoutItsMembers(t *testing.T) {
+	p, err := wire.ParseForeign([]byte(`{"approve":true,"note":9007199254740993}`), frame.MaxDepth, linkReadLimit)
+	if err != nil {
+		t.Fatal(err)
+	}
+	in := incoming{kind: "vote", payload: p}
+	if intent, got, ok := in.toMesh(); !ok || intent != wire.Negotiate || string(got.JSON()) != `{"action":"accept"}` {
+		t.Errorf("the vote becomes %s %s, %v", intent, got.JSON(), ok)
 	}
 }
 
