@@ -205,8 +205,8 @@ func (l *Link) handleResponse(ctx context.Context, j job) error {
 		fromProposer.e.From = s.Peer
 		end := closePayload(result)
 		in, err := l.newInbound(&fromProposer, s.Conv, IntentProposal, end)
-		if errors.Is(err, wire.ErrTooLarge) { // the owner at least learns that the request is done
-			end = end.Without("result", "error").With("reason", wire.Text("the answer is too large to be stored"))
+		if err != nil { // the owner at least learns that the request is done
+			end = end.Without("result", "error").With("reason", wire.Text("the answer cannot be stored: "+err.Error()))
 			fromProposer.raw = end.JSON()
 			in, err = l.newInbound(&fromProposer, s.Conv, IntentProposal, end)
 		}
@@ -290,7 +290,7 @@ func (l *Link) handleToolCall(ctx context.Context, j job, id wire.Value) error {
 	conv := wire.ConversationID("conv_" + envelope.Digest(l.cfg.Name, j.e.From, "request", string(j.raw)))
 	in, err := l.newInbound(&j, conv, IntentRequest, wire.Obj(wire.TextField("action", "call"), wire.TextField("tool", name), wire.Field("arguments", arguments)))
 	if err != nil {
-		refuse(rpcParams, "the call is too large, or the id of its sender has a blank")
+		refuse(rpcParams, "the call cannot become a message: it is too large or nested too deeply, it has a number that no message can hold, or the id of its sender has a blank")
 		return err
 	}
 	in.Records = []store.Change{l.records.rememberInContext("asked", string(conv), storedRequest{From: j.e.From, Envelope: j.e.ID, ID: id}, keepSent)}

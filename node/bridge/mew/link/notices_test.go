@@ -109,6 +109,9 @@ func TestLinkLimitedRequest(t *testing.T) {
 	}
 }
 
+// cannotStore holds values that the gateway passes on and that no message of the mesh can hold.
+var cannotStore = []string{`9007199254740993`, `1e999`, strings.Repeat(`{"a":`, 40) + `1` + strings.Repeat(`}`, 40)}
+
 // TestLinkRejectsWhatItCannotTake: a proposal or a call that cannot become a message gets an answer.
 func TestLinkRejectsWhatItCannotTake(t *testing.T) {
 	config := newClubConfig(t, allKinds, "cat", "dog")
@@ -126,6 +129,10 @@ func TestLinkRejectsWhatItCannotTake(t *testing.T) {
 	reject("p1")
 	dog.Send(fmt.Sprintf(proposalText, "p2", "", "discover"))
 	reject("p2")
+	for i, params := range cannotStore {
+		cat.Send(fmt.Sprintf(`{"id":"q%d","kind":"mcp/proposal","to":["node"],"payload":{"method":"x","params":%s}}`, i, params))
+		reject(fmt.Sprint("q", i))
+	}
 	dog.Send(fmt.Sprintf(callTo, "r1", "discover"))
 	if v := dog.FromNode("mcp/response"); mewtest.Payload(v, "error").IsNull() {
 		t.Errorf("a call is answered with %s", v.JSON())

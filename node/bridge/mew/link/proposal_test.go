@@ -57,18 +57,20 @@ func TestLinkProposalApproved(t *testing.T) {
 	})
 }
 
-// TestLinkLargeAnswer: an answer that is too large for a message ends the conversation about the proposal, too.
-func TestLinkLargeAnswer(t *testing.T) {
+// TestLinkAnswerThatCannotBeStored: an answer that no message can hold ends the conversation about the proposal, too.
+func TestLinkAnswerThatCannotBeStored(t *testing.T) {
 	l := newLab(t, bridge.LinkPolicy{Access: "open"})
-	l.peers["cat"].Send(fmt.Sprintf(proposalText, "p1", `,"dog"`, "read_file"))
-	ask := l.ask()
-	l.decide(acl.Approve)
-	request := l.peers["dog"].FromNode("mcp/request")
-	l.peers["dog"].Send(`{"kind":"mcp/response","to":["node"],"correlation_id":["` + request.GetStr("id") + `"],"payload":{"result":"` + strings.Repeat("x", wire.MaxMessage) + `"}}`)
-	l.await("closed", func() bool {
-		entries, err := l.home.Store.Steps().Transcript(t.Context(), ask.Conv, 0, 50)
-		return err == nil && strings.Contains(string(entries[len(entries)-1].Raw), `"status":"completed"`) && strings.Contains(string(entries[len(entries)-2].Raw), "too large")
-	})
+	for i, result := range append(cannotStore, `"`+strings.Repeat("x", wire.MaxMessage)+`"`) {
+		l.peers["cat"].Send(fmt.Sprintf(proposalText, fmt.Sprint("p", i), `,"dog"`, "read_file"))
+		ask := l.ask()
+		l.decide(acl.Approve)
+		request := l.peers["dog"].FromNode("mcp/request")
+		l.peers["dog"].Send(`{"kind":"mcp/response","to":["node"],"correlation_id":["` + request.GetStr("id") + `"],"payload":{"result":` + result + `}}`)
+		l.await("closed", func() bool {
+			entries, err := l.home.Store.Steps().Transcript(t.Context(), ask.Conv, 0, 50)
+			return err == nil && strings.Contains(string(entries[len(entries)-1].Raw), `"status":"completed"`) && strings.Contains(string(entries[len(entries)-2].Raw), "cannot be stored")
+		})
+	}
 }
 
 // TestLinkProposalEnds checks the ends of a proposal: the owner rejects it, its proposer withdraws it, another

@@ -55,8 +55,12 @@ func (l *Link) newInbound(j *job, conv wire.ConversationID, intent wire.Intent, 
 		return bridge.Inbound{}, wire.ErrNotAllowed.Because(err)
 	}
 	payload = markSource(address, payload, j.e.ID)
-	if len(payload.JSON()) > wire.MaxMessage {
+	body := payload.JSON()
+	if len(body) > wire.MaxMessage {
 		return bridge.Inbound{}, wire.ErrTooLarge
+	}
+	if _, err := wire.ParseObject(body); err != nil { // the node would store another number, or could not read the payload
+		return bridge.Inbound{}, wire.ErrSyntax.Because(err)
 	}
 	at, ok := wire.ParseTime(j.e.Time)
 	if !ok {
