@@ -39,6 +39,8 @@ func TestBadRequests(t *testing.T) {
 		{"an unknown route", h.base + "/tasks/x/y/z", `{}`, nil, 404, "METHOD_NOT_FOUND"},
 		{"no message", rest, `{}`, nil, 400, "INVALID_PARAMS"},
 		{"a program", rest, `{"message":{"messageId":"m","role":"ROLE_USER","parts":[{"raw":"TVo=","mediaType":"application/x-msdownload"}]}}`, nil, 400, "CONTENT_TYPE_NOT_SUPPORTED"},
+		{"a large integer", rest, `{"message":{"messageId":"m","role":"ROLE_USER","parts":[{"data":{"id":9007199254740993}}]}}`, nil, 400, "INVALID_PARAMS"},
+		{"a number out of range", rest, `{"message":{"messageId":"m","role":"ROLE_USER","parts":[{"data":1e999}]}}`, nil, 400, "INVALID_PARAMS"},
 		{"two contents", rest, `{"message":{"messageId":"m","role":"ROLE_USER","parts":[{"text":"a","url":"https://x/"}]}}`, nil, 400, "INVALID_PARAMS"},
 	} {
 		status, _, body := h.request("ann", "POST", tt.url, tt.body, tt.header...)

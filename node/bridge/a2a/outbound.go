@@ -272,8 +272,8 @@ func (o *outbound) acceptAnswer(ctx context.Context, row *sentRow, r message.Rem
 	intent, payload := r.Payload(row.Intent)
 	meta, _ := payload.Get("metadata")
 	payload = payload.With("metadata", meta.With("in_reply_to", wire.Text(string(row.Message))))
-	if len(payload.JSON()) > wire.MaxMessage {
-		payload = wire.Obj(wire.TextField("action", "deliver"), wire.Field("message", wire.Obj(wire.TextField("body", "(the answer is too large to be stored)"))),
+	if body, ok := unstorableText(payload); ok {
+		payload = wire.Obj(wire.TextField("action", "deliver"), wire.Field("message", wire.Obj(wire.TextField("body", body))),
 			wire.Field("metadata", wire.Obj(wire.TextField("in_reply_to", string(row.Message)))))
 	}
 	state := string(r.State)
@@ -293,6 +293,17 @@ func (o *outbound) acceptAnswer(ctx context.Context, row *sentRow, r message.Rem
 		return nil
 	}
 	return err
+}
+
+// unstorableText returns the text that takes the place of a payload that no message can hold. ok is false for any other
+// payload.
+func unstorableText(payload wire.Value) (text string, ok bool) {
+	body := payload.JSON()
+	_, err := wire.ParseObject(body)                                                // a large integer, for example, would become another number
+	if len(body) > wire.MaxMessage || err != nil && len(body) > wire.MaxMessage/2 { // quoted, it may be twice as long
+		return "(the answer is too large to be stored)", true
+	}
+	return string(body), err != nil
 }
 
 // poll asks about a task that the agent works on.

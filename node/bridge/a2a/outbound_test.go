@@ -414,6 +414,19 @@ func TestAnswerSurvivesFailures(t *testing.T) {
 
 const completed = `{"id":"t1","contextId":"c","status":{"state":"TASK_STATE_COMPLETED"},"artifacts":[{"artifactId":"a","parts":[{"text":"done"}]}]}`
 
+// TestAnswerWithLargeNumber checks that an answer with a number that no message can hold becomes a text with that number.
+func TestAnswerWithLargeNumber(t *testing.T) {
+	t.Parallel()
+	p := newPeerAgent(t)
+	p.answer = func(string, wire.Value) (string, int) {
+		return `{"task":` + strings.Replace(completed, `{"text":"done"}`, `{"data":{"id":9007199254740993}}`, 1) + `}`, 0
+	}
+	h := serve(t, nil, nil, nil)
+	if v := h.inbox(h.write("a2a:"+p.URL, "work").Conversation, 1); !strings.Contains(text(v, "message.body"), "9007199254740993") {
+		t.Errorf("the answer is %s", v.JSON())
+	}
+}
+
 // TestAnswerSurvivesNewCard checks that the answer of an agent whose card has changed comes after the owner has
 // unpinned the agent.
 func TestAnswerSurvivesNewCard(t *testing.T) {
