@@ -156,7 +156,7 @@ func (l *Link) fulfill(ctx context.Context, c bridge.Call) (bridge.Reply, error)
 		return bridge.Reply{}, nil
 	}
 	id, _ := request.Payload.Get("id")
-	l.records.apply(ctx, l.records.remember("asked", string(c.Conv), storedRequest{From: p.From, Envelope: request.ID, ID: id}, keepSent))
+	l.records.apply(ctx, l.records.remember("asked", string(c.Conv), storedRequest{From: p.From, Envelope: request.ID, ID: id.JSON()}, keepSent))
 	end := closePayload(l.runProposal(ctx, p.From, payload)) // deliverClose sends its result as the mcp/response
 	return bridge.Reply{Payload: &end}, nil
 }
@@ -293,7 +293,7 @@ func (l *Link) handleToolCall(ctx context.Context, j job, id wire.Value) error {
 		refuse(rpcParams, "the call cannot become a message: it is too large or nested too deeply, it has a number that no message can hold, or the id of its sender has a blank")
 		return err
 	}
-	in.Records = []store.Change{l.records.rememberInContext("asked", string(conv), storedRequest{From: j.e.From, Envelope: j.e.ID, ID: id}, keepSent)}
+	in.Records = []store.Change{l.records.rememberInContext("asked", string(conv), storedRequest{From: j.e.From, Envelope: j.e.ID, ID: id.JSON()}, keepSent)}
 	in.Draw, in.Unattended = bridge.DrawToolCall, true // the result comes through the outbox
 	return l.submit(ctx, &j.e, in)
 }
@@ -309,8 +309,12 @@ func (l *Link) sendResponse(ctx context.Context, conv wire.ConversationID, paylo
 	if result.Len() == 0 {
 		return nil
 	}
-	err := l.space.say(ctx, envelope.Draft{
-		ID: "am-q-" + envelope.Digest(string(conv)), Kind: envelope.KindResponse, To: []string{a.From}, Correlation: []string{a.Envelope}, Payload: rpcAnswer(a.ID, result),
+	id, err := wire.ParseForeign(a.ID, envelope.MaxDepth, envelope.MaxValues)
+	if err != nil {
+		return err
+	}
+	err = l.space.say(ctx, envelope.Draft{
+		ID: "am-q-" + envelope.Digest(string(conv)), Kind: envelope.KindResponse, To: []string{a.From}, Correlation: []string{a.Envelope}, Payload: rpcAnswer(id, result),
 	})
 	if err == nil {
 		l.records.apply(ctx, l.records.drop("asked", string(conv)))

@@ -62,9 +62,9 @@ type storedProposal struct {
 
 // storedRequest is a request to the node that has no response yet.
 type storedRequest struct {
-	From     string     `json:"from"`
-	Envelope string     `json:"envelope"`
-	ID       wire.Value `json:"jsonrpc_id"`
+	From     string          `json:"from"`
+	Envelope string          `json:"envelope"`
+	ID       json.RawMessage `json:"jsonrpc_id"` // any JSON value: a wire.Value refuses some numbers when it is read
 }
 
 // load reads a record of the link. ok is false if the record does not exist or cannot be read.

@@ -96,6 +96,18 @@ func TestLinkTools(t *testing.T) {
 	})
 }
 
+// TestLinkAnswersEveryID: the answer to a tool call has the JSON-RPC id of the call, also if that id is a large number.
+func TestLinkAnswersEveryID(t *testing.T) {
+	l := newLab(t, bridge.LinkPolicy{Access: "open", Tools: bridge.Tools()})
+	cat := l.peers["cat"]
+	for _, id := range []string{`"7"`, `9007199254740993`, `1e999`, `1.50`} {
+		cat.Send(strings.Replace(fmt.Sprintf(callTo, "r1", "discover"), `"id":7`, `"id":`+id, 1))
+		if v := cat.FromNode("mcp/response"); string(mewtest.Payload(v, "id").JSON()) != id {
+			t.Errorf("the call %s is answered with %s", id, v.JSON())
+		}
+	}
+}
+
 // use runs a tool for a participant and returns its structured result.
 func (l *testLab) use(from, tool, arguments string) wire.Value {
 	l.t.Helper()
