@@ -88,6 +88,26 @@ func TestLinkPause(t *testing.T) {
 	}
 }
 
+// TestLinkLearnsOfPause: a link that has connected again during a pause learns of the pause from the first refusal. The
+// refused message waits until a participant resumes the node.
+func TestLinkLearnsOfPause(t *testing.T) {
+	l := newLab(t, bridge.LinkPolicy{Access: "open"})
+	cat := l.peers["cat"]
+	isPaused := func() bool { return l.l.View().Participants[0].Paused }
+	cat.Send(`{"kind":"participant/pause","to":["node"],"payload":{}}`)
+	l.await("paused", isPaused)
+	l.Disconnect()
+	l.Reconnect()
+	if e, ok := errors.AsType[*client.SendError](l.chatTo("cat")); !ok || e.Awaits != "mew:home/" || !isPaused() {
+		t.Errorf("%+v, paused: %v; want the message to await the link", e, isPaused())
+	}
+	cat.Send(`{"kind":"participant/resume","to":["node"],"payload":{}}`)
+	l.await("resumed", func() bool { return !isPaused() })
+	if err := l.chatTo("cat"); err != nil {
+		t.Error(err)
+	}
+}
+
 // agent is a hook.
 type agent func(context.Context, hook.Call) (hook.Answer, error)
 

@@ -109,6 +109,9 @@ func (m *membership) handleSystem(conn *websocket.Conn, e *envelope.Envelope) {
 		}
 		m.feeds.Tell(e.Tree.JSON())
 	case e.Kind == envelope.KindError && (e.From == envelope.FromSystem || e.From == envelope.FromStream):
+		if until, _ := e.Payload.Get("until"); e.Payload.GetStr("error") == "participant_paused" && until.IsNull() {
+			m.pause.on = true // since before this connection, and until a participant resumes the node
+		}
 		for _, id := range e.Correlation {
 			m.endWait(id, outcome{err: refusalOf(e.Payload)})
 		}

@@ -40,7 +40,7 @@ func refusalOf(payload wire.Value) error {
 	case "rate_limited":
 		return fmt.Errorf("%w: %s", errLimited, errorText(payload))
 	case "participant_paused":
-		return errors.New("the space paused this node: " + errorText(payload))
+		return fmt.Errorf("%w: %s", errPaused, errorText(payload))
 	}
 	return &refusedBySpace{errorText(payload)}
 }
