@@ -20,15 +20,16 @@ import (
 // Channel pushes new messages of listed peers into the client's session, as Claude Code channels do. A client that does
 // not know channels ignores them. A Channel serves one connection; make it with [NewChannel].
 type Channel struct {
-	tools *tools
-	peers []string
-	inner sdk.Transport
-	conn  sdk.Connection
-	known map[string]bool // ids of new items of listed peers that need no push any more; nil before the first list
+	tools   *tools
+	peers   []string
+	aliased []string // the ids of the peers that are named by an alias
+	inner   sdk.Transport
+	conn    sdk.Connection
+	known   map[string]bool // ids of new items of listed peers that need no push any more; nil before the first list
 }
 
-// NewChannel returns a channel for the messages of these peers, each named by id or address. Messages of others are
-// not pushed.
+// NewChannel returns a channel for the messages of these peers, each named by id, alias or address. Messages of others
+// are not pushed.
 func NewChannel(cfg Config, peers []string) *Channel {
 	return &Channel{tools: &tools{api: cfg.Client}, peers: peers}
 }
@@ -95,6 +96,16 @@ func (c *Channel) follow(ctx context.Context, event owner.Event) error {
 
 // pushNew pushes the new items that the channel does not know yet. The first time, it pushes nothing.
 func (c *Channel) pushNew(ctx context.Context) error {
+	peers, err := owner.Fetch(ctx, c.tools.api, owner.ListPeers.Call())
+	if err != nil {
+		return err
+	}
+	c.aliased = nil
+	for _, p := range peers.Items {
+		if slices.ContainsFunc(p.Aliases, func(alias string) bool { return slices.Contains(c.peers, alias) }) {
+			c.aliased = append(c.aliased, p.ID)
+		}
+	}
 	found := make(map[string]bool)
 	query := url.Values{"state": {string(owner.ItemNew)}, "limit": {strconv.Itoa(batchSize)}}
 	for {
@@ -119,8 +130,12 @@ func (c *Channel) pushNew(ctx context.Context) error {
 	}
 }
 
+// isListed reports whether the owner named the sender of an item: by its id, its alias or, if it is a foreign peer, its
+// address.
 func (c *Channel) isListed(item owner.Item) bool {
-	return slices.Contains(c.peers, string(item.Peer)) || item.Address != "" && slices.Contains(c.peers, item.Address)
+	return slices.ContainsFunc([]string{string(item.Peer), item.Address, shortAddress(item.Address)}, func(name string) bool {
+		return name != "" && (slices.Contains(c.peers, name) || slices.Contains(c.aliased, name))
+	})
 }
 
 // push writes a notification about a new item of a listed peer, unless the channel knows the item. A failed write is

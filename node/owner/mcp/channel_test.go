@@ -109,6 +109,22 @@ func TestChannel(t *testing.T) {
 	quiet()
 }
 
+// TestChannelOfAnAlias: the owner may name a peer by its alias.
+func TestChannelOfAnAlias(t *testing.T) {
+	mesh := meshtest.New(t)
+	sarah, friend := mesh.Node("sarah", open), mesh.Stranger("friend")
+	if _, err := sarah.OwnerAPI().ChangePeer(t.Context(), string(friend.ID), owner.PeerChange{Action: "alias", Alias: "buddy"}, "test"); err != nil {
+		t.Fatal(err)
+	}
+	next, quiet := startChannel(t, agentOf(sarah), "buddy")
+	post(t, sarah, mesh.Stranger("other"), wire.Deliver, says("from another"))
+	post(t, sarah, friend, wire.Deliver, says("from a friend"))
+	if line := next(); !strings.Contains(line, "from a friend") {
+		t.Errorf("pushed = %s", line)
+	}
+	quiet()
+}
+
 // TestChannelAfterHook: a message that a hook leaves to the agent is pushed, although a newer one was pushed before.
 func TestChannelAfterHook(t *testing.T) {
 	started, goOn := make(chan struct{}), make(chan struct{})

@@ -216,7 +216,7 @@ func (t *tools) agent(ctx context.Context, _ *sdk.CallToolRequest, in agentArgs)
 	}
 	list, err := owner.Fetch(ctx, t.api, owner.ListConversations.Call().WithQuery(query))
 	for _, c := range list.Items {
-		isWith := !isForeign || c.Address == id || strings.Replace(c.Address, ":web/", ":", 1) == id // the short form of a URL
+		isWith := !isForeign || c.Address == id || shortAddress(c.Address) == id
 		if isWith && len(out.History) < pageSize {
 			out.History = append(out.History, history{c.ID, string(c.State), safeID(string(c.Intent)), c.Last})
 		}
@@ -229,6 +229,10 @@ func (t *tools) agent(ctx context.Context, _ *sdk.CallToolRequest, in agentArgs)
 	}
 	return nil, nil, errors.New("no directory lists this agent, and it is not a peer of your owner; find agents with mesh_find_agents")
 }
+
+// shortAddress returns the form of an address that people write for a peer at a URL, such as "a2a:https://agent.example"
+// for "a2a:web/https://agent.example".
+func shortAddress(address string) string { return strings.Replace(address, ":web/", ":", 1) }
 
 // maxForeign is among how many of the newest conversations mesh_get_agent looks for those with a foreign address.
 const maxForeign = 100
