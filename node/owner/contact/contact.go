@@ -310,7 +310,8 @@ func (d *Door) view(ctx context.Context, t *task) (wire.Value, error) {
 // is an answer, the next message of ours ends the search. If t.Message is empty, our message is the first one that we
 // sent at sentFrom or later. Without an answer, the reply has no state. state is the state of the conversation.
 func (d *Door) answerTo(ctx context.Context, t *task, sentFrom time.Time) (reply message.Reply, at time.Time, state conversations.State, err error) {
-	reached := false // whether the message of the task has been reached
+	reached := false                        // whether the message of the task has been reached
+	others := make(map[wire.MessageID]bool) // our other messages
 	query := url.Values{}
 	if wire.AgentID(t.Contact).Valid() { // another peer may use the same conversation id
 		query.Set("peer", t.Contact)
@@ -330,10 +331,12 @@ func (d *Door) answerTo(ctx context.Context, t *task, sentFrom time.Time) (reply
 				if reached && reply.State != "" {
 					return reply, at, state, nil
 				}
-				reached = reached || wire.MessageID(e.MessageID) == t.Message || t.Message == "" && !e.At.Before(sentFrom)
+				id := wire.MessageID(e.MessageID)
+				isOurs := id == t.Message || t.Message == "" && !reached && !e.At.Before(sentFrom)
+				reached, others[id] = reached || isOurs, !isOurs
 				continue
 			}
-			if answer, ok := readEntry(e, reply); ok && reached {
+			if answer, ok := readEntry(e, reply, others); ok && reached {
 				reply, at = answer, e.At
 			}
 		}
@@ -346,10 +349,11 @@ func (d *Door) answerTo(ctx context.Context, t *task, sentFrom time.Time) (reply
 	return reply, at, state, nil
 }
 
-// readEntry returns what a message of a peer says about a task. earlier is what the peer said before. ok is false for a
-// receipt, for pending_approval, for a close after an answer that ended the task, and for a message that cannot be
-// parsed or that the owner has not released.
-func readEntry(e owner.Entry, earlier message.Reply) (reply message.Reply, ok bool) {
+// readEntry returns what a message of a peer says about a task. earlier is what the peer said before, and others has
+// our messages that are not of the task. ok is false for a receipt, for pending_approval, for an answer to one of
+// others, for a close after an answer that ended the task, and for a message that cannot be parsed or that the owner
+// has not released.
+func readEntry(e owner.Entry, earlier message.Reply, others map[wire.MessageID]bool) (reply message.Reply, ok bool) {
 	tree, err := wire.ParseForeign(e.Message, maxDepth, maxValues)
 	if err != nil {
 		return reply, false
@@ -367,5 +371,6 @@ func readEntry(e owner.Entry, earlier message.Reply) (reply message.Reply, ok bo
 	reply = message.ReadReply(wire.Intent(tree.GetStr("intent")), payload, e.MessageID, false) // for a client without our extension
 	action := payload.GetStr("action")
 	isLate := action == wire.ActionClose && earlier.State.Terminal()
-	return reply, !reply.Receipt && action != wire.ActionPending && !isLate
+	isForOther := others[conversations.AnswersIn(payload)]
+	return reply, !reply.Receipt && action != wire.ActionPending && !isLate && !isForOther
 }

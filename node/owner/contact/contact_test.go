@@ -147,6 +147,16 @@ func TestContact(t *testing.T) {
 	if v := d.await(second, "TASK_STATE_COMPLETED"); text(v, "result.artifacts.0.parts.0.text") != "Five is fine." {
 		t.Errorf("the answer: %s", v.JSON())
 	}
+	d.await(first, "TASK_STATE_WORKING") // the answer names the second message
+	payload, _ = wire.Parse([]byte(`{"action":"deliver","message":{"body":"Four is too early."}}`))
+	if _, err := d.chris.OwnerAPI().Reply(t.Context(), owner.NewReply{Item: items[0].ID, Payload: payload}, 5*time.Second); err != nil {
+		t.Fatal(err)
+	}
+	for id, want := range map[string]string{first: "Four is too early.", second: "Five is fine."} {
+		if v := d.await(id, "TASK_STATE_COMPLETED"); text(v, "result.artifacts.0.parts.0.text") != want {
+			t.Errorf("the answer: %s, want %q", v.JSON(), want)
+		}
+	}
 	if v := d.post("am_other", `{"jsonrpc":"2.0","id":1,"method":"GetTask","params":{"id":"`+second+`"}}`); text(v, "error.data.0.reason") != "TASK_NOT_FOUND" {
 		t.Errorf("the task at the URL of another contact: %s", v.JSON())
 	}
