@@ -56,6 +56,7 @@ func (t *tools) send(ctx context.Context, _ *sdk.CallToolRequest, in sendArgs) (
 
 type replyArgs struct {
 	Conversation string         `json:"conversation" jsonschema:"conversation, or an inbox item"`
+	Peer         string         `json:"peer,omitempty" jsonschema:"needed if two agents use this id"`
 	Text         string         `json:"text,omitempty" jsonschema:"what to say"`
 	Data         map[string]any `json:"data,omitempty" jsonschema:"a whole payload in place of text, such as an accept"`
 	Final        bool           `json:"final,omitempty" jsonschema:"also close the conversation as completed"`
@@ -75,7 +76,7 @@ func (t *tools) reply(ctx context.Context, _ *sdk.CallToolRequest, in replyArgs)
 	if in.Text != "" {
 		intent = wire.Deliver
 	}
-	request := owner.NewReply{Conversation: in.Conversation, Intent: intent, Payload: payload, WaitSeconds: wait}
+	request := owner.NewReply{Conversation: in.Conversation, Peer: in.Peer, Intent: intent, Payload: payload, WaitSeconds: wait}
 	if strings.HasPrefix(in.Conversation, "in_") {
 		request.Item, request.Conversation = in.Conversation, ""
 	}
@@ -87,7 +88,7 @@ func (t *tools) reply(ctx context.Context, _ *sdk.CallToolRequest, in replyArgs)
 	if result.Conversation == "" { // the answer to a task of a bridge, which has no conversation
 		return nil, out, nil
 	}
-	if _, err = owner.Fetch(ctx, t.api, owner.CloseConversation.With(owner.Close{Status: "completed"}, result.Conversation)); err != nil {
+	if _, err = owner.Fetch(ctx, t.api, owner.CloseConversation.With(owner.Close{Peer: in.Peer, Status: "completed"}, result.Conversation)); err != nil {
 		return nil, nil, errors.New("the reply is on its way, but the conversation was not closed; close it with mesh_close")
 	}
 	return nil, out, nil
@@ -95,6 +96,7 @@ func (t *tools) reply(ctx context.Context, _ *sdk.CallToolRequest, in replyArgs)
 
 type closeArgs struct {
 	Conversation string `json:"conversation"`
+	Peer         string `json:"peer,omitempty" jsonschema:"needed if two agents use this id"`
 	Reason       string `json:"reason" jsonschema:"completed or failed"`
 }
 
@@ -106,7 +108,7 @@ func (t *tools) close(ctx context.Context, _ *sdk.CallToolRequest, in closeArgs)
 	if err != nil {
 		return nil, nil, err
 	}
-	return t.runSend(ctx, owner.CloseConversation.With(owner.Close{Status: in.Reason, WaitSeconds: wait}, in.Conversation), "")
+	return t.runSend(ctx, owner.CloseConversation.With(owner.Close{Peer: in.Peer, Status: in.Reason, WaitSeconds: wait}, in.Conversation), "")
 }
 
 type scheduleArgs struct {

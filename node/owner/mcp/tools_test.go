@@ -30,3 +30,25 @@ func TestErrorsNameTools(t *testing.T) {
 		}
 	}
 }
+
+// TestSameConversationID: if two agents use the same conversation id, the tools take the agent too.
+func TestSameConversationID(t *testing.T) {
+	mesh := meshtest.New(t)
+	sarah, chris, dana := mesh.Node("sarah", open), mesh.Node("chris", open), mesh.Node("dana", open)
+	s := connect(t, sarah)
+	id := s.call("mesh_send", args{"to": chris.ID(), "text": "hello"})["conversation"]
+	s.call("mesh_send", args{"to": dana.ID(), "text": "hello", "conversation": id})
+	for tool, more := range map[string]args{"mesh_read": {}, "mesh_reply": {"text": "again", "final": true}, "mesh_close": {"reason": "failed"}} {
+		more["conversation"] = id
+		if text, failed := s.try(tool, more); !failed || !strings.Contains(text, "more than one conversation") {
+			t.Errorf("%s: %s", tool, text)
+		}
+	}
+	s.call("mesh_reply", args{"conversation": id, "peer": chris.ID(), "text": "again", "final": true})
+	s.call("mesh_close", args{"conversation": id, "peer": dana.ID(), "reason": "failed"})
+	for peer, want := range map[any]string{chris.ID(): "completed", dana.ID(): "failed"} {
+		if state := s.call("mesh_read", args{"conversation": id, "peer": peer})["state"]; state != want {
+			t.Errorf("the conversation with %s is %s, want %s", peer, state, want)
+		}
+	}
+}
