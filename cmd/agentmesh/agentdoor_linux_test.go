@@ -79,4 +79,7 @@ func TestAgentOfAnotherUser(t *testing.T) {
 			t.Errorf("%v: %v %s, want no access, and what to do", args, err, out)
 		}
 	}
+	if out, err := as("--data", data, "mcp"); err == nil || !strings.Contains(out, "this user may not open the data directory "+data+"; name the agent's door with --agent-socket") {
+		t.Errorf("mcp without --agent-socket: %v %s, want no access, and what to do", err, out)
+	}
 }

@@ -5,6 +5,7 @@ import (
 	"encoding/json"
 	"errors"
 	"fmt"
+	"io/fs"
 	"net"
 	"net/http"
 	"net/url"
@@ -93,8 +94,8 @@ func Connect(ctx context.Context, dir datadir.Dir, readOptions func() (Options, 
 // ConnectAgent returns a client of the agent's door at a socket. The door is the owner API without decisions, for the
 // owner's own agent. The client needs no access to the data directory.
 func ConnectAgent(ctx context.Context, socket string) (*Client, error) {
-	c := dialSocket(ctx, socket, httpapi.DoorOfAgent)
-	if c == nil {
+	c, err := dialSocket(ctx, socket, httpapi.DoorOfAgent)
+	if err != nil {
 		return nil, exit.FailHint(exit.Unavailable, fmt.Errorf("nothing answers at the agent's door %s", socket),
 			"start agentmesh serve with agent_door.socket set to this path, and check that this user may open it")
 	}
@@ -109,9 +110,13 @@ func ConnectDoor(ctx context.Context, socket, dir string) (*Client, error) {
 	}
 	ownerSocket, err := httpapi.OwnerSocket(dir)
 	if err == nil {
-		if c := dialSocket(ctx, ownerSocket, httpapi.DoorOfAgent); c != nil {
+		var c *Client
+		if c, err = dialSocket(ctx, ownerSocket, httpapi.DoorOfAgent); err == nil {
 			return c, nil
 		}
+	}
+	if errors.Is(err, fs.ErrPermission) {
+		return nil, exit.FailHint(exit.Forbidden, fmt.Errorf("this user may not open the data directory %s", dir), "name the agent's door with --agent-socket")
 	}
 	return nil, exit.FailHint(exit.Unavailable, errors.New("no agentmesh serve runs on this data directory"), "start it with: agentmesh serve, or name the agent's door with --agent-socket")
 }
@@ -123,23 +128,24 @@ func Running(ctx context.Context, dir string) *Client {
 	if err != nil {
 		return nil
 	}
-	c := dialSocket(ctx, socket, "cli")
-	if c != nil {
-		c.dataDir = datadir.Dir(dir)
+	c, err := dialSocket(ctx, socket, "cli")
+	if err != nil {
+		return nil
 	}
+	c.dataDir = datadir.Dir(dir)
 	return c
 }
 
-// dialSocket returns a client of the process that listens on a socket, or nil. door names this client in the audit
-// log, or is [httpapi.DoorOfAgent].
-func dialSocket(ctx context.Context, socket, door string) *Client {
+// dialSocket returns a client of the process that listens on a socket. door names this client in the audit log, or is
+// [httpapi.DoorOfAgent].
+func dialSocket(ctx context.Context, socket, door string) (*Client, error) {
 	var dialer net.Dialer
 	dial := func(ctx context.Context, _, _ string) (net.Conn, error) {
 		return dialer.DialContext(ctx, "unix", socket)
 	}
 	conn, err := dial(ctx, "", "")
 	if err != nil {
-		return nil
+		return nil, err
 	}
 	conn.Close()
 	transport := &http.Transport{DialContext: dial}
@@ -149,7 +155,7 @@ func dialSocket(ctx context.Context, socket, door string) *Client {
 		socket: socket,
 	}
 	c.unanswered.Store(true)
-	return c
+	return c, nil
 }
 
 // openLocal opens the data directory in this process and returns a client of its owner API.
