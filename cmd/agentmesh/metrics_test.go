@@ -13,6 +13,7 @@ import (
 	"testing"
 
 	"github.com/agentmesh/agentmesh/cmd/internal/daemon"
+	"github.com/agentmesh/agentmesh/store/postgres/pgtest"
 )
 
 type metricRow struct{ name, kind, labels, help string }
@@ -176,5 +177,28 @@ func TestDocsLimiters(t *testing.T) {
 	}
 	if found < 11 {
 		t.Errorf("%d limiters are in the scrape", found)
+	}
+}
+
+// TestMetricsOfPostgres: an alert on agentmesh_store_writable also works on PostgreSQL.
+func TestMetricsOfPostgres(t *testing.T) {
+	database := pgtest.New(t)
+	dir := filepath.Join(t.TempDir(), "data")
+	env := slices.DeleteFunc(os.Environ(), func(e string) bool { return strings.HasPrefix(e, "AGENTMESH_") })
+	server, err := startServe(dir, []string{"--set=owner_api.listen=127.0.0.1:0", "--set=store.postgres=" + database.URL("postgres")}, env)
+	if err != nil {
+		t.Fatal(err)
+	}
+	t.Cleanup(func() { server.Process.Signal(os.Interrupt); server.Wait() })
+	token, err := os.ReadFile(filepath.Join(dir, "owner.token"))
+	if err != nil {
+		t.Fatal(err)
+	}
+	if status, body := scrapeOwner(t, server.info, string(token)); status != http.StatusOK || !strings.Contains(body, "\nagentmesh_store_writable 1\n") {
+		t.Errorf("a scrape = %d, without agentmesh_store_writable 1", status)
+	}
+	database.Kill()
+	if status, body := scrapeOwner(t, server.info, string(token)); status != http.StatusOK || !strings.Contains(body, "\nagentmesh_store_writable 0\n") {
+		t.Errorf("a scrape without the database = %d, without agentmesh_store_writable 0", status)
 	}
 }

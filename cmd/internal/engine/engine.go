@@ -68,6 +68,12 @@ func (o Options) openPostgres(ctx context.Context) (store.Store, func(), error) 
 		return nil, nil, err
 	}
 	o.Metrics.Gauge("store_queue", queueHelp, func() float64 { return float64(db.Queued()) })
+	o.Metrics.StoreGauge("store_writable", writableHelp, func(ctx context.Context) (float64, error) {
+		if db.Ping(ctx) != nil {
+			return 0, nil
+		}
+		return 1, nil
+	})
 	o.Metrics.Gauge("store_connections", "Open connections to PostgreSQL, without the one for notifications.", func() float64 { return float64(db.Connections()) })
 	return db, release, nil
 }

@@ -19,13 +19,17 @@ func observeCommits(m *httpapi.Metrics) func(bolt.Commit) {
 	}
 }
 
-const queueHelp = "Units of work that wait for the next commit."
+// The texts of the metrics that both kinds of databases have.
+const (
+	queueHelp    = "Units of work that wait for the next commit."
+	writableHelp = "1 while the store accepts writes, otherwise 0."
+)
 
 func addGauges(m *httpapi.Metrics, s *bolt.Store) {
 	m.Gauge("store_queue", queueHelp, func() float64 { return float64(s.Stats().Queued) })
 	m.Gauge("store_database_bytes", "Size of the database file.", func() float64 { return float64(s.Stats().FileBytes) })
 	m.Gauge("store_free_bytes", "Bytes of the database file in free pages, which are reused before the file grows.", func() float64 { return float64(s.Stats().FreeBytes) })
-	m.Gauge("store_writable", "1 while the store accepts writes, 0 from a failed commit until the file is reopened.", func() float64 {
+	m.Gauge("store_writable", writableHelp, func() float64 {
 		if s.Stats().Writable {
 			return 1
 		}
