@@ -360,3 +360,17 @@ func TestHintOfABareURL(t *testing.T) {
 		}
 	}
 }
+
+// TestHintOfARefusedEndpoint checks that an agent at home, whose endpoint is on loopback, is told about the mailbox.
+func TestHintOfARefusedEndpoint(t *testing.T) {
+	const base = "https://mesh.example/v1"
+	for message, want := range map[string]string{
+		"the card is not acceptable: endpoint must be an https URL": "--via-relay " + base + ";",
+		"the card is not acceptable: name is missing":               "change the field",
+	} {
+		e := &DirectoryError{Op: opRegister, Directory: base, Kind: ErrRefused, Status: http.StatusBadRequest, Code: wire.InvalidMessage, Message: message}
+		if got := e.Hint(); !strings.Contains(got, want) {
+			t.Errorf("%s: hint %q", message, got)
+		}
+	}
+}

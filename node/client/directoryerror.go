@@ -91,6 +91,8 @@ func (e *DirectoryError) Hint() string {
 		return "wait and try again"
 	case e.Code == wire.InvalidSignature:
 		return "use the URL that the directory itself uses, because the key proof contains it"
+	case e.Code == wire.InvalidMessage && strings.Contains(e.Message, "endpoint must"):
+		return "if nobody can connect to this machine, receive through a mailbox of the directory: --via-relay " + e.Directory + "; otherwise set public_url"
 	case e.Code == wire.InvalidMessage && (e.Op == opRegister || e.Op == opRenew):
 		return "change the field that the message names: the settings card and public_url of the configuration define the card"
 	case e.Status == http.StatusForbidden:
