@@ -14,6 +14,7 @@ import (
 
 	"github.com/agentmesh/agentmesh/cmd/internal/config"
 	"github.com/agentmesh/agentmesh/cmd/internal/datadir"
+	"github.com/agentmesh/agentmesh/node/owner"
 	"github.com/agentmesh/agentmesh/node/wire"
 )
 
@@ -126,6 +127,26 @@ func TestDoctorDisk(t *testing.T) {
 		if len(d.findings) != 1 || d.findings[0].State != state {
 			t.Errorf("with PostgreSQL %q: found %+v, want %s", database, d.findings, state)
 		}
+	}
+}
+
+// TestDoctorMailbox: an agent that no directory lists has no mailbox, which is not the fault of a proxy. If only a flag
+// of serve names the mailbox, others reach the agent nevertheless.
+func TestDoctorMailbox(t *testing.T) {
+	directory := httptest.NewServer(http.NotFoundHandler())
+	defer directory.Close()
+	mailbox := directory.URL + "/v1/mailbox/am_a"
+	d := examination{cfg: config.Default(), card: wire.Value{}.With("endpoint", wire.Text(mailbox)), status: &owner.Status{Endpoint: mailbox}}
+	d.ok("configuration", "local profile")
+	d.checkFlags(true)
+	p := d.newPeer(true)
+	defer p.Close()
+	d.checkEndpoint(t.Context(), p)
+	if f := d.findings[0]; f.State != findingWarn || !strings.Contains(f.Text, mailbox) {
+		t.Errorf("found %+v", f)
+	}
+	if f := d.findings[1]; f.State != findingFail || !strings.Contains(f.Do, "see registration") {
+		t.Errorf("found %+v", f)
 	}
 }
 

@@ -254,15 +254,19 @@ func (d *examination) checkConfiguration() bool {
 	return true
 }
 
-// checkFlags replaces the finding about the configuration with a warning if only a flag of serve makes the process
-// public. Other commands do not know the flags of serve.
+// checkFlags replaces the finding about the configuration with a warning if only a flag of serve makes others reach the
+// process. Other commands do not know the flags of serve.
 func (d *examination) checkFlags(local bool) {
-	if local || d.cfg.Public() {
+	address := d.status.URL
+	if local {
+		address = d.status.Endpoint
+	}
+	if d.cfg.Public() || local && (d.cfg.ViaRelay != "" || !isMailbox(address)) {
 		return
 	}
 	for i, f := range d.findings {
 		if f.Check == "configuration" && f.State == findingOK {
-			d.findings[i] = finding{findingWarn, f.Check, "local profile, but serve was started with flags that make it " + terminal.Clean(d.status.URL),
+			d.findings[i] = finding{findingWarn, f.Check, "local profile, but serve was started with flags that make it " + terminal.Clean(address),
 				"write the flags into the configuration: other commands and the next start do not know them"}
 		}
 	}

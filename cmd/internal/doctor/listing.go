@@ -2,6 +2,7 @@ package doctor
 
 import (
 	"bytes"
+	"cmp"
 	"context"
 	"errors"
 	"fmt"
@@ -76,7 +77,7 @@ func (d *examination) checkListings(ctx context.Context, p peer) {
 		for _, joined := range d.status.Directories {
 			urls = append(urls, joined.Directory)
 			if joined.Error != "" {
-				d.fail("registration", "agentmesh register shows details", "%s: %s", terminal.Clean(joined.Directory), terminal.Clean(joined.Error))
+				d.fail("registration", cmp.Or(terminal.Clean(joined.Hint), "agentmesh register tries again"), "%s: %s", terminal.Clean(joined.Directory), terminal.Clean(joined.Error))
 			}
 		}
 	}
@@ -193,12 +194,17 @@ func (d *examination) checkEndpoint(ctx context.Context, p peer) {
 		d.fail(check, "give it a public name and https: public_url, or card.endpoint", "no peer would connect to %s: %s", terminal.Clean(target), terminal.Clean(guard.Error()))
 	case err != nil:
 		d.fail(check, "is the reverse proxy up, the name right, the certificate valid? (docs/operations.md)", "%s cannot be reached: %s", terminal.Clean(target), terminal.Clean(err.Error()))
+	case s.status == http.StatusNotFound && isMailbox(target):
+		d.fail(check, "see registration: the mailbox exists while the directory lists the agent", "there is no mailbox %s", terminal.Clean(target))
 	case s.status != http.StatusOK:
 		d.fail(check, "the reverse proxy must forward every path", "%s answers %d", terminal.Clean(target), s.status)
 	default:
 		d.checkEndpointCard(target, s.body)
 	}
 }
+
+// isMailbox reports whether an endpoint is a mailbox at a directory (AM-64).
+func isMailbox(endpoint string) bool { return strings.Contains(endpoint, "/v1/mailbox/") }
 
 func (d *examination) checkEndpointCard(target string, body []byte) {
 	const check = "endpoint"
