@@ -361,7 +361,7 @@ func TestHintOfABareURL(t *testing.T) {
 	}
 }
 
-// TestHintOfARefusedEndpoint checks that an agent at home, whose endpoint is on loopback, is told about the mailbox.
+// TestHintOfARefusedEndpoint checks that an agent at home, whose endpoint is on loopback, reads about the mailbox.
 func TestHintOfARefusedEndpoint(t *testing.T) {
 	const base = "https://mesh.example/v1"
 	for message, want := range map[string]string{
