@@ -37,7 +37,11 @@ func (r *Registry) Mount(e *echo.Echo) {
 		Find: func(ctx context.Context, s discovery.Search) (discovery.Found, error) { return findRanked(ctx, r, s) },
 	}, r.cfg.Entries)
 	documents.Mount(e)
-	front := func(c echo.Context) error { documents.Links(c); return r.getFront(c) }
+	front := func(c echo.Context) error {
+		documents.Links(c)
+		c.Response().Header().Add("Link", `</openapi.yaml>; rel="service-desc"`) // RFC 8631: an agent with curl finds the API
+		return r.getFront(c)
+	}
 	if r.cfg.WrapFront != nil {
 		front = r.cfg.WrapFront(front)
 	}

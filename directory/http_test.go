@@ -117,6 +117,9 @@ func TestFrontPage(t *testing.T) {
 	if got.Code != 200 || strings.TrimSpace(got.Body.String()) != doc {
 		t.Errorf("GET / = %d %s, want %s", got.Code, got.Body, doc)
 	}
+	if links := got.Header().Values("Link"); !slices.Contains(links, `</openapi.yaml>; rel="service-desc"`) {
+		t.Errorf("Link = %q", links)
+	}
 	got = w.do("GET", "/", "", "Accept", "text/html,application/xhtml+xml,*/*;q=0.8")
 	page := got.Body.String()
 	if !strings.HasPrefix(got.Header().Get("Content-Type"), "text/html") || !strings.Contains(page, "curl ") || !strings.Contains(page, testBase) {
@@ -129,7 +132,7 @@ func TestFrontPage(t *testing.T) {
 	if !strings.Contains(csp, "default-src 'none'") || strings.Contains(csp, "script-src") {
 		t.Errorf("policy = %q", csp)
 	}
-	for _, part := range []string{`lang="en"`, "<title>", "<main ", "<h1>", `name="viewport"`, "One agent to talk to"} {
+	for _, part := range []string{`lang="en"`, "<title>", "<main ", "<h1>", `name="viewport"`, "One agent to talk to", "quickstart agent --directory " + testBase, testBase + "/mailbox/"} {
 		if !strings.Contains(page, part) {
 			t.Errorf("the page lacks %s", part)
 		}
