@@ -60,6 +60,13 @@ func TestInvite(t *testing.T) { // AM-56
 	if got := post("am_d", code, ""); got != 403 {
 		t.Errorf("it brings in another card: %d, want 403", got)
 	}
+
+	for invite, text := range map[string]string{"": "send an invite code in the header AgentMesh-Invite", "WRONG": "unknown, used or expired", code: "unknown, used or expired"} {
+		rec := w.do("POST", "/v1/agents", string(testCard("am_e").JSON()), append(withBearer(alice), wire.HeaderInvite, invite)...)
+		if want(t, rec, 403, "UNAUTHORIZED"); !strings.Contains(rec.Body.String(), text) {
+			t.Errorf("with the code %q: %s", invite, rec.Body)
+		}
+	}
 }
 
 // TestInviteFromABarredAddress: wrong invites bar an address from further wrong ones. A client at the same address with

@@ -74,6 +74,8 @@ type Applicant struct {
 	Client         netip.Addr
 }
 
+const badInvite = "the invite code is unknown, used or expired"
+
 // Admit decides by the mode of the directory whether a new card may be registered (AM-56). The change that it returns
 // takes one use of the invite code; store it together with the card.
 func (g *Gate) Admit(ctx context.Context, a Applicant, now time.Time) ([]store.Change, error) {
@@ -94,9 +96,12 @@ func (g *Gate) Admit(ctx context.Context, a Applicant, now time.Time) ([]store.C
 			return nil, err
 		}
 		g.CountFailure(ctx, a.Client, now)
-		return nil, wire.ErrClosed
+		if a.Invite == "" {
+			return nil, wire.ErrClosed.At("send an invite code in the header " + wire.HeaderInvite)
+		}
+		return nil, wire.ErrClosed.At(badInvite)
 	case errors.Is(err, credential.ErrSpent):
-		return nil, wire.ErrClosed.Because(err)
+		return nil, wire.ErrClosed.At(badInvite).Because(err)
 	case err != nil:
 		return nil, err
 	case t.Uses > 1 && code == a.Bearer: // as a credential, it would let its users change each other's cards
