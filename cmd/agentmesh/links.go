@@ -85,14 +85,15 @@ func linkTestError(t daemon.LinkTest) error {
 }
 
 type linksAddCmd struct {
-	Kind        string `arg:"" help:"Kind of network: mess, mew, agentrelay, moltspeak or a2a."`
-	URL         string `arg:"" name:"url" help:"Address of the exchange, gateway, relay or agent."`
-	Name        string `placeholder:"NAME" help:"Name of the link, part of the addresses behind it (default: the kind)."`
-	Space       string `placeholder:"SPACE" help:"The space to join (mew)."`
-	Participant string `placeholder:"NAME" help:"The name under which the node takes part (mew)."`
-	AgentID     string `name:"agent-id" placeholder:"ID" help:"The id of the node on the other network (agentrelay, moltspeak)."`
-	Exchange    string `placeholder:"ID" help:"The id of the exchange (mess)."`
-	TokenFile   string `name:"token-file" placeholder:"FILE" help:"File with the key or token that the other side requires; - reads standard input. The node stores a copy."`
+	Kind        string            `arg:"" help:"Kind of network: mess, mew, agentrelay, moltspeak or a2a."`
+	URL         string            `arg:"" name:"url" help:"Address of the exchange, gateway, relay or agent."`
+	Name        string            `placeholder:"NAME" help:"Name of the link, part of the addresses behind it (default: the kind)."`
+	Space       string            `placeholder:"SPACE" help:"The space to join (mew)."`
+	Participant string            `placeholder:"NAME" help:"The name under which the node takes part (mew)."`
+	AgentID     string            `name:"agent-id" placeholder:"ID" help:"The id of the node on the other network (agentrelay, moltspeak)."`
+	Exchange    string            `placeholder:"ID" help:"The id of the exchange (mess)."`
+	Options     map[string]string `name:"option" mapsep:"none" placeholder:"KEY=VALUE" help:"Option of this kind of network, such as peer=agent@org (moltspeak). Repeat for more."`
+	TokenFile   string            `name:"token-file" placeholder:"FILE" help:"File with the key or token that the other side requires; - reads standard input. The node stores a copy."`
 }
 
 // linkSteps are commands to try with a new link. %s is the name of the link.
@@ -106,7 +107,7 @@ var linkSteps = map[string]string{
 
 func (c *linksAddCmd) Run(ctx context.Context, a *app) error {
 	in := daemon.NewLink{
-		Name: cmp.Or(c.Name, c.Kind), Kind: c.Kind, URL: c.URL, Space: c.Space, Participant: c.Participant, AgentID: c.AgentID, Exchange: c.Exchange,
+		Name: cmp.Or(c.Name, c.Kind), Kind: c.Kind, URL: c.URL, Space: c.Space, Participant: c.Participant, AgentID: c.AgentID, Exchange: c.Exchange, Options: c.Options,
 	}
 	if c.TokenFile != "" {
 		token, err := a.ReadInput(c.TokenFile)

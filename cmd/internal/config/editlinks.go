@@ -3,6 +3,7 @@ package config
 import (
 	"errors"
 	"fmt"
+	"maps"
 	"reflect"
 	"slices"
 	"strings"
@@ -17,7 +18,7 @@ import (
 var errLinkForm = errors.New("links is written in a form that agentmesh cannot change; edit the file by hand")
 
 // AddLink appends a link to the configuration file, which it edits as [Source.Rewrite] does. It writes only the string
-// fields of l.
+// fields and the options of l.
 func (s Source) AddLink(l bridge.Link, kinds []bridge.Kind) error {
 	return s.rewrite(kinds, func(data []byte) ([]byte, error) { return addLink(data, l) }, func(before *Config, _ Config) error {
 		before.Links = append(before.Links, l)
@@ -55,12 +56,20 @@ func addLink(data []byte, l bridge.Link) ([]byte, error) {
 	if err != nil {
 		return nil, err
 	}
+	scalar := func(text string) *yaml.Node { return &yaml.Node{Kind: yaml.ScalarNode, Tag: "!!str", Value: text} }
 	item := &yaml.Node{Kind: yaml.MappingNode}
 	v := reflect.ValueOf(l)
 	for field, value := range v.Fields() {
 		if value.Kind() == reflect.String && value.String() != "" {
-			item.Content = append(item.Content, &yaml.Node{Kind: yaml.ScalarNode, Value: field.Tag.Get("key")}, &yaml.Node{Kind: yaml.ScalarNode, Value: value.String()})
+			item.Content = append(item.Content, scalar(field.Tag.Get("key")), scalar(value.String()))
 		}
+	}
+	if len(l.Options) > 0 {
+		options := &yaml.Node{Kind: yaml.MappingNode}
+		for _, name := range slices.Sorted(maps.Keys(l.Options)) {
+			options.Content = append(options.Content, scalar(name), scalar(l.Options[name]))
+		}
+		item.Content = append(item.Content, scalar("options"), options)
 	}
 	begin, end, indent := len(lines), len(lines), 0
 	added := any([]any{item})

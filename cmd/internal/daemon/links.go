@@ -33,14 +33,15 @@ var (
 
 // NewLink is a link to add to the configuration. The fields are those of [bridge.Link].
 type NewLink struct {
-	Name        string `json:"name"`
-	Kind        string `json:"kind"`
-	URL         string `json:"url"`
-	Space       string `json:"space,omitempty"`
-	Participant string `json:"participant,omitempty"`
-	AgentID     string `json:"agent_id,omitempty"`
-	Exchange    string `json:"exchange,omitempty"`
-	Token       string `json:"token,omitempty"` // the key or token that the other side requires
+	Name        string            `json:"name"`
+	Kind        string            `json:"kind"`
+	URL         string            `json:"url"`
+	Space       string            `json:"space,omitempty"`
+	Participant string            `json:"participant,omitempty"`
+	AgentID     string            `json:"agent_id,omitempty"`
+	Exchange    string            `json:"exchange,omitempty"`
+	Options     map[string]string `json:"options,omitempty"`
+	Token       string            `json:"token,omitempty"` // the key or token that the other side requires
 }
 
 // ConfigChange is a change of the configuration file.
@@ -123,7 +124,7 @@ type configChanger struct{ p *Process }
 // add adds a link to the configuration file, and stores the token of the link in a file of the data directory.
 func (c configChanger) add(in NewLink) (ConfigChange, error) {
 	l := bridge.Link{
-		Name: in.Name, Kind: in.Kind, URL: in.URL, Space: in.Space, Participant: in.Participant, AgentID: in.AgentID, Exchange: in.Exchange,
+		Name: in.Name, Kind: in.Kind, URL: in.URL, Space: in.Space, Participant: in.Participant, AgentID: in.AgentID, Exchange: in.Exchange, Options: in.Options,
 	}
 	if err := l.Validate(); err != nil { // before the name becomes the name of a file
 		return ConfigChange{}, refuseChange(err)

@@ -141,7 +141,7 @@ func (b *Bridge) Test(ctx context.Context, name string) error {
 	}
 	peer, named := message.ParseName(l.Options["peer"])
 	if !named {
-		return errors.New("the link names no peer: set options.peer to agent@org")
+		return errors.New("the link names no peer: add it with --option peer=agent@org, or set options.peer in the configuration")
 	}
 	to, err := targetBehind(l, peer)
 	if err != nil {
