@@ -4,6 +4,7 @@ import (
 	"cmp"
 	"context"
 	"errors"
+	"fmt"
 	"log/slog"
 	"net/http"
 	"time"
@@ -91,6 +92,11 @@ func New(cfg Config) (*Bridge, error) {
 	}
 	b.x.WantsNotices = b.wantsNotices
 	for _, l := range cfg.Links {
+		for key, value := range l.Options {
+			if valid := key == "as" || key == "git" && (value == "true" || value == "false"); !valid {
+				return nil, fmt.Errorf("link %s: the only options are as: NAME, and git: true or false", l.Name)
+			}
+		}
 		b.links = append(b.links, newLink(LinkConfig{
 			Link: l, Token: cfg.Tokens[l.Name], Home: b.x, Records: b.records, Mesh: cfg.Mesh, Notices: cfg.Notices,
 			HTTP: cfg.HTTP, Logger: cfg.Logger, Offer: b.offerTo,

@@ -6,6 +6,7 @@ import (
 	"testing"
 
 	"github.com/agentmesh/agentmesh/node/bridge"
+	"github.com/agentmesh/agentmesh/node/bridge/bridgetest"
 	"github.com/agentmesh/agentmesh/node/bridge/mess/thread"
 	"github.com/agentmesh/agentmesh/node/meshtest"
 )
@@ -62,5 +63,20 @@ func TestNamesStayAtTheirExchange(t *testing.T) {
 	neighbor.waitRemoteState(onward, thread.Cancelled)
 	if said := text(neighbor, onward); strings.Contains(said, "dave") || !strings.Contains(said, "it is cancelled") {
 		t.Errorf("the other exchange gets the name of a participant: %s", said)
+	}
+}
+
+// TestLinkOptions: a misspelled option is refused, not ignored.
+func TestLinkOptions(t *testing.T) {
+	l := newLab(t)
+	for _, tc := range []struct {
+		key, value string
+		ok         bool
+	}{{"as", "us", true}, {"git", "true", true}, {"git", "false", true}, {"git", "yes", false}, {"name", "us", false}} {
+		link := bridge.Link{Name: "shed", Kind: Kind, Dir: t.TempDir(), Options: map[string]string{tc.key: tc.value}}
+		_, err := New(Config{Exchange: l.Exchange, Store: l.store, Mesh: bridgetest.NewMesh(nil, l.store), Links: []bridge.Link{link}})
+		if (err == nil) != tc.ok {
+			t.Errorf("%s: %s: %v", tc.key, tc.value, err)
+		}
 	}
 }

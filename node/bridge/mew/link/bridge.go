@@ -148,6 +148,11 @@ func Principal(link string) string { return Kind + ":" + link }
 // socketTarget returns the URL to which a link connects. It adds the path /ws and the query parameter "space" if the
 // configured URL lacks them (MEW-L1).
 func socketTarget(l bridge.Link) (*url.URL, error) {
+	for key, value := range l.Options {
+		if key != "allow_insecure" || value != "true" && value != "false" {
+			return nil, errors.New("the only option is allow_insecure: true or false")
+		}
+	}
 	u, err := url.Parse(l.URL)
 	if err != nil || u.Host == "" {
 		return nil, errors.New("url must be wss://host")

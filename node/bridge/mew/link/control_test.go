@@ -440,6 +440,9 @@ func TestLinkTargets(t *testing.T) {
 	if _, err := socketTarget(bridge.Link{URL: "ws://a.example", Options: map[string]string{"allow_insecure": "true"}}); err != nil {
 		t.Errorf("with allow_insecure: %v", err)
 	}
+	if _, err := socketTarget(bridge.Link{URL: "wss://a.example", Options: map[string]string{"insecure": "true"}}); err == nil {
+		t.Error("an option that does not exist was ignored")
+	}
 	st := start(t).Store
 	if _, err := New(Config{Links: []bridge.Link{{Name: "a", URL: "wss://a.example"}}, Records: st.Records(), Steps: st.Steps(), Dial: mewtest.PlainDial}); err == nil {
 		t.Error("a link without a token was made")
