@@ -24,11 +24,17 @@ func IsNews(event string, asked []byte) bool { return isNews([]byte(event), aske
 // SetBlockFor changes how long a call is held.
 func (b *Bridge) SetBlockFor(d time.Duration) { b.blockFor = d }
 
-// Waiters returns how many callers wait.
+// Waiters returns how many callers wait for a task.
 func (b *Bridge) Waiters() int {
 	b.hub.mu.Lock()
 	defer b.hub.mu.Unlock()
-	return len(b.hub.waiters)
+	n := 0
+	for _, w := range b.hub.waiters {
+		if w.task != "" {
+			n++
+		}
+	}
+	return n
 }
 
 // PushesDue returns how many push notification configurations wait for a delivery, or -1 after an error.

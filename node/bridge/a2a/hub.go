@@ -18,7 +18,7 @@ const (
 
 // waiter waits for changes of one task.
 type waiter struct {
-	task    string
+	task    string          // "" if it is not known yet
 	address string          // the [bridge.Address] of the caller; callers without a token share one
 	party   string          // see [caller.party]
 	changed chan struct{}   // holds a value if the task has changed
@@ -56,6 +56,13 @@ func (h *hub) enter(task string, from caller) (w *waiter, ok bool) {
 	return w, true
 }
 
+// follow sets the task of a waiter that entered without one.
+func (h *hub) follow(w *waiter, task string) {
+	h.mu.Lock()
+	defer h.mu.Unlock()
+	w.task = task
+}
+
 func (h *hub) leave(w *waiter) {
 	h.mu.Lock()
 	defer h.mu.Unlock()
@@ -68,7 +75,7 @@ func (h *hub) tasksOf(address string) []string {
 	defer h.mu.Unlock()
 	var tasks []string
 	for _, w := range h.waiters {
-		if w.address == address && !slices.Contains(tasks, w.task) {
+		if w.address == address && w.task != "" && !slices.Contains(tasks, w.task) {
 			tasks = append(tasks, w.task)
 		}
 	}

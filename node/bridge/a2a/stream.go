@@ -23,15 +23,17 @@ const maxStreamTime = time.Hour
 // task has ended. The stream of a message also ends when the task needs its caller (A2A-12).
 func (b *Bridge) serveStream(c echo.Context, call message.Call, from caller) error {
 	ctx := c.Request().Context()
-	t, history, err := b.streamedTask(ctx, call, from)
-	if err != nil {
-		return b.refuse(c, call, message.FromMesh(err))
-	}
-	w, ok := b.hub.enter(t.ID, from)
+	const noTask = ""
+	w, ok := b.hub.enter(noTask, from) // before the message of the call is accepted, because a refusal means that it was not
 	if !ok {
 		return b.refuse(c, call, message.ErrBusy.At("too many open streams"))
 	}
 	defer b.hub.leave(w)
+	t, history, err := b.streamedTask(ctx, call, from)
+	if err != nil {
+		return b.refuse(c, call, message.FromMesh(err))
+	}
+	b.hub.follow(w, t.ID)
 	if t, err = b.findTask(ctx, t.Address, t.ID); err != nil { // the task may have changed before the waiter was there
 		return b.refuse(c, call, message.FromMesh(err))
 	}

@@ -163,6 +163,10 @@ func TestManyStreams(t *testing.T) {
 	if resp, err := open("bob", other); err != nil || resp.StatusCode != 200 {
 		t.Errorf("another caller's stream: %v, %v", resp, err)
 	}
+	status, _, _ := h.request("ann", "POST", h.base+"/message:stream", message("m3", "", "refused", ""))
+	if list := h.rpc("ann", "ListTasks", `{}`); status != http.StatusTooManyRequests || at(list, "result.tasks").Len() != 1 {
+		t.Errorf("a stream without a place answers %d, and the tasks are %s", status, list.JSON())
+	}
 	if v := h.rpc("ann", "SendMessage", message("m2", "", "still works", "")); text(v, "result.task.id") == "" {
 		t.Errorf("a blocking call without a place: %s", v.JSON())
 	}
