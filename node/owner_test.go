@@ -38,10 +38,10 @@ func TestOwnerRefuses(t *testing.T) {
 		{"GET", "/inbox?limit=1001", "", 400, "limit"},
 		{"GET", "/inbox?limit=x", "", 400, "limit"},
 		{"GET", "/inbox?wait=56", "", 400, "wait must be 0 to 55"},
-		{"GET", "/inbox?state=neu", "", 400, `"new"`},
-		{"GET", "/outbox?state=gone", "", 400, `"queued"`},
-		{"GET", "/approvals?state=open", "", 400, `"pending"`},
-		{"GET", "/conversations?state=running", "", 400, `"expired"`},
+		{"GET", "/inbox?state=neu", "", 400, "states are new"},
+		{"GET", "/outbox?state=gone", "", 400, "states are queued"},
+		{"GET", "/approvals?state=open", "", 400, "states are pending"},
+		{"GET", "/conversations?state=running", "", 400, "expired"},
 		{"GET", "/conversations?before=x", "", 400, "before must be a number"},
 		{"GET", "/inbox/in_nothing", "", 404, "no such entry"},
 		{"GET", "/inbox/" + long, "", 404, ""},
@@ -75,7 +75,7 @@ func TestOwnerRefuses(t *testing.T) {
 		{"POST", "/reply", `{"conversation":"conv_nothing","payload":` + hello + `}`, 404, ""},
 
 		{"POST", "/approvals/" + ask, `{"choice":"maybe","hash":""}`, 409, ""},
-		{"POST", "/approvals/" + ask, `{"choice":"approve"}`, 409, "differs from what was shown"},
+		{"POST", "/approvals/" + ask, `{"choice":"approve"}`, 409, "differs from what you were shown"},
 		{"POST", "/approvals/" + ask, `{"choise":"approve"}`, 400, `"choise"`},
 		{"POST", "/approvals/ask_nothing", `{"choice":"approve","hash":""}`, 404, ""},
 

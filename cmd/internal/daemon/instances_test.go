@@ -134,8 +134,7 @@ func (i *instance) send(method, path, body string, header ...string) (*http.Resp
 
 // TestTakeoverOfInstances: when the process that runs the bridges is killed, another process starts again by itself
 // and takes over within five seconds. Nothing that was acknowledged is lost.
-func TestTakeoverOfInstances(t *testing.T) {
-	t.Parallel()
+func TestTakeoverOfInstances(t *testing.T) { // measures time, so nothing may run beside it
 	database := pgtest.Database(t)
 	db, err := postgres.Open(t.Context(), postgres.Config{URL: database, Name: "test", LeaseTTL: time.Second})
 	if err != nil {
