@@ -84,21 +84,30 @@ func (r *Registrar) RotateKey(ctx context.Context) ([]owner.Listing, error) {
 
 // rotate makes key the node's key. It stores each record before anything depends on it: first the id with its key
 // chain, second the fingerprint of the old key, third the new key. Only then does it use the new key. It begins by
-// reading the stored key, because another process may have rotated the key meanwhile.
+// reading the stored key, because another process may have rotated the key meanwhile. If another process begins a
+// rotation before the key chain is stored, rotate refuses.
 func (r *Registrar) rotate(ctx context.Context, key *signing.PrivateKey) error {
-	if err := r.takeIdentity(ctx, time.Now()); err != nil {
+	var stored nodeID
+	rev, _, err := store.ReadRecord(ctx, r.cfg.Store.Records(), Namespace, recordNodeID, &stored, time.Now())
+	if err == nil {
+		err = r.takeIdentity(ctx, time.Now())
+	}
+	if err != nil {
 		return err
 	}
 	old := r.identity.Load()
 	oldFingerprint := old.Key.Public().Fingerprint()
 	chain := r.chainTo(key, time.Now())
-	if err := r.storeRecord(context.WithoutCancel(ctx), recordNodeID, nodeID{old.Card.ID, chain}, store.Any); err != nil {
+	next := nodeID{old.Card.ID, chain}
+	if err := r.storeRecord(context.WithoutCancel(ctx), recordNodeID, next, rev); errors.Is(err, store.ErrConflict) {
+		return owner.Fault(http.StatusConflict, "another process changes the signing key at this moment", "see agentmesh keys show, and rotate again if you want to")
+	} else if err != nil {
 		return err
 	}
 	for _, p := range r.registrations {
 		err := r.change(ctx, p, func(s *registrationState) (next time.Time, err error) {
-			if s.AgentID != "" && s.PreviousKey == "" {
-				s.PreviousKey = oldFingerprint
+			if s.AgentID != "" && s.ListedKey == "" { // an earlier version registered the card
+				s.ListedKey = oldFingerprint
 			}
 			return time.Time{}, nil
 		})
@@ -118,7 +127,12 @@ func (r *Registrar) rotate(ctx context.Context, key *signing.PrivateKey) error {
 	if err := r.setIdentity(key, card); err != nil {
 		return err
 	}
-	if err := r.storeRecord(ctx, recordRotated, struct{}{}, store.Any); err != nil {
+	// Another process may have stored the chain of a rotation that SaveKey then refused.
+	err = r.storeRecord(context.WithoutCancel(ctx), recordNodeID, next, store.Any)
+	if err == nil {
+		err = r.storeRecord(ctx, recordRotated, struct{}{}, store.Any)
+	}
+	if err != nil {
 		r.cfg.Logger.Error("tell other processes of the new key", "err", err) // they read the new key at their next start
 	}
 	return nil
@@ -183,6 +197,6 @@ func (r *Registrar) IsRotationRecent() bool {
 	defer r.mu.Unlock()
 	return slices.ContainsFunc(r.registrations, func(p *registration) bool {
 		s := p.state
-		return s.AgentID != "" && s.PreviousKey != "" && s.PreviousKey != current || now.Sub(s.Followed) < maxStale
+		return s.AgentID != "" && s.ListedKey != "" && s.ListedKey != current || now.Sub(s.Followed) < maxStale
 	})
 }

@@ -96,8 +96,9 @@ type registrationState struct {
 	Hint       string       `json:"hint,omitempty"`
 	Refused    bool         `json:"refused,omitempty"`  // the directory refused and will refuse again
 	Failures   int          `json:"failures,omitempty"` // visits that failed in a row
-	// PreviousKey is the fingerprint of the key before a rotation that the directory has not followed yet (AM-60).
-	PreviousKey string `json:"previous_key,omitempty"`
+	// ListedKey is the fingerprint of the key on the card in the directory. After a rotation that the directory has not
+	// followed yet, that is an earlier key (AM-60). An earlier version stored it only then, hence the name in JSON.
+	ListedKey string `json:"previous_key,omitempty"`
 	// Followed is when the directory followed the last rotation.
 	Followed time.Time `json:"followed,omitzero"`
 }
@@ -434,7 +435,7 @@ func (r *Registrar) visit(ctx context.Context, p *registration, s *registrationS
 	}
 	var reg wire.Registered
 	var err error
-	if previous := r.previousKey(s.PreviousKey, id.Key); previous != nil {
+	if previous := r.previousKey(s.ListedKey, id.Key); previous != nil {
 		reg, err = p.dir.Rotate(ctx, card, r.Credential(p.dir), id.Key, previous)
 	} else {
 		reg, err = p.dir.Renew(ctx, card, r.Credential(p.dir), id.Key)
@@ -453,10 +454,11 @@ func (r *Registrar) visit(ctx context.Context, p *registration, s *registrationS
 // the lifetime, ± 10 %.
 func (s *registrationState) recordSuccess(reg wire.Registered, key *signing.PrivateKey, digest string, now time.Time) {
 	s.AgentID, s.Card = reg.AgentID, digest
-	// If PreviousKey is the fingerprint of key itself, another process is replacing that key, so PreviousKey must stay.
-	if s.PreviousKey != "" && s.PreviousKey != key.Public().Fingerprint() {
-		s.PreviousKey, s.Followed = "", now.UTC()
+	fingerprint := key.Public().Fingerprint()
+	if s.ListedKey != "" && s.ListedKey != fingerprint {
+		s.Followed = now.UTC()
 	}
+	s.ListedKey = fingerprint // another process may be rotating the key, and then needs a proof by this one
 	s.Expires = reg.ExpiresAt.UTC()
 	s.Registered = cmp.Or(reg.RegisteredAt.UTC(), s.Registered, now.UTC())
 	half := max(reg.ExpiresAt.Sub(now)/2, time.Minute)

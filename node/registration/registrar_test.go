@@ -2,6 +2,7 @@ package registration_test
 
 import (
 	"context"
+	"errors"
 	"fmt"
 	"io"
 	"log/slog"
@@ -90,8 +91,9 @@ type keys struct {
 	onSave func() // called before a key is saved; may be nil
 	onRead func() // called after the current key was read, once; may be nil
 
-	mu  sync.Mutex
-	all []*signing.PrivateKey
+	mu      sync.Mutex
+	all     []*signing.PrivateKey
+	refuses bool // keys that processes save, as if another process had replaced the key
 }
 
 func (k *keys) current() (*signing.PrivateKey, error) {
@@ -111,6 +113,9 @@ func (k *keys) save(key *signing.PrivateKey, _ wire.Value) error {
 	}
 	k.mu.Lock()
 	defer k.mu.Unlock()
+	if k.refuses {
+		return errors.New("another process has replaced the key")
+	}
 	k.all = append(k.all, key)
 	return nil
 }
@@ -253,8 +258,8 @@ func (r failingRecords) Apply(ctx context.Context, changes []store.Change, now t
 	return r.Records.Apply(ctx, changes, now)
 }
 
-// TestRotationAfterStoreFailed: if the fingerprint of the old key could not be stored, the rotation is refused, and the
-// next attempt stores it before the new key.
+// TestRotationAfterStoreFailed: if a process cannot store anything after a new key, the next process still has the
+// fingerprint of the key in the directory.
 func TestRotationAfterStoreFailed(t *testing.T) {
 	db, k := openStore(t), &keys{all: []*signing.PrivateKey{meshtest.Key("sarah")}}
 	s, d := &failingStore{Store: db}, &fakeDirectory{}
@@ -263,11 +268,6 @@ func TestRotationAfterStoreFailed(t *testing.T) {
 		t.Fatalf("Register = %+v, %v", list, err)
 	}
 	d.set(true, nil)
-	s.fails = true
-	if list, err := r.RotateKey(t.Context()); err == nil {
-		t.Errorf("RotateKey = %+v although the fingerprint of the old key is not stored", list)
-	}
-	s.fails = false
 	k.onSave = func() { s.fails = true } // the process stores nothing any more
 	if list, err := r.RotateKey(t.Context()); err != nil || list[0].Error == "" {
 		t.Fatalf("RotateKey while the directory is down = %+v, %v", list, err)
@@ -300,6 +300,75 @@ func TestVisitDuringRotation(t *testing.T) {
 	}
 	if calls := d.log(); !slices.Equal(calls, []string{"POST 201", "PUT 200", "PUT 200 proven"}) {
 		t.Errorf("calls %q, want the proof by the old key with the new one", calls)
+	}
+}
+
+// TestRotationBeforeVisit: a rotation that begins before a directory has followed the one of another process needs a
+// proof by the key of that process.
+func TestRotationBeforeVisit(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		db, k, d := openStore(t), &keys{all: []*signing.PrivateKey{meshtest.Key("sarah")}}, &fakeDirectory{}
+		first, second := newRegistrar(t, db.Handle("first"), k, d), newRegistrar(t, db.Handle("second"), k, d)
+		if list, err := first.Register(t.Context(), ""); err != nil || list[0].Error != "" {
+			t.Fatalf("Register = %+v, %v", list, err)
+		}
+		gate := make(chan struct{})
+		d.set(false, gate)
+		rotate := func(r *registration.Registrar) {
+			if list, err := r.RotateKey(t.Context()); err != nil || list[0].Error != "" {
+				t.Errorf("RotateKey = %+v, %v", list, err)
+			}
+		}
+		var rotating sync.WaitGroup
+		rotating.Go(func() { rotate(first) })
+		synctest.Wait()
+		k.onSave = func() {
+			close(gate)
+			rotating.Wait()
+		}
+		rotate(second)
+		if calls := d.log(); !slices.Equal(calls, []string{"PUT 200 proven", "PUT 200 proven"}) {
+			t.Errorf("calls %q, want a proof by the key before with each new key", calls)
+		}
+	})
+}
+
+// TestRotationsAtOnce: a rotation that is refused because of another one leaves the key chain of the other one.
+func TestRotationsAtOnce(t *testing.T) {
+	for name, hook := range map[string]func(k *keys, refused, rotate func()){
+		"while the other stores its key": func(k *keys, refused, rotate func()) {
+			k.onSave = func() {
+				k.onSave, k.refuses = nil, true
+				refused()
+				k.refuses = false
+			}
+			rotate()
+		},
+		"before the other, and goes on after it": func(k *keys, refused, rotate func()) {
+			k.onRead = func() {
+				rotate()
+				k.refuses = true
+			}
+			refused()
+		},
+	} {
+		db, k, d := openStore(t), &keys{all: []*signing.PrivateKey{meshtest.Key("sarah")}}, &fakeDirectory{}
+		first, second := newRegistrar(t, db.Handle("first"), k, d), newRegistrar(t, db.Handle("second"), k, d)
+		hook(k, func() {
+			if _, err := first.RotateKey(t.Context()); err == nil {
+				t.Errorf("%s: both rotations succeed", name)
+			}
+		}, func() {
+			if _, err := second.RotateKey(t.Context()); err != nil {
+				t.Errorf("%s: %v", name, err)
+			}
+		})
+		for _, r := range []*registration.Registrar{second, newRegistrar(t, db.Handle("third"), k, d)} {
+			own := r.Identity()
+			if err := signing.ProvesID(own.Card, own.Key.Public(), time.Now()); err != nil || len(k.all) != 2 {
+				t.Errorf("begun %s: of %d keys, the key chain %q does not lead to the last one: %v", name, len(k.all), own.Card.KeyChain(), err)
+			}
+		}
 	}
 }
 
