@@ -223,8 +223,8 @@ type gatewaySetting struct {
 func runOpenClaw(ctx context.Context, command []string) error {
 	out, err := exec.CommandContext(ctx, command[0], command[1:]...).CombinedOutput()
 	if err != nil {
-		text := strings.TrimSpace(string(out[max(0, len(out)-1000):]))
-		return exit.FailHint(exit.Unavailable, fmt.Errorf("%s: %w: %s", strings.Join(command[:2], " "), err, terminal.Clean(text)), "is openclaw installed and in PATH?")
+		text := fmt.Sprintf("%s: %v: %s", strings.Join(command[:2], " "), err, terminal.Clean(strings.TrimSpace(string(out[max(0, len(out)-1000):]))))
+		return exit.FailHint(exit.Unavailable, errors.New(strings.TrimSuffix(text, ": ")), "is openclaw installed and in PATH?")
 	}
 	return nil
 }
