@@ -109,7 +109,7 @@ func (c Config) checkZeros(p *problems) {
 		{"notify.batch", int64(c.Notify.Batch)},
 	} {
 		if limit.value == 0 {
-			p.add(limit.key, "must be more than 0")
+			p.add(limit.key, "must be more than 0; remove the key for its default, which earlier versions used in place of 0")
 		}
 	}
 }
