@@ -151,13 +151,14 @@ func ConversationSlot(conv store.ConvKey, askID string) Slot {
 // KeyChangeSlot allows one open ask about the changed key of an agent. The asks about agents that the owner knows have
 // 1,000 slots, and all others share 200, so that strangers cannot take the slots of known agents.
 func KeyChangeSlot(agent string, known bool) Slot {
-	if known {
-		return Slot{Key: "key/" + agent, Term: "key", Max: 1000}
+	s := Slot{Key: "key/" + agent, Term: "key", Max: 1000}
+	if !known {
+		s.Term, s.Max = "stranger-key", 200
 	}
-	return Slot{Key: "stranger-key/" + agent, Term: "stranger-key", Max: 200}
+	return s
 }
 
-// slotTerm returns the Term of the slot with this key.
+// slotTerm returns the Term of a slot in which asks queue ([Asks.Join]), from its key.
 func slotTerm(key string) string {
 	kind, _, _ := strings.Cut(key, "/")
 	if kind == "conv" {

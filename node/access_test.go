@@ -288,6 +288,29 @@ func TestKeyChange(t *testing.T) {
 	}
 }
 
+// TestOneQuestionAboutAKey: while the owner is asked about the key of a stranger, and lets the stranger in, the owner is
+// not asked again about the same agent.
+func TestOneQuestionAboutAKey(t *testing.T) {
+	t.Parallel()
+	synctest.Test(t, func(t *testing.T) {
+		mesh := meshtest.InMemory(t)
+		chris := mesh.Stranger("chris")
+		sarah := mesh.Node("sarah", open)
+		must(t, sarah.Post(chris.Sign(chris.Draft(sarah.ID(), wire.Deliver, hello))), http.StatusOK)
+		for _, name := range []string{"second key", "third key"} {
+			swapped := chris.Forger(name)
+			card := meshtest.Card(t, "chris", "http://127.0.0.1:9/agentmesh").Tree.With("public_key", wire.Text(swapped.Key.PublicText()))
+			if _, err := mesh.Directory().Renew(t.Context(), card, client.Credential("credential-of-chris"), swapped.Key); err != nil {
+				t.Fatal(err)
+			}
+			time.Sleep(2 * time.Hour)
+			must(t, sarah.Post(swapped.Sign(swapped.Draft(sarah.ID(), wire.Deliver, hello))), http.StatusUnauthorized)
+			theAsk(t, sarah)
+			sarah.Call("POST", "/peers/"+string(chris.ID), owner.PeerChange{Action: "allow"}, nil)
+		}
+	})
+}
+
 // TestKeyChangesOfStrangers (THREATS 31): however many keys strangers change, the owner is asked about the key of an
 // agent that it knows: one that it let in, or to which it wrote.
 func TestKeyChangesOfStrangers(t *testing.T) {
