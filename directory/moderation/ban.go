@@ -47,8 +47,17 @@ const (
 
 func (b Ban) key() string { return string(b.Kind) + ":" + b.Value }
 
+// NewBan is ParseBan for a ban that does not exist yet. It refuses a host that no card can have.
+func NewBan(text string) (Ban, error) {
+	ban, err := ParseBan(text)
+	if err == nil && ban.Kind == BanHost && !isHost.MatchString(ban.Value) {
+		return Ban{}, errBan
+	}
+	return ban, err
+}
+
 // ParseBan parses the text of an operator: an agent id "am_…", a fingerprint of 64 hex digits, a public key, an
-// address, an address range, or a host.
+// address, an address range, or a host. It accepts each host that an earlier version let operators ban.
 func ParseBan(text string) (Ban, error) {
 	text = strings.TrimSpace(text)
 	if wire.AgentID(text).Valid() {
@@ -68,11 +77,13 @@ func ParseBan(text string) (Ban, error) {
 	}
 	host := strings.ToLower(strings.TrimSuffix(text, "."))
 	u, err := url.Parse("https://" + host + "/")
-	if err != nil || u.Hostname() != host || !isHost.MatchString(listing.HostOf(u)) || len(host) > 253 {
-		return Ban{}, wire.ErrQuery.At("a ban needs an agent id, a key or its fingerprint, a host without *, or an address range such as 203.0.113.0/24")
+	if err != nil || u.Hostname() != host || !strings.Contains(host, ".") || len(host) > 253 {
+		return Ban{}, errBan
 	}
 	return Ban{Kind: BanHost, Value: listing.HostOf(u)}, nil
 }
+
+var errBan = wire.ErrQuery.At("a ban needs an agent id, a key or its fingerprint, a host without *, or an address range such as 203.0.113.0/24")
 
 // isHost matches host names that a card can have. It refuses patterns, which would match nothing, and texts that end in a
 // number, because the operator meant an address range.
