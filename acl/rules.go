@@ -62,9 +62,13 @@ func (r *Rules) Standing(ctx context.Context, principal string, now time.Time, a
 			others = append(others, name, link)
 		}
 	}
-	for _, name := range others {
+	slices.Sort(others)
+	for _, name := range slices.Compact(others) {
 		if err != nil || standing == Blocked {
 			break
+		}
+		if name == principal {
+			continue // read above
 		}
 		var other Standing
 		if other, err = r.standingOf(ctx, name, now); other == Blocked {
