@@ -138,20 +138,17 @@ func (b *Box) sendDue(ctx context.Context, now time.Time) (next time.Time, err e
 // send makes one attempt and stores the outcome. The urgent notices come first, because a batch lists only the first
 // maxBatch notices.
 func (b *Box) send(ctx context.Context, due []pendingNotice, s Status) error {
-	isUrgent := func(p pendingNotice) bool { return slices.Contains(b.cfg.Urgent, p.Kind) }
-	slices.SortStableFunc(due, func(x, y pendingNotice) int {
-		switch {
-		case isUrgent(x) == isUrgent(y):
-			return 0
-		case isUrgent(x):
-			return -1
+	const urgent, other = 0, 1
+	rank := func(p pendingNotice) int {
+		if slices.Contains(b.cfg.Urgent, p.Kind) {
+			return urgent
 		}
-		return 1
-	})
-	batch := Batch{ID: batchID(due)}
+		return other
+	}
+	slices.SortStableFunc(due, func(x, y pendingNotice) int { return rank(x) - rank(y) })
+	batch := Batch{ID: batchID(due), Urgent: rank(due[0]) == urgent}
 	for _, p := range due[:min(len(due), maxBatch)] {
 		batch.Notices = append(batch.Notices, b.withLink(ctx, p.Notice))
-		batch.Urgent = batch.Urgent || isUrgent(p)
 	}
 	batch.More = len(due) - len(batch.Notices)
 	limited, cancel := context.WithTimeout(ctx, sendTimeout)
