@@ -8,6 +8,7 @@ import (
 	"net/url"
 	"slices"
 	"strconv"
+	"strings"
 	"time"
 
 	"github.com/modelcontextprotocol/go-sdk/jsonrpc"
@@ -96,15 +97,8 @@ func (c *Channel) follow(ctx context.Context, event owner.Event) error {
 
 // pushNew pushes the new items that the channel does not know yet. The first time, it pushes nothing.
 func (c *Channel) pushNew(ctx context.Context) error {
-	peers, err := owner.Fetch(ctx, c.tools.api, owner.ListPeers.Call())
-	if err != nil {
+	if err := c.resolveAliases(ctx); err != nil {
 		return err
-	}
-	c.aliased = nil
-	for _, p := range peers.Items {
-		if slices.ContainsFunc(p.Aliases, func(alias string) bool { return slices.Contains(c.peers, alias) }) {
-			c.aliased = append(c.aliased, p.ID)
-		}
 	}
 	found := make(map[string]bool)
 	query := url.Values{"state": {string(owner.ItemNew)}, "limit": {strconv.Itoa(batchSize)}}
@@ -128,6 +122,26 @@ func (c *Channel) pushNew(ctx context.Context) error {
 		}
 		query.Set("after", list.Next)
 	}
+}
+
+// resolveAliases looks up the peers that are named by an alias. It reads the list of peers only if there is such a name,
+// because the list may be long.
+func (c *Channel) resolveAliases(ctx context.Context) error {
+	isAlias := func(name string) bool { return !wire.AgentID(name).Valid() && !strings.Contains(name, ":") }
+	if !slices.ContainsFunc(c.peers, isAlias) {
+		return nil
+	}
+	list, err := owner.Fetch(ctx, c.tools.api, owner.ListPeers.Call())
+	if err != nil {
+		return err
+	}
+	c.aliased = nil
+	for _, p := range list.Items {
+		if slices.ContainsFunc(p.Aliases, func(alias string) bool { return slices.Contains(c.peers, alias) }) {
+			c.aliased = append(c.aliased, p.ID)
+		}
+	}
+	return nil
 }
 
 // isListed reports whether the owner named the sender of an item: by its id, its alias or, if it is a foreign peer, its
