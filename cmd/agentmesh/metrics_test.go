@@ -96,6 +96,22 @@ func TestDocsMetrics(t *testing.T) {
 	}
 }
 
+// serveOwner starts serve with a listener for its owner, and returns the process and the owner's token.
+func serveOwner(t *testing.T, env []string, flags ...string) (server *serveProcess, token string) {
+	t.Helper()
+	dir := filepath.Join(t.TempDir(), "data")
+	server, err := startServe(dir, append(flags, "--set=owner_api.listen=127.0.0.1:0"), env)
+	if err != nil {
+		t.Fatal(err)
+	}
+	t.Cleanup(func() { server.Process.Signal(os.Interrupt); server.Wait() })
+	data, err := os.ReadFile(filepath.Join(dir, "owner.token"))
+	if err != nil {
+		t.Fatal(err)
+	}
+	return server, string(data)
+}
+
 func scrapeOwner(t *testing.T, w daemon.ServeInfo, token string) (status int, body string) {
 	t.Helper()
 	req, err := http.NewRequest(http.MethodGet, strings.TrimSuffix(strings.TrimSuffix(w.OwnerAPI, "/"), "/owner")+"/metrics", nil)
@@ -153,17 +169,8 @@ func metricRows(t *testing.T, body string) []metricRow {
 
 // TestDocsLimiters: docs/operations.md names every limiter in its text, because the table has no label values.
 func TestDocsLimiters(t *testing.T) {
-	dir := filepath.Join(t.TempDir(), "data")
-	server, err := startServe(dir, []string{"--set=owner_api.listen=127.0.0.1:0"}, os.Environ())
-	if err != nil {
-		t.Fatal(err)
-	}
-	t.Cleanup(func() { server.Process.Signal(os.Interrupt); server.Wait() })
-	token, err := os.ReadFile(filepath.Join(dir, "owner.token"))
-	if err != nil {
-		t.Fatal(err)
-	}
-	_, body := scrapeOwner(t, server.info, string(token))
+	server, token := serveOwner(t, os.Environ())
+	_, body := scrapeOwner(t, server.info, token)
 	doc, err := os.ReadFile(filepath.Join("..", "..", "docs", "operations.md"))
 	if err != nil {
 		t.Fatal(err)
@@ -183,22 +190,13 @@ func TestDocsLimiters(t *testing.T) {
 // TestMetricsOfPostgres: an alert on agentmesh_store_writable also works on PostgreSQL.
 func TestMetricsOfPostgres(t *testing.T) {
 	database := pgtest.New(t)
-	dir := filepath.Join(t.TempDir(), "data")
 	env := slices.DeleteFunc(os.Environ(), func(e string) bool { return strings.HasPrefix(e, "AGENTMESH_") })
-	server, err := startServe(dir, []string{"--set=owner_api.listen=127.0.0.1:0", "--set=store.postgres=" + database.URL("postgres")}, env)
-	if err != nil {
-		t.Fatal(err)
-	}
-	t.Cleanup(func() { server.Process.Signal(os.Interrupt); server.Wait() })
-	token, err := os.ReadFile(filepath.Join(dir, "owner.token"))
-	if err != nil {
-		t.Fatal(err)
-	}
-	if status, body := scrapeOwner(t, server.info, string(token)); status != http.StatusOK || !strings.Contains(body, "\nagentmesh_store_writable 1\n") {
+	server, token := serveOwner(t, env, "--set=store.postgres="+database.URL("postgres"))
+	if status, body := scrapeOwner(t, server.info, token); status != http.StatusOK || !strings.Contains(body, "\nagentmesh_store_writable 1\n") {
 		t.Errorf("a scrape = %d, without agentmesh_store_writable 1", status)
 	}
 	database.Kill()
-	if status, body := scrapeOwner(t, server.info, string(token)); status != http.StatusOK || !strings.Contains(body, "\nagentmesh_store_writable 0\n") {
+	if status, body := scrapeOwner(t, server.info, token); status != http.StatusOK || !strings.Contains(body, "\nagentmesh_store_writable 0\n") {
 		t.Errorf("a scrape without the database = %d, without agentmesh_store_writable 0", status)
 	}
 }
