@@ -173,17 +173,18 @@ var outside = []struct {
 
 // goPackage is the output of go list for a package.
 type goPackage struct {
-	ImportPath string
-	Dir        string
-	Name       string
-	Doc        string
-	GoFiles    []string
-	Imports    []string
+	ImportPath     string
+	Dir            string
+	Name           string
+	Doc            string
+	GoFiles        []string
+	IgnoredGoFiles []string // of other systems and tags, tests included
+	Imports        []string
 }
 
 func packages(t *testing.T) []goPackage {
 	t.Helper()
-	out, err := exec.CommandContext(t.Context(), "go", "list", "-json=ImportPath,Dir,Name,Doc,GoFiles,Imports", module+"/...").Output()
+	out, err := exec.CommandContext(t.Context(), "go", "list", "-json=ImportPath,Dir,Name,Doc,GoFiles,IgnoredGoFiles,Imports", module+"/...").Output()
 	if err != nil {
 		t.Fatalf("go list: %v", err)
 	}

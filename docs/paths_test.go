@@ -13,6 +13,7 @@ import (
 	"os/exec"
 	"path/filepath"
 	"slices"
+	"strconv"
 	"strings"
 	"testing"
 )
@@ -47,10 +48,19 @@ func TestPathsOfMessages(t *testing.T) {
 	}
 	for _, p := range pathBounds {
 		packages, files, climbs := map[string]int{}, map[string]bool{}, []string{}
+		all, noEngine := pathSize{}, pathSize{}
+		frames := 0
 		for line := range strings.Lines(string(data)) {
-			f := strings.Split(strings.TrimSuffix(line, "\n"), "\t") // root, package, file, function, caller
+			f := strings.Split(strings.TrimSuffix(line, "\n"), "\t") // root, package, file, function, caller, frames
 			if f[0] != p.root {
 				continue
+			}
+			all.add(f[3], f[2])
+			if f[1] != "store/bolt" && f[1] != "store/engine" {
+				noEngine.add(f[3], f[2])
+			}
+			if n, err := strconv.Atoi(f[5]); err == nil {
+				frames = max(frames, n)
 			}
 			if !files[f[2]] {
 				files[f[2]] = true
@@ -62,8 +72,9 @@ func TestPathsOfMessages(t *testing.T) {
 			}
 		}
 		slices.Sort(climbs)
-		t.Logf("%s: %d packages, %d files, %d climbs\nfiles of each package: %v\nclimbs:\n  %s",
-			p.name, len(packages), len(files), len(climbs), packages, strings.Join(climbs, "\n  "))
+		t.Logf("%s: %d packages, %d climbs, %d functions and %d files; without store/bolt and store/engine %d and %d; "+
+			"%d frames to Steps.Apply\nfiles of each package: %v\nclimbs:\n  %s", p.name, len(packages), len(climbs),
+			len(all.functions), len(all.files), len(noEngine.functions), len(noEngine.files), frames, packages, strings.Join(climbs, "\n  "))
 		if len(packages) == 0 {
 			t.Errorf("%s: the path is empty", p.name)
 		}
@@ -72,6 +83,16 @@ func TestPathsOfMessages(t *testing.T) {
 				p.name, len(packages), len(files), len(climbs), p.packages, p.files, p.climbs)
 		}
 	}
+}
+
+// pathSize is what a reader of a path has to read.
+type pathSize struct{ functions, files map[string]bool }
+
+func (s *pathSize) add(function, file string) {
+	if s.functions == nil {
+		s.functions, s.files = map[string]bool{}, map[string]bool{}
+	}
+	s.functions[function], s.files[file] = true, true
 }
 
 // writeTracers writes copies of all files of the services in which each function first calls the tracer, and returns
@@ -157,7 +178,8 @@ func addTracer(t *testing.T, path string, data []byte) []byte {
 }
 
 // tracer is the package that the functions call. It writes each function that runs below a root once, with its package,
-// its file, and, if its package was already on the stack, the other package that called it.
+// its file, if its package was already on the stack, the other package that called it, and, if it is Steps.Apply of the
+// engine, how many frames of the module there are from the root to it, both counted.
 const tracer = `package pathtracer
 
 import (
@@ -197,6 +219,7 @@ func Enter() {
 	frames := runtime.CallersFrames(pcs[:runtime.Callers(3, pcs[:])])
 	var entered, file, pkg, caller string // caller is the nearest other function of the module
 	again := false                        // the package is on the stack above another package
+	depth := 0                            // frames of the module below the root
 	for {
 		f, more := frames.Next()
 		p := packageOf(f.Function)
@@ -213,9 +236,16 @@ func Enter() {
 				if !again {
 					caller = ""
 				}
-				write(root + "\t" + pkg + "\t" + file + "\t" + entered + "\t" + caller)
+				frames := ""
+				if strings.HasSuffix(entered, "/store/bolt.steps.Apply") {
+					frames = fmt.Sprint(depth + 1)
+				}
+				write(root + "\t" + pkg + "\t" + file + "\t" + entered + "\t" + caller + "\t" + frames)
 				return
 			}
+		}
+		if p != "" {
+			depth++
 		}
 		if !more {
 			return

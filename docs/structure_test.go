@@ -18,19 +18,18 @@ import (
 )
 
 // Bounds of a package and of a type. A package or type above a bound has two subjects. The file structure.txt lists
-// those that were above a bound when the bounds were introduced, with their size; such an entry may only shrink. Lines
-// of comments do not count.
+// those that were above a bound when the bounds were introduced, with their size; such an entry may grow by a tenth.
+// Lines of comments do not count.
 const (
 	maxPackageLines  = 5000
-	maxPackageFiles  = 30
 	maxMethods       = 60 // of a type, promoted ones counted
 	maxNodeMethods   = 40 // exported methods of node.Node
 	maxStateFields   = 20 // of a struct that has a mutex, a channel, an atomic or a wait group
 	structureEntries = "structure.txt"
 )
 
-// noFileBound lists packages that may have any number of files, because they have one file per command.
-var noFileBound = []string{"cmd/agentmesh"}
+// noProduct lists programs that are not part of agentmesh, so their lines do not count as product lines.
+var noProduct = []string{"cmd/meshbench", "cmd/release"}
 
 // measure is a number with a bound.
 type measure struct {
@@ -39,7 +38,8 @@ type measure struct {
 	bound int
 }
 
-// TestStructure: no package and no type is above its bound, except the entries of structure.txt, which may only shrink.
+// TestStructure: no package and no type is above its bound, except the entries of structure.txt. It prints the product
+// lines: code without blanks, comments, tests, and packages of test helpers.
 func TestStructure(t *testing.T) {
 	allowed := readStructure(t)
 	total := 0
@@ -51,14 +51,14 @@ func TestStructure(t *testing.T) {
 			t.Errorf("%s is %d, within its bound of %d: take it out of docs/%s", m.what, m.n, m.bound, structureEntries)
 		case m.n > m.bound && !listed:
 			t.Errorf("%s is %d, its bound is %d: split it", m.what, m.n, m.bound)
-		case m.n > was && listed:
-			t.Errorf("%s is %d, and was %d: it may only shrink", m.what, m.n, was)
+		case m.n > was+was/10 && listed:
+			t.Errorf("%s is %d, and was %d: it may grow by a tenth", m.what, m.n, was)
 		}
 	}
 	for what := range allowed {
 		t.Errorf("docs/%s names %q, which does not exist", structureEntries, what)
 	}
-	t.Logf("%d lines of code without blanks, comments and tests", total)
+	t.Logf("%d product lines", total)
 }
 
 // readStructure reads structure.txt, which has lines such as "package node lines 12798".
@@ -84,7 +84,7 @@ func readStructure(t *testing.T) map[string]int {
 	return allowed
 }
 
-// measures returns all measures, in order, and adds the lines of code to total. Packages of test helpers have the same
+// measures returns all measures, in order, and adds the product lines to total. Packages of test helpers have the same
 // bounds, but their lines are not added.
 func measures(t *testing.T, total *int) []measure {
 	t.Helper()
@@ -94,6 +94,9 @@ func measures(t *testing.T, total *int) []measure {
 		if !ok || len(p.GoFiles) == 0 {
 			continue
 		}
+		if !strings.HasSuffix(pkg, "test") && !slices.Contains(noProduct, pkg) {
+			*total += productLines(t, p)
+		}
 		types := map[string]*typeShape{}
 		lines := 0
 		for _, name := range p.GoFiles {
@@ -102,9 +105,6 @@ func measures(t *testing.T, total *int) []measure {
 				t.Fatal(err)
 			}
 			lines += countLines(data)
-			if line, _ := layerOf(pkg); !strings.HasSuffix(pkg, "test") || line == 1 { // storetest belongs to the interface of the store
-				*total += codeLines(data)
-			}
 			file, err := parser.ParseFile(token.NewFileSet(), name, data, parser.SkipObjectResolution)
 			if err != nil {
 				t.Fatal(err)
@@ -112,9 +112,6 @@ func measures(t *testing.T, total *int) []measure {
 			addTypes(types, file)
 		}
 		list = append(list, measure{"package " + pkg + " lines", lines, maxPackageLines})
-		if !slices.Contains(noFileBound, pkg) {
-			list = append(list, measure{"package " + pkg + " files", len(p.GoFiles), maxPackageFiles})
-		}
 		for _, name := range slices.Sorted(maps.Keys(types)) {
 			ty, full := types[name], "type "+pkg+"."+name
 			list = append(list, measure{full + " methods", countMethods(types, name, 0), maxMethods})
@@ -221,6 +218,23 @@ func countLines(src []byte) int {
 		if !bytes.HasPrefix(bytes.TrimSpace(line), []byte("//")) {
 			n++
 		}
+	}
+	return n
+}
+
+// productLines counts the lines of code of a package, for all systems.
+func productLines(t *testing.T, p goPackage) int {
+	t.Helper()
+	n := 0
+	for _, name := range slices.Concat(p.GoFiles, p.IgnoredGoFiles) {
+		if strings.HasSuffix(name, "_test.go") {
+			continue
+		}
+		data, err := os.ReadFile(filepath.Join(p.Dir, name))
+		if err != nil {
+			t.Fatal(err)
+		}
+		n += codeLines(data)
 	}
 	return n
 }
