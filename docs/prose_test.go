@@ -1,6 +1,8 @@
 package docs
 
 import (
+	"go/scanner"
+	"go/token"
 	"io/fs"
 	"os"
 	"path"
@@ -108,6 +110,34 @@ func TestNamedKeysExist(t *testing.T) {
 	}
 	if named < 20 {
 		t.Errorf("%d keys are named: this test sees too little", named)
+	}
+}
+
+// ruleNumber matches the number of a rule of a protocol note.
+var ruleNumber = regexp.MustCompile(`\b(?:AM|MEW|MS|MESS|AR|A2A|OC|MCP|DISC)-\d`)
+
+// TestNoRulesInTexts: no text of the program cites the number of a rule, because the people who read help, errors and
+// logs do not have the notes.
+func TestNoRulesInTexts(t *testing.T) {
+	texts := 0
+	eachFile(t, func(name string, data []byte) {
+		if !strings.HasSuffix(name, ".go") || strings.HasSuffix(name, "_test.go") {
+			return
+		}
+		var s scanner.Scanner
+		fset := token.NewFileSet()
+		s.Init(fset.AddFile(name, -1, len(data)), data, nil, 0)
+		for pos, tok, text := s.Scan(); tok != token.EOF; pos, tok, text = s.Scan() {
+			if tok != token.STRING {
+				continue
+			}
+			if texts++; ruleNumber.MatchString(text) {
+				t.Errorf("%s: the text cites a rule: %s", fset.Position(pos), text)
+			}
+		}
+	})
+	if texts < 10_000 {
+		t.Errorf("%d texts were read: this test sees too little", texts)
 	}
 }
 
