@@ -38,7 +38,6 @@ type mewCmd struct {
 	Revoke   mewRevokeCmd   `cmd:"" help:"Revoke capabilities of a participant."`
 	Invite   mewInviteCmd   `cmd:"" help:"Invite a participant and print its token."`
 	Kick     mewKickCmd     `cmd:"" help:"Remove a participant and revoke its token."`
-	Bring    mewBringCmd    `cmd:"" help:"Let a space see an AgentMesh conversation."`
 	Connect  mewConnectCmd  `cmd:"" help:"Connect a link now, even after a shutdown or a kick."`
 	Gateway  mewGatewayCmd  `cmd:"" help:"Serve the space of a space.yaml to MEW clients, in place of the reference gateway."`
 }

@@ -322,24 +322,3 @@ func (c *mewConnectCmd) Run(ctx context.Context, a *app) error {
 		a.Print("%s is %s and connects now", terminal.Clean(l.Name), l.State)
 	})
 }
-
-type mewBringCmd struct {
-	Conversation string `arg:"" help:"Conversation id, or the beginning of the id."`
-	Link         string `required:"" help:"Name of the link to the space." placeholder:"NAME"`
-	Stop         bool   `help:"Stop showing the conversation to the space."`
-}
-
-func (c *mewBringCmd) Run(ctx context.Context, a *app) error {
-	conv, err := fetch(ctx, a, getCall[owner.Transcript]("conversations/"+url.PathEscape(c.Conversation), nil))
-	if err != nil {
-		return err
-	}
-	share := mew.ShareRequest{Peer: conv.Peer, Conversation: conv.ID, Stop: c.Stop}
-	return callAndShow(ctx, a, postCall[mew.ShareRequest]("mew/links/"+url.PathEscape(c.Link)+"/conversations", share), func(b mew.ShareRequest) {
-		if b.Stop {
-			a.Print("the space behind %s no longer sees %s", terminal.Clean(c.Link), terminal.Clean(b.Conversation))
-			return
-		}
-		a.Print("the space behind %s sees %s from now on", terminal.Clean(c.Link), terminal.Clean(b.Conversation))
-	})
-}

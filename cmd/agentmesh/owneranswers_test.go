@@ -306,7 +306,7 @@ var takesNothing = []string{
 var needsOthers = []string{
 	"POST /owner/sign-in", "POST /owner/inbox/:id/retry", "POST /owner/calendar/cancel", "DELETE /owner/directory/reports/:report", "POST /owner/mess/fetch/:ref",
 	"POST /owner/mew/spaces/:name/proposals/:proposal", "POST /owner/mew/links/:name/proposals/:proposal",
-	"POST /owner/mew/links/:name/messages", "POST /owner/mew/links/:name/conversations",
+	"POST /owner/mew/links/:name/messages",
 	"GET /owner/moltspeak/search", "DELETE /owner/moltspeak/consents/:id", "DELETE /owner/moltspeak/peers/:name",
 	"PUT /owner/moltspeak/peers/:name/granted/:capability", "DELETE /owner/moltspeak/peers/:name/granted/:capability",
 	"POST /owner/agentrelay/links/:link/broadcast", "POST /owner/agentrelay/links/:link/command",

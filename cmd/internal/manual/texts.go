@@ -79,7 +79,6 @@ var Examples = map[string][]Example{
 	"peers":         {{"Add a card that you trust, under a short name:", "agentmesh peers add https://agent.example.org/agentmesh --alias sarah"}, {"Block an agent:", "agentmesh peers block am_2xk"}},
 	"mew": {
 		{"Watch a space, and write in it:", "agentmesh mew tail --space lab\nagentmesh mew chat 'good morning' --space lab"},
-		{"Let the space behind a link see a conversation:", "agentmesh mew bring conv_2xk --link lab"},
 	},
 	"mess": {
 		{"Make a request, and follow it:", "agentmesh mess request 'what is in the fridge?' --id fridge\nagentmesh mess status fridge"},

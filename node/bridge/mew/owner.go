@@ -11,7 +11,6 @@ import (
 	"github.com/agentmesh/agentmesh/node/bridge/mew/view"
 	"github.com/agentmesh/agentmesh/node/httpapi"
 	"github.com/agentmesh/agentmesh/node/owner"
-	"github.com/agentmesh/agentmesh/store"
 )
 
 // Mount adds the routes of g that MEW clients call: GET /ws, and /participants*.
@@ -40,8 +39,6 @@ func Operations(g *gateway.Gateway, b *link.Bridge) []owner.Operation {
 			return httpapi.JSON(c, http.StatusOK, owner.List[LinkSummary]{Items: linkSummaries(b)})
 		}),
 		owner.Raw(http.MethodPost, links+"/:name/connect", owner.Decide, withSpace(findLink, connect)),
-		owner.Raw(http.MethodPost, links+"/:name/conversations", owner.Decide, withSpace(findLink, share)),
-		owner.Raw(http.MethodGet, links+"/:name/conversations", owner.Read, withSpace(findLink, listConversations)),
 	)
 	if g == nil {
 		return list
@@ -110,30 +107,4 @@ func linkSummaries(b *link.Bridge) []LinkSummary {
 func connect(c echo.Context, s *ownerSpace) error {
 	s.link.Connect()
 	return httpapi.JSON(c, http.StatusOK, s.link.Status())
-}
-
-// ShareRequest names a conversation that a space may see from now on or, with Stop, may no longer see.
-type ShareRequest struct {
-	Peer         string `json:"peer"`
-	Conversation string `json:"conversation_id"`
-	Stop         bool   `json:"stop"`
-}
-
-func share(c echo.Context, s *ownerSpace) error {
-	var in ShareRequest
-	if err := owner.ReadRequest(c, &in); err != nil {
-		return err
-	}
-	if err := s.link.SetSharing(c.Request().Context(), store.ConvKey{Peer: in.Peer, ID: in.Conversation}, !in.Stop); err != nil {
-		return err
-	}
-	return httpapi.JSON(c, http.StatusOK, in)
-}
-
-func listConversations(c echo.Context, s *ownerSpace) error {
-	all, err := s.link.Conversations(c.Request().Context())
-	if err != nil {
-		return err
-	}
-	return httpapi.JSON(c, http.StatusOK, owner.List[link.Conversation]{Items: append([]link.Conversation{}, all...)}) // an empty list, not null
 }

@@ -19,7 +19,6 @@ import (
 	"github.com/agentmesh/agentmesh/node/bridge/mew/view"
 	"github.com/agentmesh/agentmesh/node/httpapi"
 	"github.com/agentmesh/agentmesh/node/wire"
-	"github.com/agentmesh/agentmesh/store"
 )
 
 //go:embed page/*.html
@@ -159,24 +158,18 @@ func (p *spacePages) showList(c echo.Context) error {
 type spaceView struct {
 	*ownerSpace
 	view.Space
-	Self   string             // our id in the space; see space.Name
-	Link   *bridge.LinkStatus // nil for a hosted space
-	Latest []shownEnvelope
-	// Shared are the conversations that the space behind a link sees, and Unshared those that it could see.
-	Shared, Unshared []shownConversation
-	Invited          *invitee // the participant that the owner has just invited; otherwise nil
+	Self    string             // our id in the space; see space.Name
+	Link    *bridge.LinkStatus // nil for a hosted space
+	Latest  []shownEnvelope
+	Invited *invitee // the participant that the owner has just invited; otherwise nil
 }
-
-// shownConversation is a conversation of the node. Key names it in a form.
-type shownConversation struct{ Key, Peer, ID, Name string }
 
 // invitee is a new participant with its token, which the page shows only once.
 type invitee struct{ Name, Token, URL string }
 
 // doneTexts holds what the page says after a form was handled (see [httpapi.Done]).
 var doneTexts = map[string]string{
-	"sent": "Sent. Everybody in the space sees it.", "shared": "The space sees the conversation from now on.",
-	"hidden": "The space sees nothing new of the conversation.", "connect": "The link connects now.",
+	"sent": "Sent. Everybody in the space sees it.", "connect": "The link connects now.",
 	"unheard": "Sent, but a recipient is not connected now. A space stores nothing for participants that are away.",
 }
 
@@ -200,31 +193,14 @@ func (p *spacePages) showSpace(c echo.Context) error {
 
 // renderSpace shows a space and, if it is not nil, the participant that was just invited.
 func (p *spacePages) renderSpace(c echo.Context, s *ownerSpace, invited *invitee) error {
-	ctx, data := c.Request().Context(), spaceView{ownerSpace: s, Space: s.View(), Self: s.Name(), Latest: s.tail.newest(), Invited: invited}
+	data := spaceView{ownerSpace: s, Space: s.View(), Self: s.Name(), Latest: s.tail.newest(), Invited: invited}
 	if s.link != nil {
 		st := s.link.Status()
 		data.Link = &st
-		shared, err := s.link.Conversations(ctx)
-		if err != nil {
-			return err
-		}
-		unshared, err := s.link.Unshared(ctx)
-		if err != nil {
-			return err
-		}
-		data.Shared, data.Unshared = p.viewConversations(ctx, shared), p.viewConversations(ctx, unshared)
 	}
 	return p.shell.Render(c, p.space, httpapi.View{
 		Title: "Space " + s.Title, Topics: []string{topicSpaces, "status"}, Done: doneTexts[c.QueryParam("did")], Data: data,
 	})
-}
-
-func (p *spacePages) viewConversations(ctx context.Context, list []link.Conversation) (rows []shownConversation) {
-	for _, c := range list {
-		peer, id := string(c.Peer), string(c.Conv)
-		rows = append(rows, shownConversation{Key: id + " " + peer, Peer: peer, ID: id, Name: p.shell.NameOf(ctx, peer)})
-	}
-	return rows
 }
 
 var errBadForm = view.NewFault(http.StatusBadRequest, "the form is incomplete, or its action is not possible in this space")
@@ -247,13 +223,6 @@ func (p *spacePages) act(c echo.Context) error {
 		}
 		s.link.Connect()
 		did = "connect"
-	case "show", "hide":
-		id, peer, ok := strings.Cut(form.Get("conversation"), " ")
-		if s.link == nil || !ok {
-			return errBadForm
-		}
-		err = s.link.SetSharing(ctx, store.ConvKey{Peer: peer, ID: id}, do == "show")
-		did = map[string]string{"show": "shared", "hide": "hidden"}[do]
 	case "invite":
 		return p.invite(c, s, form)
 	case "approve", "reject":

@@ -2,20 +2,16 @@ package mew
 
 import (
 	"context"
-	"encoding/json"
 	"net/http"
 	"net/http/httptest"
 	"net/url"
 	"strings"
 	"testing"
-	"time"
 
-	"github.com/agentmesh/agentmesh/conversations"
 	"github.com/agentmesh/agentmesh/node/bridge/mew/envelope"
 	"github.com/agentmesh/agentmesh/node/bridge/mew/mewtest"
 	"github.com/agentmesh/agentmesh/node/bridge/mew/view"
 	"github.com/agentmesh/agentmesh/node/httpapi"
-	"github.com/agentmesh/agentmesh/store"
 )
 
 // TestPage: the owner sees a space live on the page and decides there; text of participants has no effect on the page.
@@ -104,61 +100,13 @@ func TestPage(t *testing.T) {
 	}
 	post("do", "kick", "id", "alice")
 	alice.AwaitClose(envelope.CloseKicked)
-	for _, bad := range []url.Values{{"do": {"burn"}}, {"do": {"chat"}}, {"do": {"approve"}, "id": {"p9"}}, {"do": {"pause"}}, {"do": {"invite"}}, {"do": {"show"}, "conversation": {"c p"}}, {"do": {"grant"}, "id": {"alice"}}} {
+	for _, bad := range []url.Values{{"do": {"burn"}}, {"do": {"chat"}}, {"do": {"approve"}, "id": {"p9"}}, {"do": {"pause"}}, {"do": {"invite"}}, {"do": {"grant"}, "id": {"alice"}}} {
 		if status, _ := call("POST", "/mew/space/lab", bad); status < 400 {
 			t.Errorf("%v was done: %d", bad, status)
 		}
 	}
 	if status, _ := call("GET", "/mew/space/nowhere", nil); status != 404 {
 		t.Errorf("an unknown space: %d", status)
-	}
-}
-
-// TestPageShowsConversations: the owner shows a conversation to the space behind a link, and hides it again.
-func TestPageShowsConversations(t *testing.T) {
-	r := start(t)
-	b := startLink(t, r)
-	owner := httpapi.NewOwner(httpapi.OwnerConfig{})
-	MountPages(owner.Pages(), nil, b)
-	owner.Pages().NamePeers(func(_ context.Context, id string) string { return "<b>Ann of " + id })
-	body, err := json.Marshal(conversations.Conversation{Principal: "am_ann", State: conversations.Open, Opened: time.Now(), Last: time.Now()})
-	if err != nil {
-		t.Fatal(err)
-	}
-	row := store.Conversation{Key: store.ConvKey{Peer: "am_ann", ID: "conv_1"}, Body: body, Open: true, Updated: time.Now(), Expires: time.Now().Add(time.Hour)}
-	if _, err := r.Store.Steps().Apply(t.Context(), store.Step{Conv: &row, Now: time.Now()}); err != nil {
-		t.Fatal(err)
-	}
-	call := func(method string, form url.Values) (int, string) {
-		t.Helper()
-		req := httptest.NewRequestWithContext(t.Context(), method, "http://localhost"+httpapi.PagePath+"/mew/link/home", strings.NewReader(form.Encode()))
-		if form != nil {
-			req.Header.Set("Content-Type", "application/x-www-form-urlencoded")
-		}
-		w := httptest.NewRecorder()
-		owner.Handler().ServeHTTP(w, req)
-		return w.Result().StatusCode, w.Body.String()
-	}
-	const offered = `<option value="conv_1 am_ann">&lt;b&gt;Ann of am_ann, conv_1</option>`
-	if status, text := call("GET", nil); status != 200 || !strings.Contains(text, offered) || strings.Contains(text, "hide-conv_1") {
-		t.Errorf("before: %d\n%s", status, text)
-	}
-	if status, text := call("POST", url.Values{"do": {"show"}, "conversation": {"conv_1 am_ann"}}); status != http.StatusSeeOther {
-		t.Fatalf("show: %d\n%s", status, text)
-	}
-	if _, text := call("GET", nil); strings.Contains(text, offered) || !strings.Contains(text, "hide-conv_1") || strings.Contains(text, "<b>Ann") {
-		t.Errorf("shown:\n%s", text)
-	}
-	if status, text := call("POST", url.Values{"do": {"hide"}, "conversation": {"conv_1 am_ann"}}); status != http.StatusSeeOther {
-		t.Fatalf("hide: %d\n%s", status, text)
-	}
-	if _, text := call("GET", nil); !strings.Contains(text, offered) || strings.Contains(text, "hide-conv_1") {
-		t.Errorf("hidden:\n%s", text)
-	}
-	for _, bad := range []url.Values{{"do": {"show"}, "conversation": {"conv_2 am_ann"}}, {"do": {"show"}}, {"do": {"invite"}, "participant": {"dora"}}} {
-		if status, _ := call("POST", bad); status < 400 {
-			t.Errorf("%v was done: %d", bad, status)
-		}
 	}
 }
 

@@ -27,9 +27,6 @@ const Kind = "mew"
 const (
 	IntentProposal wire.Intent = "com.github.rjcorwin.mew.proposal" // mcp/proposal to this node (MEW-L3)
 	IntentRequest  wire.Intent = "com.github.rjcorwin.mew.request"  // mcp/request to this node, for a tool that is switched on
-	// IntentForward is for a chat that a participant writes in a conversation of the mesh that the space sees. The node
-	// forwards the chat to the agent in that conversation (MEW-L6).
-	IntentForward wire.Intent = "com.github.rjcorwin.mew.forward"
 )
 
 // Intents is a pattern for all intents of this package.

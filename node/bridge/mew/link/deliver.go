@@ -24,7 +24,7 @@ func (l *Link) deliver(ctx context.Context, peer string, d bridge.Delivery) (bri
 		err = l.sendChat(ctx, peer, m, "am-"+d.ID, l.correlationOf(ctx, m))
 	case m.Intent == IntentRequest:
 		err = l.sendResponse(ctx, m.Conversation, m.Payload)
-	case m.Intent == IntentProposal || m.Intent == IntentForward: // their senders get no answer
+	case m.Intent == IntentProposal: // its sender gets no answer
 	default:
 		return bridge.Delivered{}, wire.ErrIntent.At("a MEW space takes mesh.message")
 	}

@@ -359,8 +359,6 @@ func (b *Bridge) Handle(ctx context.Context, c bridge.Call) (bridge.Reply, error
 		arguments, _ := c.Payload.Get("arguments")
 		end := closePayload(l.runTool(ctx, peer, c.Payload.GetStr("tool"), arguments))
 		return bridge.Reply{Payload: &end}, nil
-	case c.Intent == IntentForward && action == "forward":
-		return bridge.Reply{}, l.sendForward(ctx, peer, c.Payload)
 	}
 	return bridge.Reply{}, nil
 }

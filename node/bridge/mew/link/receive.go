@@ -85,10 +85,7 @@ func markSource(address bridge.Address, payload wire.Value, id string) wire.Valu
 func (l *Link) handleChat(ctx context.Context, j job) error {
 	text := j.e.Payload.GetStr("text")
 	if _, forwarded := j.e.Payload.Get(transitMember); forwarded || text == "" || !l.passesFilter(&j.e, text) {
-		return nil // a node does not forward again what another node forwarded (MEW-L6)
-	}
-	if done, err := l.handleForward(ctx, j, text); done {
-		return err
+		return nil // a node takes no answer that another node passes on (MEW-L6)
 	}
 	message := wire.Obj(wire.TextField("body", text))
 	if f := j.e.Payload.GetStr("format"); f == "markdown" {

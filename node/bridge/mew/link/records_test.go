@@ -78,7 +78,7 @@ func TestOpenedConversationsOfAllAreBounded(t *testing.T) {
 			t.Fatal(err)
 		}
 	}
-	all, err := l.l.Conversations(t.Context())
+	all, err := l.l.conversationsOpened(t.Context())
 	if err != nil || len(all) != maxOpened {
 		t.Errorf("%d conversations, %v, want %d", len(all), err, maxOpened)
 	}

@@ -122,7 +122,7 @@ func (l *Link) sendFor(ctx context.Context, from string, arguments wire.Value) (
 	}
 	opens := out.Conv == ""
 	if !opens { // only a conversation that this participant opened
-		if c, ok := load[Conversation](ctx, l.records, kindConversation, openKey(out.To, out.Conv)); !ok || c.To != from {
+		if c, ok := load[Conversation](ctx, l.records, kindOpened, openKey(out.To, out.Conv)); !ok || c.To != from {
 			return wire.Value{}, &toolFault{"there is no such conversation of yours"}
 		}
 	} else {
@@ -136,7 +136,7 @@ func (l *Link) sendFor(ctx context.Context, from string, arguments wire.Value) (
 	sent, err := l.sendToMesh(ctx, from, out, text)
 	if err != nil {
 		if opens {
-			l.records.apply(ctx, l.records.drop(kindConversation, openKey(out.To, out.Conv)))
+			l.records.apply(ctx, l.records.drop(kindOpened, openKey(out.To, out.Conv)))
 		}
 		return wire.Value{}, err
 	}
@@ -159,7 +159,7 @@ const (
 // inboxFor shows a participant its own conversations, or the newest messages of one of them.
 func (l *Link) inboxFor(ctx context.Context, from string, arguments wire.Value) (wire.Value, error) {
 	wanted, list := arguments.GetStr("conversation_id"), []wire.Value{}
-	all, err := l.Conversations(ctx)
+	all, err := l.conversationsOpened(ctx)
 	if err != nil {
 		return wire.Value{}, err
 	}
