@@ -87,12 +87,11 @@ func (c *agentRelaySendCmd) Run(ctx context.Context, a *app) error {
 }
 
 type agentRelayHistoryCmd struct {
-	Link   string `arg:"" help:"Name of the link."`
-	Search string `placeholder:"WORDS" help:"List only messages with these words, best match first."`
-	Limit  int    `default:"50" help:"Maximum number of messages, 1 to 100."`
+	Link  string `arg:"" help:"Name of the link."`
+	Limit int    `default:"50" help:"Maximum number of messages, 1 to 100."`
 }
 
-// relayHistory is the answer of a relay to the commands history and search.
+// relayHistory is the answer of a relay to the command history.
 type relayHistory struct {
 	Messages []relayMessage `json:"messages"`
 }
@@ -106,17 +105,12 @@ type relayMessage struct {
 func (c *agentRelayHistoryCmd) Run(ctx context.Context, a *app) error {
 	type command struct {
 		Command string `json:"command"`
-		Query   string `json:"query,omitempty"`
 		Limit   int    `json:"limit"`
-	}
-	payload := command{"history", "", c.Limit}
-	if c.Search != "" {
-		payload = command{"search", c.Search, c.Limit}
 	}
 	call := postCall[relayHistory]("agentrelay/links/"+url.PathEscape(c.Link)+"/command", struct {
 		Type    string  `json:"type"`
 		Payload command `json:"payload"`
-	}{"command", payload})
+	}{"command", command{"history", c.Limit}})
 	return callAndShow(ctx, a, call, func(r relayHistory) {
 		showList(a, owner.Page(r.Messages, ""), "the relay returned no messages", []string{"FROM", "TYPE", "TEXT"}, func(m relayMessage) []string {
 			return []string{terminal.Truncate(m.From, 64), orDash(terminal.Truncate(m.Type, 20)), terminal.Truncate(string(m.Payload), 100)}

@@ -2,7 +2,6 @@ package link
 
 import (
 	"context"
-	"encoding/json"
 	"errors"
 	"net/http"
 	"slices"
@@ -44,18 +43,11 @@ type Broadcast struct {
 	Payload wire.Value `json:"payload"`
 }
 
-// Command is a request to the relay: Type is "query", or "command" for history, search or replay. The relay must have
-// the extension for it.
+// Command is a request to the relay: Type is "query", or "command" for the history. The relay must have the
+// extension for it.
 type Command struct {
 	Type    string     `json:"type"`
 	Payload wire.Value `json:"payload"`
-}
-
-// UnmarshalJSON ignores unknown members, which the owner API otherwise refuses, because a client may repeat members of
-// the payload beside it.
-func (c *Command) UnmarshalJSON(data []byte) error {
-	type plain Command
-	return json.Unmarshal(data, (*plain)(c))
 }
 
 // These are the owner's operations on a link.

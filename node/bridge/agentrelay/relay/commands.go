@@ -11,10 +11,7 @@ import (
 
 // handleCommand handles a frame for the relay. The relay does not know the commands of an extension that is off.
 func (r *Relay) handleCommand(s *session, f frame.Frame) *frame.Refusal {
-	ext, name := r.cfg.Extensions, f.Type
-	if f.Type == "command" {
-		name = f.Payload.GetStr("command")
-	}
+	ext := r.cfg.Extensions
 	switch {
 	case f.Type == "ping":
 		payload := f.Payload
@@ -47,10 +44,10 @@ func (r *Relay) handleCommand(s *session, f frame.Frame) *frame.Refusal {
 		return r.cast(ctx, s.id, f)
 	case f.Type == "query" && ext.Semantic:
 		return r.answerQuery(s, f)
-	case name == "semantic_subscribe" && ext.Semantic:
-		return frame.Refuse(frame.CodeUnsupported, "this relay compares no embeddings")
-	case f.Type == "command" && ext.History && (name == "history" || name == "search" || name == "replay"):
-		return r.answerRecall(s, f, name)
+	case f.Type == "command" && ext.History && f.Payload.GetStr("command") == "history":
+		return r.answerHistory(s, f)
+	case f.Type == "command", f.Type == "semantic_subscribe":
+		return frame.Refuse(frame.CodeUnsupported, "the relay does not offer this command")
 	}
 	return frame.Refuse(frame.CodeUnknown, "the relay knows no such command")
 }

@@ -18,7 +18,7 @@ func FuzzCommand(f *testing.F) {
 		if fr, fault := frame.Parse(data); fault == nil && fr.IsCommand() {
 			readSubscription(fr.Payload, true)
 			readQuery(fr.Payload)
-			if w, fault := readRecall(fr.Payload, 50); fault == nil && (w.limit < 1 || w.limit > maxListed) {
+			if w, fault := readHistoryRequest(fr.Payload); fault == nil && (w.limit < 1 || w.limit > maxListed) {
 				t.Errorf("%q asks for %d messages", data, w.limit)
 			}
 		}

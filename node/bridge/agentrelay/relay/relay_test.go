@@ -254,7 +254,7 @@ func TestCommands(t *testing.T) {
 		`{"to":["relay"],"type":"storage:status","payload":{}}`:                        frame.CodeUnknown,
 		`{"to":["relay"],"type":"query","payload":"x"}`:                                frame.CodeUnknown, // the extension is off
 		`{"to":["relay"],"type":"vote","ref":"x","payload":{"approve":true}}`:          frame.CodeUnknown,
-		`{"to":["relay"],"type":"command","payload":{"command":"history"}}`:            frame.CodeUnknown,
+		`{"to":["relay"],"type":"command","payload":{"command":"history"}}`:            frame.CodeUnsupported,
 		`{"to":["relay"],"type":"subscribe"}`:                                          frame.CodeInvalid,
 		`{"to":["relay"],"type":"subscribe","payload":{"agents":"bbb"}}`:               frame.CodeInvalid,
 		`{"to":["relay"],"type":"subscribe","payload":{"agents":["Not An Id"]}}`:       frame.CodeInvalid,

@@ -14,7 +14,7 @@ import (
 // TestVoting checks proposals, votes and results (AR-40 to AR-44).
 func TestVoting(t *testing.T) {
 	st := openStore(t)
-	s := newTestRelayOn(t, st, Config{Extensions: Extensions{Voting: true, History: true}})
+	s := newTestRelayOn(t, st, Config{Extensions: allOn})
 	var all []*agent
 	for _, id := range []string{"aaa", "bbb", "ccc", "ddd"} {
 		a := s.join(id)
@@ -75,7 +75,7 @@ func TestVoting(t *testing.T) {
 	vote(b, "relay", tie, true)
 	vote(c, "relay", tie, false)
 	s.stop()
-	s = newTestRelayOn(t, st, Config{Extensions: Extensions{Voting: true, History: true}})
+	s = newTestRelayOn(t, st, Config{Extensions: allOn})
 	b2 := s.connectAs("bbb", b.token)
 	if got := s.votes.get(tie); len(got.Votes) != 2 || got.Status != "" {
 		t.Fatalf("after a restart: %+v", got)
@@ -90,7 +90,7 @@ func TestVoting(t *testing.T) {
 	if got := list(b2.ask("command", `{"command":"history"}`), "messages", "type"); len(got) == 0 || got[0] != "vote_result" {
 		t.Errorf("history %v", got)
 	}
-	if got := list(b2.ask("command", `{"command":"search","query":"rejected"}`), "messages", "type"); len(got) != 1 || got[0] != "vote_result" {
+	if got := list(b2.ask("query", `{"query":"rejected","scope":"messages"}`), "messages", "type"); len(got) != 1 || got[0] != "vote_result" {
 		t.Errorf("a search for the status of a result finds %v", got)
 	}
 }
@@ -180,7 +180,7 @@ func TestOutcome(t *testing.T) {
 // TestProposalNeedsItsHistory: a proposal that cannot go into the history opens no vote, and its sender gets an error.
 func TestProposalNeedsItsHistory(t *testing.T) {
 	st := openStore(t)
-	s := newTestRelayOn(t, st, Config{Extensions: Extensions{Voting: true, History: true}})
+	s := newTestRelayOn(t, st, Config{Extensions: allOn})
 	a, b := s.join("aaa"), s.join("bbb")
 	s.history.records = hookedRecords{st.Records(), func() error { return errors.New("the disk is full") }}
 	a.send(`{"to":["*"],"type":"proposal","payload":{}}`)

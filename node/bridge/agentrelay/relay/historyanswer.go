@@ -1,10 +1,8 @@
 package relay
 
 import (
-	"cmp"
 	"encoding/json"
 	"slices"
-	"strconv"
 	"time"
 
 	"github.com/agentmesh/agentmesh/node/bridge/agentrelay/frame"
@@ -13,23 +11,20 @@ import (
 
 const (
 	defaultHistory = 50
-	defaultSearch  = 20
 	maxListed      = 100              // messages or agents in one answer
 	maxQueryText   = 1024             // bytes
 	roomForList    = frame.MaxPayload // bytes of a list in one answer; keeps the frame below frame.MaxSize
 )
 
-// recallRequest is the payload of history, search and replay.
-type recallRequest struct {
+// historyRequest is the payload of the command history.
+type historyRequest struct {
 	limit int
 	since int64  // in milliseconds
-	from  string // message id of replay
 	after string // the "next" of the previous page
-	query string
 }
 
-func readRecall(p wire.Value, limit int) (recallRequest, *frame.Refusal) {
-	req := recallRequest{limit: limit, from: p.GetStr("since_message_id"), after: p.GetStr("after"), query: p.GetStr("query")}
+func readHistoryRequest(p wire.Value) (historyRequest, *frame.Refusal) {
+	req := historyRequest{limit: defaultHistory, after: p.GetStr("after")}
 	if v, ok := p.Get("limit"); ok {
 		if err := json.Unmarshal(v.JSON(), &req.limit); err != nil || req.limit < 1 {
 			return req, frame.Invalid("limit must be a whole number from 1")
@@ -41,19 +36,12 @@ func readRecall(p wire.Value, limit int) (recallRequest, *frame.Refusal) {
 		}
 	}
 	req.limit = min(req.limit, maxListed)
-	if len(req.query) > maxQueryText {
-		return req, frame.Invalid("query must have at most 1024 bytes")
-	}
 	return req, nil
 }
 
-// answerRecall answers history, search and replay (AR-45).
-func (r *Relay) answerRecall(s *session, f frame.Frame, name string) *frame.Refusal {
-	limit := defaultHistory
-	if name == "search" {
-		limit = defaultSearch
-	}
-	req, fault := readRecall(f.Payload, limit)
+// answerHistory answers the command history: the messages that the agent may see, newest first (AR-45).
+func (r *Relay) answerHistory(s *session, f frame.Frame) *frame.Refusal {
+	req, fault := readHistoryRequest(f.Payload)
 	if fault != nil {
 		return fault
 	}
@@ -61,40 +49,15 @@ func (r *Relay) answerRecall(s *session, f frame.Frame, name string) *frame.Refu
 	if !ok {
 		return frame.Refuse(frame.CodeUnavailable, "the agent is no longer registered")
 	}
-	var list []*entry
-	skip, now := 0, time.Now() // skip counts the hits on earlier pages of a search
-	switch name {
-	case "history":
-		list = r.history.visibleTo(a, now)
-		slices.Reverse(list)
-		list = slices.DeleteFunc(list, func(e *entry) bool { return e.ts < req.since })
-		list = listAfter(list, req.after)
-	case "replay":
-		start := cmp.Or(req.after, req.from)
-		if start == "" {
-			return frame.Invalid("payload.since_message_id must be a message id")
-		}
-		if list = listAfter(r.history.visibleTo(a, now), start); list == nil { // an empty answer would say that it missed nothing
-			return frame.Invalid("the relay does not have this message any more, or you may not see it; ask for the history instead")
-		}
-	case "search":
-		if len(splitQuery(req.query)) == 0 {
-			return frame.Invalid("payload.query must be a text")
-		}
-		skip, _ = strconv.Atoi(req.after)
-		skip = min(max(skip, 0), r.history.max)
-		list = r.history.search(a, req.query, skip+req.limit+1, now) // one over the limit, to set "more"
-		list = list[min(skip, len(list)):]
-	}
+	list := r.history.visibleTo(a, time.Now())
+	slices.Reverse(list)
+	list = slices.DeleteFunc(list, func(e *entry) bool { return e.ts < req.since })
+	list = listAfter(list, req.after)
 	shown := fitFrames(list, req.limit, roomForList)
 	more := len(shown) < len(list)
-	result := wire.Obj(wire.TextField("command", name), wire.Field("messages", wire.Arr(shown...)), wire.Field("more", wire.Bool(more)))
+	result := wire.Obj(wire.TextField("command", "history"), wire.Field("messages", wire.Arr(shown...)), wire.Field("more", wire.Bool(more)))
 	if more {
-		next := list[len(shown)-1].id
-		if name == "search" {
-			next = strconv.Itoa(skip + len(shown))
-		}
-		result = result.With("next", wire.Text(next))
+		result = result.With("next", wire.Text(list[len(shown)-1].id))
 	}
 	s.tell("command_result", f.Ref, result)
 	return nil
