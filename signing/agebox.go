@@ -55,16 +55,6 @@ type fileKeyRecorder struct {
 	fileKey []byte
 }
 
-// OpenAge decrypts a binary age file with an identity ("AGE-SECRET-KEY-1…"). It refuses content of more than limit
-// bytes.
-func OpenAge(identity string, sealed []byte, limit int) ([]byte, error) {
-	id, err := age.ParseX25519Identity(identity)
-	if err != nil {
-		return nil, errors.New("the age identity is not usable") // the cause may quote the identity
-	}
-	return openAge(id, sealed, limit)
-}
-
 // OpenAgeWith decrypts a binary age file with the key of that file. A wrong key fails, because the key of a file
 // authenticates its header.
 func OpenAgeWith(fileKey, sealed []byte, limit int) ([]byte, error) {
@@ -99,15 +89,6 @@ func (k *PrivateKey) Unseal(sealed []byte, limit int) (plain, fileKey []byte, er
 	}
 	plain, err = OpenAgeWith(fileKey, sealed, limit)
 	return plain, fileKey, err
-}
-
-// AgeRecipient returns the recipient of an identity, to which others encrypt.
-func AgeRecipient(identity string) (string, error) {
-	id, err := age.ParseX25519Identity(identity)
-	if err != nil {
-		return "", errors.New("the age identity is not usable")
-	}
-	return id.Recipient().String(), nil
 }
 
 // ValidAgeRecipient reports whether s is an age recipient.

@@ -16,7 +16,7 @@ type agentRelayCmd struct {
 	Feed    agentRelayFeedCmd    `cmd:"" aliases:"show" help:"Show the broadcasts of the relay behind a link."`
 	Send    agentRelaySendCmd    `cmd:"" help:"Broadcast a message on a relay. To write to one agent: agentmesh send agentrelay:LINK/AGENT."`
 	Peers   agentRelayPeersCmd   `cmd:"" help:"List the agents behind a link."`
-	Peer    agentRelayPeerCmd    `cmd:"" help:"Set the agent id or the key of an agent behind a link."`
+	Peer    agentRelayPeerCmd    `cmd:"" help:"Set the agent of the mesh that an agent behind a link is."`
 	History agentRelayHistoryCmd `cmd:"" help:"Show the history of a relay that keeps one."`
 
 	Agents agentRelayAgentsCmd `cmd:"" default:"withargs" aliases:"list" help:"List the agents of the relay that runs here."`

@@ -4,7 +4,6 @@ import (
 	"cmp"
 	"context"
 	"encoding/json"
-	"errors"
 	"net/url"
 	"strconv"
 	"strings"
@@ -33,35 +32,22 @@ func (c *agentRelayFeedCmd) Run(ctx context.Context, a *app) error {
 type agentRelayPeersCmd struct{ linkArg }
 
 func (c *agentRelayPeersCmd) Run(ctx context.Context, a *app) error {
-	heads := []string{"ADDRESS", "TUNNEL TO", "ENCRYPTED", "SKILLS (UNPROVEN)"}
+	heads := []string{"ADDRESS", "TUNNEL TO", "SKILLS (UNPROVEN)"}
 	return callAndShowList(ctx, a, link.ListPeers.Call(c.Link), "no peers: nobody has written since agentmesh serve started", heads, func(p link.PeerView) []string {
-		key := "no"
-		switch {
-		case p.Pending != "":
-			key = "another key waits for you"
-		case p.ByOwner:
-			key = "with the key you set"
-		case p.Recipient != "":
-			key = "with the key first seen"
-		}
-		return []string{p.Address, orDash(string(p.Agent)), key, orDash(terminal.Truncate(strings.Join(p.Skills, ", "), 60))}
+		return []string{p.Address, orDash(string(p.Agent)), orDash(terminal.Truncate(strings.Join(p.Skills, ", "), 60))}
 	})
 }
 
 type agentRelayPeerCmd struct {
-	Link   string  `arg:"" help:"Name of the link."`
-	Peer   string  `arg:"" help:"Id of the agent on the relay."`
-	Agent  *string `placeholder:"AGENT" help:"Agent id (am_…) of the agent at the other end of the tunnel. Empty: end the tunnel."`
-	AgeKey *string `placeholder:"KEY" help:"Key to encrypt messages to (age1…). Empty: forget the key."`
+	Link  string `arg:"" help:"Name of the link."`
+	Peer  string `arg:"" help:"Id of the agent on the relay."`
+	Agent string `required:"" placeholder:"AGENT" help:"Agent id (am_…) of the agent at the other end of the tunnel. Empty: end the tunnel."`
 }
 
 func (c *agentRelayPeerCmd) Run(ctx context.Context, a *app) error {
-	if c.Agent == nil && c.AgeKey == nil {
-		return exit.Fail(exit.Usage, errors.New("needs --agent, --age-key or both"))
-	}
-	change := link.ChangePeer.With(link.PeerChange{Agent: (*wire.AgentID)(c.Agent), Recipient: c.AgeKey}, c.Link, c.Peer)
+	change := link.ChangePeer.With(link.PeerChange{Agent: wire.AgentID(c.Agent)}, c.Link, c.Peer)
 	return callAndShow(ctx, a, change, func(p link.Peer) {
-		a.Note("%s: tunnel to %s, key %s", terminal.Clean(p.Peer), orDash(string(p.Agent)), orDash(p.Recipient))
+		a.Note("%s: tunnel to %s", terminal.Clean(p.Peer), orDash(string(p.Agent)))
 	})
 }
 

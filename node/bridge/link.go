@@ -54,8 +54,7 @@ type LinkPolicy struct {
 	// Not used by any kind of link, so setting it is an error. The key for requests that your own MESS exchange cannot
 	// serve is mess.route.
 	Route string `key:"route"`
-	// Whether to encrypt messages. agentrelay: always, when_known (the default) or never. moltspeak: always; by
-	// default, the class of a message decides.
+	// always: encrypt every message (moltspeak). By default, the class of a message decides.
 	Encrypt string `key:"encrypt"`
 	// Filter for incoming messages (mew, agentrelay).
 	Filter LinkFilter `key:"filter"`

@@ -4,7 +4,6 @@ import (
 	"cmp"
 	"context"
 	"slices"
-	"strings"
 
 	"github.com/agentmesh/agentmesh/acl/credential"
 	"github.com/agentmesh/agentmesh/node/bridge"
@@ -37,14 +36,9 @@ func newAgentRelay(p *Process, links []linkConfig, mesh bridge.Mesh) (bridge.Ser
 			cfg.OwnLink = links[i].Name
 		}
 	}
-	if p.node == nil {
-		return agentrelay.New(cfg)
+	if p.node != nil {
+		cfg.Mesh = mesh
 	}
-	identity, err := p.secrets.Age.MarshalText()
-	if err != nil {
-		return nil, err
-	}
-	cfg.Mesh, cfg.Identity = mesh, strings.TrimSpace(string(identity))
 	return agentrelay.New(cfg)
 }
 

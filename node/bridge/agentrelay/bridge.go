@@ -32,8 +32,6 @@ type Config struct {
 	// Dir is where a link that registered itself stores its id and token, in one file per link (AR-51). Required if
 	// there are links.
 	Dir string
-	// Identity is the age identity to which peers encrypt; empty: the node reads no encrypted messages (AR-48).
-	Identity string
 	// Mesh connects the bridge to the node. Mesh, Store and HTTP are required if there are links.
 	Mesh  bridge.Mesh
 	Store store.Store
@@ -57,7 +55,7 @@ func New(cfg Config) (*Bridge, error) {
 	b := &Bridge{cfg: cfg}
 	for _, l := range cfg.Links {
 		c := link.Config{
-			Link: l, Token: cfg.Tokens[l.Name], Dir: cfg.Dir, Identity: cfg.Identity, Mesh: cfg.Mesh,
+			Link: l, Token: cfg.Tokens[l.Name], Dir: cfg.Dir, Mesh: cfg.Mesh,
 			Store: cfg.Store, HTTP: cfg.HTTP, Dial: cfg.Dial, Logger: cfg.Logger,
 		}
 		if cfg.Relay != nil && l.Name == cfg.OwnLink {

@@ -5,9 +5,6 @@ import (
 	"strconv"
 	"testing"
 	"time"
-
-	"github.com/agentmesh/agentmesh/node/wire"
-	"github.com/agentmesh/agentmesh/signing"
 )
 
 // TestFeedIsShared: an agent that sends without end does not push the items of others out of the feed. If all agents
@@ -34,55 +31,5 @@ func TestFeedIsShared(t *testing.T) {
 	}
 	if all := f.latest(feedSize); all[len(all)-1].From != "agent1" {
 		t.Errorf("of one item each, that of %s is the oldest, want agent1", all[len(all)-1].From)
-	}
-}
-
-// TestNewcomersKeyIsUsed: while agents that only announce keys fill the store, the key of another agent is used at
-// once, and stored when that agent writes (AR-49).
-func TestNewcomersKeyIsUsed(t *testing.T) {
-	x, _ := newLinkedNode(t, nil, Config{})
-	var keys []string
-	for range 2 {
-		_, recipient, err := signing.GenerateAge()
-		if err != nil {
-			t.Fatal(err)
-		}
-		keys = append(keys, recipient)
-	}
-	announce := func(peer, key string) {
-		x.from(peer, `{"id":"d-%s","type":"discovery","to":["*"],"payload":{"skills":["go"],"age_recipient":"%s"}}`, peer, key)
-	}
-	x.from("talker", `{"id":"t1","type":"question","payload":"hello?"}`)
-	announce("talker", keys[0])
-	for n := range maxPinned + 10 {
-		announce(fmt.Sprintf("evil-%d", n), keys[0])
-	}
-	announce("newcomer", keys[1])
-	for n := range maxHints / 2 {
-		announce(fmt.Sprintf("more-evil-%d", n), keys[0])
-	}
-	announce("newcomer", keys[0]) // the first key counts
-	kept := func(peer string) string {
-		p, err := x.link.peers.get(t.Context(), peer)
-		if err != nil {
-			t.Fatal(err)
-		}
-		return p.Recipient
-	}
-	if kept("newcomer") != "" {
-		t.Fatal("the store had room for the newcomer's key, so the test proves nothing")
-	}
-	x.from("newcomer", `{"id":"q1","type":"question","payload":"anybody?"}`)
-	if got := kept("newcomer"); got != keys[1] {
-		t.Errorf("the newcomer wrote, and its key is %q, want %q", got, keys[1])
-	}
-	announce("reader", keys[1])
-	sealed, err := x.link.seal(t.Context(), "reader", []byte(`{"to":["reader"],"type":"thought","payload":"a secret"}`))
-	if v, bad := wire.Parse(sealed); err != nil || bad != nil || v.GetStr("type") != "encrypted" {
-		t.Errorf("to a newcomer leaves %s, %v", sealed, err)
-	}
-	all, err := x.link.peers.all(t.Context())
-	if err != nil || len(all) != maxPinned || all["talker"].Recipient != keys[0] || all["reader"].Recipient != keys[1] {
-		t.Errorf("%d keys are kept, %v; of the talker %q, of the reader %q", len(all), err, all["talker"].Recipient, all["reader"].Recipient)
 	}
 }

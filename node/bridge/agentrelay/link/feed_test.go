@@ -24,8 +24,8 @@ func TestFeed(t *testing.T) {
 	if len(list) != 2 || list[0].ID != "d1" || list[1].ID != "q1" || !list[1].Broadcast {
 		t.Errorf("feed %+v", list)
 	}
-	if h := x.link.peers.hint("agent-042"); len(h.Skills) != 2 || h.Skills[0] != "go" {
-		t.Errorf("hints %+v", h)
+	if skills := x.link.peers.skills["agent-042"]; len(skills) != 2 || skills[0] != "go" {
+		t.Errorf("skills %q", skills)
 	}
 	open, m := newLinkedNode(t, func(l *bridge.Link) { l.Policy.Broadcast = true }, Config{})
 	open.from("agent-042", `{"id":"q1","to":["*"],"type":"question","payload":"anybody?"}`)

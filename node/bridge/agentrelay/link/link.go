@@ -44,7 +44,7 @@ const Kind = "agentrelay"
 
 // Declare returns what the node must know about AgentRelay links: their kind and the policies that they honor.
 func Declare() bridge.Kind {
-	return bridge.Kind{Name: Kind, Honors: []string{"filter", "broadcast"}, Encrypt: []string{encryptAlways, encryptKnown, encryptNever}}
+	return bridge.Kind{Name: Kind, Honors: []string{"filter", "broadcast"}}
 }
 
 // Config configures a link. All fields are required, unless their comment says otherwise.
@@ -56,13 +56,11 @@ type Config struct {
 	// Join registers the link at the relay of this process; each call returns a new token. Nil: the relay is elsewhere.
 	Join func(ctx context.Context) (frame.Credentials, error)
 	// Dial makes connections; nil: HTTP makes them.
-	Dial websocket.Dialer
-	// Identity is the age identity to which peers encrypt; empty: the node reads no encrypted messages (AR-48).
-	Identity string
-	Mesh     bridge.Mesh
-	Store    store.Store
-	HTTP     *client.HTTP
-	Logger   *slog.Logger // nil discards
+	Dial   websocket.Dialer
+	Mesh   bridge.Mesh
+	Store  store.Store
+	HTTP   *client.HTTP
+	Logger *slog.Logger // nil discards
 }
 
 // Link is one connection of the node to a relay, as an agent of the relay. Nothing runs before [Link.Run].
@@ -131,7 +129,7 @@ func New(cfg Config) (*Link, error) {
 		tunnelPlaces: waiting.NewPlaces(maxTunneled, maxTunneledPerPeer),
 		status:       bridge.LinkStatus{Name: cfg.Link.Name, Kind: Kind, To: cfg.Link.URL, State: bridge.LinkConnecting},
 	}
-	l.peers = &peers{convStore: l.convStore, log: l.log, seen: make(map[string]bool)}
+	l.peers = &peers{records: cfg.Store.Records(), link: cfg.Link.Name, skills: make(map[string][]string)}
 	return l, nil
 }
 

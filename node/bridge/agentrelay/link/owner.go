@@ -15,7 +15,6 @@ import (
 	"github.com/agentmesh/agentmesh/node/bridge/agentrelay/frame"
 	"github.com/agentmesh/agentmesh/node/owner"
 	"github.com/agentmesh/agentmesh/node/wire"
-	"github.com/agentmesh/agentmesh/signing"
 )
 
 // commandPatience is how long a command waits for the relay's answer.
@@ -30,10 +29,9 @@ type PeerView struct {
 	Seen      bool         `json:"seen"`             // the link has seen it since the process started
 }
 
-// PeerChange is what the owner says about a peer. A nil field changes nothing.
+// PeerChange is what the owner says about a peer.
 type PeerChange struct {
-	Agent     *wire.AgentID `json:"agent_id,omitempty"`
-	Recipient *string       `json:"age_recipient,omitempty"`
+	Agent wire.AgentID `json:"agent_id"` // empty: no agent of the mesh that the owner knows
 }
 
 // Broadcast is a message of the owner to everybody on a relay. It belongs to no conversation.
@@ -95,7 +93,7 @@ func (l *Link) listPeers(c echo.Context, _ owner.None) (out owner.List[PeerView]
 	}
 	l.peers.mu.Lock()
 	defer l.peers.mu.Unlock()
-	for id := range l.peers.seen {
+	for id := range l.peers.skills {
 		if _, ok := stored[id]; !ok {
 			stored[id] = Peer{Peer: id}
 		}
@@ -103,7 +101,8 @@ func (l *Link) listPeers(c echo.Context, _ owner.None) (out owner.List[PeerView]
 	out.Items = make([]PeerView, 0, len(stored))
 	for id, p := range stored {
 		address := l.address(id)
-		out.Items = append(out.Items, PeerView{p, address.String(), address.Pseudonym(), l.peers.hint(id).Skills, l.peers.seen[id]})
+		skills, seen := l.peers.skills[id]
+		out.Items = append(out.Items, PeerView{p, address.String(), address.Pseudonym(), skills, seen})
 	}
 	slices.SortFunc(out.Items, func(a, b PeerView) int { return strings.Compare(a.Peer.Peer, b.Peer.Peer) })
 	return out, nil
@@ -114,21 +113,11 @@ func (l *Link) changePeer(c echo.Context, in PeerChange) (Peer, error) {
 	switch {
 	case !frame.ValidAgentID(id) || id == frame.RelayID:
 		return Peer{}, owner.Fault(http.StatusBadRequest, "the peer must be the id of an agent on a relay, such as agent-042", "")
-	case in.Agent != nil && *in.Agent != "" && !in.Agent.Valid():
+	case in.Agent != "" && !in.Agent.Valid():
 		return Peer{}, owner.Fault(http.StatusBadRequest, "agent_id must be an id of the mesh (am_…)", "")
-	case in.Recipient != nil && *in.Recipient != "" && !signing.ValidAgeRecipient(*in.Recipient):
-		return Peer{}, owner.Fault(http.StatusBadRequest, "age_recipient must be a key such as age1…", "")
 	}
-	p, err := l.peers.change(c.Request().Context(), id, func(p *Peer) bool {
-		if in.Agent != nil {
-			p.Agent = *in.Agent
-		}
-		if in.Recipient != nil {
-			p.Recipient, p.ByOwner, p.Pending = *in.Recipient, *in.Recipient != "", ""
-		}
-		return true
-	})
-	if err != nil {
+	p := Peer{Peer: id, Agent: in.Agent}
+	if err := l.peers.put(c.Request().Context(), p); err != nil {
 		return p, wire.ErrUnavailable.Because(err)
 	}
 	return p, nil

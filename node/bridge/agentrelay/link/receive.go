@@ -37,7 +37,7 @@ func (l *Link) handleFrame(ctx context.Context, v wire.Value) {
 	}
 	h.extractMeshMembers(v)
 	if h.kind == "discovery" {
-		l.peers.handleDiscovery(&h)
+		l.peers.noteSkills(&h)
 	}
 	if hasTarget(to, frame.Everybody) {
 		l.handleBroadcast(ctx, &h, v.JSON())
@@ -72,15 +72,12 @@ func (l *Link) handleNotice(h *incoming) {
 	}
 }
 
-// passesFilter reports whether a message passes the owner's filter (AR-26). The type and the content of an encrypted
-// message can be checked only after it is decrypted.
+// passesFilter reports whether a message passes the owner's filter (AR-26).
 func (l *Link) passesFilter(h *incoming) bool {
 	f := l.cfg.Link.Policy.Filter
 	switch {
 	case len(f.From) > 0 && !slices.Contains(f.From, h.from):
 		return false
-	case h.kind == "encrypted":
-		return true
 	case len(f.Types) > 0 && !slices.Contains(f.Types, h.kind):
 		return false
 	case len(f.Keywords) == 0, h.kind == "agentmesh":
@@ -109,27 +106,6 @@ func (l *Link) handleDirect(ctx context.Context, h *incoming, raw []byte) {
 	case "agentmesh":
 		l.handleTunnel(ctx, h)
 		return
-	case "encrypted":
-		inner, err := l.decrypt(h)
-		if err != nil {
-			note := newFeedItem(h)
-			note.Note = "an encrypted message that could not be read: " + err.Error()
-			l.itemLog.add(note)
-			return
-		}
-		h.kind = inner.GetStr("type")
-		if ref := inner.GetStr("ref"); ref != "" && len(ref) <= frame.MaxRefText {
-			h.ref = ref
-		}
-		h.payload, _ = inner.Get("payload")
-		h.extractMeshMembers(inner)
-		// No tunneled message, announcement or second encryption is accepted inside.
-		if h.kind == "encrypted" || h.kind == "agentmesh" || h.kind == "discovery" || len(h.kind) > frame.MaxTypeText {
-			return
-		}
-		if !l.passesFilter(h) {
-			return
-		}
 	}
 	if h.kind == "data" && h.isMesh && h.payload.GetStr("action") == wire.ActionPending {
 		note := newFeedItem(h)
@@ -166,7 +142,6 @@ func (l *Link) handToNode(ctx context.Context, h *incoming, raw []byte) {
 	if out.Duplicate {
 		return
 	}
-	l.peers.storeAnnouncedKey(ctx, h.from)
 	if isFinal && !out.Held {
 		l.closeAfterAnswer(ctx, in)
 	}

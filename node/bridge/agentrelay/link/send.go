@@ -177,10 +177,7 @@ func (l *Link) encode(ctx context.Context, peer string, m wire.Message) ([]byte,
 	if out.kind == "answer" && base.Ref == current.Ref { // the peer has not written since
 		next.Answer = m.ID // the next message of the node is not an answer
 	}
-	data, err := l.seal(ctx, peer, out.encode(peer, ref, m.Conversation, m.ID))
-	if err != nil {
-		return nil, nil, err
-	}
+	data := out.encode(peer, ref, m.Conversation, m.ID)
 	if len(data) > frame.MaxSize {
 		return nil, nil, undeliverableError{"the message has more than the 64 KB that a relay takes"}
 	}

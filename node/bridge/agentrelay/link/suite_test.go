@@ -278,7 +278,6 @@ func TestSuite(t *testing.T) {
 			[]byte(`{"id":"1","type":"thought","to":["somebody-else"],"payload":"x"}`),
 			[]byte(`{"id":"1","type":"vote","payload":{"approve":"yes"}}`),
 			[]byte(`{"id":"1","type":"\u001b[31m","payload":"x","to":[]}`),
-			[]byte(`{"id":"1","type":"encrypted","payload":{"encrypted_data":"AAAA","algorithm":"age","recipient_key":"age1x"}}`),
 			[]byte(`{"id":"1","type":"agentmesh","payload":{"agentmesh":"0.1.0"}}`),
 			[]byte(`{"id":"` + strings.Repeat("i", 600) + `","type":"thought","payload":"x"}`),
 		},
