@@ -305,8 +305,7 @@ func (b *Bridge) registerResolvers() {
 	b.cfg.Mesh.Asks().Handle(askConfirm, resolverFunc(func(ctx context.Context, body askBody, yes bool, changes []store.Change) error {
 		opts := exchange.Options{Records: changes}
 		if yes {
-			// an old question without a serial matches no message
-			opts.Re, opts.IfSerial = body.Ref, cmp.Or(body.Serial, -1)
+			opts.Re, opts.IfSerial = body.Ref, body.Serial
 		}
 		return act(ctx, thread.NewEntry("reply", body.Ref, wire.Field("confirm", wire.Bool(yes))), opts)
 	}))

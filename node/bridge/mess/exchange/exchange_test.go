@@ -3,7 +3,6 @@ package exchange
 import (
 	"fmt"
 	"net/http"
-	"slices"
 	"strings"
 	"sync"
 	"testing"
@@ -13,7 +12,6 @@ import (
 	"github.com/agentmesh/agentmesh/acl/rate"
 	"github.com/agentmesh/agentmesh/node/bridge/mess/thread"
 	"github.com/agentmesh/agentmesh/node/wire"
-	"github.com/agentmesh/agentmesh/store"
 )
 
 // TestClaimRace: of 64 concurrent claims one succeeds, and the others are refused with 409 (MESS-22).
@@ -121,49 +119,6 @@ func TestRepeatedRequest(t *testing.T) {
 	l.want(first.Created[0], thread.Received)
 	if r := l.do("stranger", "- request: {id: a, intent: one}"); len(r.Created) != 1 {
 		t.Error("another requester's id is the same request")
-	}
-}
-
-// TestRepeatedAfterUpgrade: requests and calls whose digest an earlier version stored are recognized when the sender
-// repeats them. That version did not sort the members.
-func TestRepeatedAfterUpgrade(t *testing.T) {
-	l := newLab(t)
-	first := l.request("agent", "{intent: two, id: b}")
-	setDigest(l, NSIDs, IDKey("agent", "b"), "a18ea2ff5a642bc079aa919613418d4b")
-	if again := l.do("agent", "- request: {intent: two, id: b}"); len(again.Created) != 0 || answerOf(again, "ack").GetStr("ref") != first {
-		t.Errorf("the request again = %+v, want the ack of %s", again, first)
-	}
-	call := func(block string) (Result, error) {
-		b := mustParse(t, block)
-		return l.Do(t.Context(), actor("agent"), b, Options{Replay: NewCallReplay(actor("agent"), "k", b.Tree())})
-	}
-	one, err := call("- request: {intent: three, about: x}")
-	if err != nil {
-		t.Fatal(err)
-	}
-	setDigest(l, NSSeen, "call/"+IDKey("agent", "k"), "ddf5c72ac5cbf269eab3b73bc6de2567")
-	if again, err := call("- request: {intent: three, about: x}"); err != nil || !slices.Equal(again.Created, one.Created) {
-		t.Errorf("the call again = %+v, %v, want %+v", again, err, one)
-	}
-	if _, err := call("- request: {intent: four}"); statusOf(err) != http.StatusUnprocessableEntity {
-		t.Errorf("another call with the key: %v", err)
-	}
-}
-
-// setDigest replaces the digest in a stored record.
-func setDigest(l *lab, ns, key, digest string) {
-	l.t.Helper()
-	rec, err := l.store.Records().Get(l.t.Context(), ns, key, time.Now())
-	if err != nil {
-		l.t.Fatal(err)
-	}
-	body, err := wire.ParseObject(rec.Body)
-	if err != nil {
-		l.t.Fatal(err)
-	}
-	rec.Body = body.With("digest", wire.Text(digest)).JSON()
-	if err := l.store.Records().Apply(l.t.Context(), []store.Change{{Record: rec, IfRev: rec.Rev}}, time.Now()); err != nil {
-		l.t.Fatal(err)
 	}
 }
 

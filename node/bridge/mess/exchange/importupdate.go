@@ -60,13 +60,11 @@ func (x *Exchange) importDocument(ctx context.Context, ref string, doc wire.Valu
 	if b.HasOnly("ack") || m.From == thread.ExchangeID {
 		return nil // not a message of a participant
 	}
-	prefix := "file/" + ref + "/"
-	for _, digest := range []string{thread.Digest(doc), thread.OldDigest(doc)} {
-		if _, err := x.records.Get(ctx, NSSeen, prefix+digest, time.Now()); err == nil {
-			return nil
-		}
+	key := "file/" + ref + "/" + thread.Digest(doc)
+	if _, err := x.records.Get(ctx, NSSeen, key, time.Now()); err == nil {
+		return nil
 	}
-	mark := store.Change{Record: store.Record{NS: NSSeen, Key: prefix + thread.Digest(doc)}}
+	mark := store.Change{Record: store.Record{NS: NSSeen, Key: key}}
 	err := checkFileBlock(b)
 	if err == nil {
 		who := WriterOfFiles(m.From)

@@ -17,11 +17,10 @@ import (
 
 // ReplayKey identifies a block that may be sent again.
 type ReplayKey struct {
-	key       string // key of the replay record
-	digest    string // of the content: the key is refused for any other content; "" if each content has a key of its own
-	oldDigest string // see [thread.OldDigest]
-	keep      time.Duration
-	quota     string // index term in the store: at most maxCallReplays records may have it; "" means no bound
+	key    string // key of the replay record
+	digest string // of the content: the key is refused for any other content; "" if each content has a key of its own
+	keep   time.Duration
+	quota  string // index term in the store: at most maxCallReplays records may have it; "" means no bound
 }
 
 const (
@@ -44,7 +43,7 @@ func NewMessageReplay(peer, id string) *ReplayKey {
 
 // NewCallReplay returns the replay key of a call with an Idempotency-Key. A repetition must have the same content.
 func NewCallReplay(who Actor, name string, content wire.Value) *ReplayKey {
-	k := &ReplayKey{key: "call/" + IDKey(who.ID, name), digest: thread.Digest(content), oldDigest: thread.OldDigest(content), keep: keepCallReplays}
+	k := &ReplayKey{key: "call/" + IDKey(who.ID, name), digest: thread.Digest(content), keep: keepCallReplays}
 	if !who.Owner {
 		k.quota = "call/" + IDKey(who.ID, "")
 	}
@@ -69,7 +68,7 @@ func (x *Exchange) FindAnswer(ctx context.Context, k *ReplayKey) (r Result, foun
 	if _, found, err = store.ReadRecord(ctx, x.records, NSSeen, k.key, &stored, time.Now()); err != nil || !found {
 		return r, false, err
 	}
-	if stored.Digest != k.digest && stored.Digest != k.oldDigest {
+	if stored.Digest != k.digest {
 		return r, false, errOtherContent
 	}
 	r = Result{Created: stored.Created, Ref: stored.Ref, Status: stored.Status}

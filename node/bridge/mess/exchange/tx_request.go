@@ -47,8 +47,7 @@ func (t *tx) reserve(ctx context.Context, b thread.Block) (map[int]reservation, 
 		if err != nil {
 			return nil, err
 		}
-		isSame := k.Digest == thread.Digest(e.Body) || k.Digest == thread.OldDigest(e.Body)
-		isRepeated := k.Ref != "" && isSame && t.now.Sub(k.At) < SameFor
+		isRepeated := k.Ref != "" && k.Digest == thread.Digest(e.Body) && t.now.Sub(k.At) < SameFor
 		r := reservation{k.Ref, isRepeated, rev}
 		if !isRepeated {
 			r.ref = thread.NewThreadRef(t.now, t.x.index.nextNumber(day), id)

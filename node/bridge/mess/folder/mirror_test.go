@@ -14,7 +14,6 @@ import (
 	"github.com/agentmesh/agentmesh/node/bridge/mess/exchange"
 	"github.com/agentmesh/agentmesh/node/bridge/mess/thread"
 	"github.com/agentmesh/agentmesh/node/bridge/mess/thread/threadtest"
-	"github.com/agentmesh/agentmesh/node/wire"
 	"github.com/agentmesh/agentmesh/store"
 )
 
@@ -212,23 +211,6 @@ func TestMirrorReadsAgain(t *testing.T) {
 	}
 	s.sync()
 	s.want(bad, thread.Claimed)
-}
-
-// TestMirrorAfterUpgrade: a document that an earlier version took in is not taken in again.
-func TestMirrorAfterUpgrade(t *testing.T) {
-	s := newFolderLab(t)
-	ref := s.request("agent", "{intent: look}")
-	s.sync()
-	doc := wire.Obj(wire.TextField("from", "carl"), wire.Field("MESS", mustParse(t, "- note: {re: "+ref+", text: by the window}").Tree()))
-	mark := store.Record{NS: exchange.NSSeen, Key: "file/" + ref + "/" + thread.OldDigest(doc)}
-	if err := s.store.Records().Apply(t.Context(), []store.Change{{Record: mark}}, time.Now()); err != nil {
-		t.Fatal(err)
-	}
-	s.add(s.file(thread.Received, ref), string(doc.JSON())+"\n")
-	s.sync()
-	if n := s.thread(ref).Serial; n != 1 {
-		t.Errorf("the thread has %d messages, want only the request", n)
-	}
 }
 
 // TestMirrorLeavesFilesAlone: a file that is too large is not read at all, and one that is still being written is left

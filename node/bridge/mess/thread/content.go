@@ -1,7 +1,6 @@
 package thread
 
 import (
-	"crypto/sha256"
 	"encoding/base64"
 	"encoding/hex"
 	"errors"
@@ -206,11 +205,5 @@ func isBase64(s string) bool {
 // Digest returns a short hash of a value. The order of the members of objects does not matter.
 func Digest(v wire.Value) string {
 	sum := signing.Digest(v)
-	return hex.EncodeToString(sum[:16])
-}
-
-// OldDigest returns the hash that earlier versions stored in place of [Digest]. It depends on the order of the members.
-func OldDigest(v wire.Value) string {
-	sum := sha256.Sum256(v.JSON())
 	return hex.EncodeToString(sum[:16])
 }
