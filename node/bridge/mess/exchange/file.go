@@ -17,21 +17,18 @@ import (
 	"github.com/agentmesh/agentmesh/store"
 )
 
-// File is a file that a block names and that becomes an attachment: a file of the owner (file://), an attachment of an
-// older thread, or a file of a foreign thread.
+// File is a file that a block names and that becomes an attachment: a file of the owner (file://), or a file of a foreign
+// thread.
 type File struct {
 	Failure    string // why the file is missing; "" if Data has it
 	Name, Mime string
 	Data       []byte
-	copied     bool // an attachment of an older thread (see [tx.copyRequest])
 }
 
 // files are the files of one transaction: those that its entries may name, and those that it stores.
 type files struct {
-	named           map[string]File            // files of the owner and of older threads that the block names, by their URI
+	named           map[string]File            // files of the owner that the block names, by their URI
 	foreign         map[string]File            // files of a foreign thread, by address
-	bytesRead       int                        // bytes of attachments of older threads that were read
-	bytesCopied     int                        // bytes of attachments of older threads that new threads get
 	stored          []store.Change             // the new attachments
 	namedInMessages map[string]map[string]bool // thread → names of the attachments that its new messages name
 }
@@ -144,9 +141,6 @@ func (s *files) moveOut(th *thread.Thread, kind string, v wire.Value, n int) (wi
 		if mime, raw, err = thread.DecodeData(uri); err != nil {
 			return v, false
 		}
-	}
-	if f.copied {
-		s.bytesCopied += len(raw)
 	}
 	name = cmp.Or(name, f.Name)
 	fileName := func() string {

@@ -131,17 +131,9 @@ func (t *tx) decide(ctx context.Context, th *thread.Thread, id string, accept bo
 	case "merge":
 		return t.merge(ctx, s, p)
 	case "split":
-		original, err := t.copyRequest(ctx, th)
-		if err != nil {
-			return err
-		}
 		var next []string
 		for _, part := range p.Requests {
-			body := addRefs(thread.InheritFields(part, original), th.Ref)
-			if th.ConfirmBefore {
-				body = body.With("confirm_before", wire.Bool(true)) // a proposal does not remove the need to confirm
-			}
-			opened, err := t.openSuccessor(ctx, successor{body: body, suggested: true}, th)
+			opened, err := t.openProposed(ctx, part, "", th)
 			if err != nil {
 				return err
 			}
@@ -159,12 +151,8 @@ func (t *tx) decide(ctx context.Context, th *thread.Thread, id string, accept bo
 
 // merge opens one thread in place of the threads that a suggestion names.
 func (t *tx) merge(ctx context.Context, s *thread.Suggestion, p thread.Proposal) error {
+	var threads []*thread.Thread
 	var intents []string
-	var needs []thread.Need
-	var requests []wire.Value
-	seen := map[string]bool{}
-	priority, mustConfirm, size := "background", false, 0
-	threads := []*thread.Thread{}
 	for _, ref := range s.Re {
 		th, err := t.load(ctx, ref)
 		if errors.Is(err, store.ErrNotFound) {
@@ -173,49 +161,11 @@ func (t *tx) merge(ctx context.Context, s *thread.Suggestion, p thread.Proposal)
 		if err != nil {
 			return err
 		}
-		body, err := t.copyRequest(ctx, th)
-		if err != nil {
-			return err
-		}
-		if size += len(body.JSON()); size > thread.MaxDocument {
-			return thread.Conflict("the requests are too large together for one request")
-		}
-		outside := slices.DeleteFunc(slices.Clone(th.DependsOn), func(ref string) bool { return slices.Contains(s.Re, ref) })
-		if waits, err := t.reaches(ctx, outside, s.Re, map[string]bool{}); err != nil {
-			return err
-		} else if waits {
-			return thread.Conflict("one of the threads waits for a thread that waits for another of them")
-		}
 		threads = append(threads, th)
-		requests = append(requests, body)
 		intents = append(intents, th.Intent)
-		mustConfirm = mustConfirm || th.ConfirmBefore
-		if thread.PriorityRank(th.Priority) > thread.PriorityRank(priority) {
-			priority = th.Priority
-		}
-		for _, n := range th.Requires {
-			if seen[n.ID] {
-				continue
-			}
-			seen[n.ID] = true
-			needs = append(needs, n)
-		}
 	}
-	intent := cmp.Or(s.Proposed.GetStr("combined_intent"), s.Proposed.GetStr("intent"), strings.Join(intents, "; "))
-	body := thread.FillMissing(wire.Obj(
-		wire.TextField("intent", intent), wire.TextField("priority", priority)), thread.UniteFields(requests))
-	if mustConfirm {
-		body = body.With("confirm_before", wire.Bool(true))
-	}
-	if len(needs) > 0 {
-		body = body.With("requires", thread.NeedsTree(needs))
-	}
-	only := trimNamespace(p.Executor, t.x.id)
-	// offer it to all if the proposed executor cannot do it
-	if c := t.x.Executors.Find(only); c == nil || !c.HasAll(needs) {
-		only = ""
-	}
-	next, err := t.openSuccessor(ctx, successor{body: addRefs(body, s.Re...), only: only, suggested: true}, threads...)
+	request := p.Requests[0].With("intent", wire.Text(cmp.Or(p.Intent, strings.Join(intents, "; "))))
+	next, err := t.openProposed(ctx, request, trimNamespace(p.Executor, t.x.id), threads...)
 	if err != nil {
 		return err
 	}

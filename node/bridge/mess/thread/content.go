@@ -136,6 +136,12 @@ const maxFileSize = 1 << 40
 
 func (f *Fields) has(key string) bool { return HasValue(f.Value, key) }
 
+// HasValue reports whether an object has the member, with a value other than null.
+func HasValue(v wire.Value, key string) bool {
+	m, ok := v.Get(key)
+	return ok && !m.IsNull()
+}
+
 // checkURI checks the form of a URI. The target does not matter here, because nothing is fetched (MESS-63).
 func (f *Fields) checkURI(key, s string) {
 	if !strings.HasPrefix(s, "data:") {

@@ -1,6 +1,7 @@
 package thread
 
 import (
+	"cmp"
 	"slices"
 	"time"
 
@@ -93,7 +94,21 @@ func (t *Thread) IsForPeer(s *Suggestion) bool { return s != nil && t.Peers[s.By
 type Proposal struct {
 	Executor string       // of a merge or delegate
 	Until    time.Time    // of a defer
-	Requests []wire.Value // of a split
+	Intent   string       // of a merge; "" means the intents of the threads together
+	Requests []wire.Value // of a split, or the only one of a merge
+}
+
+// addRequest adds a proposed request. An executor chooses neither the requester's names for requests nor dependencies,
+// which could form a cycle through the threads that are replaced.
+func (p *Proposal) addRequest(request wire.Value, path string, now time.Time) error {
+	if _, err := ReadRequest(request, path, now); err != nil {
+		return err
+	}
+	if limits, ok := request.Get("constraints"); ok && limits.Kind() == wire.Object {
+		request = request.With("constraints", limits.Without("depends_on"))
+	}
+	p.Requests = append(p.Requests, request.Without("id"))
+	return nil
 }
 
 // ReadProposal reads what a suggestion proposes. It returns an error if the exchange could not carry out the proposal;
@@ -112,6 +127,12 @@ func (s Suggestion) ReadProposal(now time.Time) (p Proposal, err error) {
 	switch s.Type {
 	case "merge":
 		p.Executor = s.Proposed.GetStr("executor")
+		request := wire.Obj()
+		if s.Proposed.Kind() == wire.Object {
+			request = s.Proposed.Without("executor", "combined_intent")
+		}
+		p.Intent = firstText("combined_intent", "intent")
+		return p, p.addRequest(request.With("intent", wire.Text(cmp.Or(p.Intent, "merged"))), path, now)
 	case "delegate":
 		p.Executor = firstText("executor", "delegate_to", "delegated_to", "to")
 		if p.Executor == "" {
@@ -137,10 +158,9 @@ func (s Suggestion) ReadProposal(now time.Time) (p Proposal, err error) {
 			if intent, ok := part.Str(); ok {
 				part = wire.Obj(wire.TextField("intent", intent))
 			}
-			if _, err := ReadRequest(part, path+".requests", now); err != nil {
+			if err := p.addRequest(part, path+".requests", now); err != nil {
 				return p, err
 			}
-			p.Requests = append(p.Requests, part)
 		}
 	}
 	return p, nil
