@@ -36,7 +36,6 @@ type messCmd struct {
 	Capabilities messCapabilitiesCmd `cmd:"" help:"List the capabilities in the catalog and of executors, or add to the catalog."`
 	Executors    messExecutorsCmd    `cmd:"" aliases:"peers" help:"List the executors, or add or change one."`
 	Key          messKeyCmd          `cmd:"" help:"Make a new API key for an executor, or revoke its key."`
-	Route        messRouteCmd        `cmd:"" help:"Show or set the routing rules."`
 	Import       messImportCmd       `cmd:"" help:"Import threads from MESSE-AF files."`
 	Export       messExportCmd       `cmd:"" help:"Write a thread as a MESSE-AF file."`
 }

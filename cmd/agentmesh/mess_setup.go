@@ -3,13 +3,11 @@ package main
 import (
 	"context"
 	"errors"
-	"fmt"
 	"net/http"
 	"net/url"
 	"slices"
 
 	"github.com/agentmesh/agentmesh/cmd/internal/exit"
-	"github.com/agentmesh/agentmesh/cmd/internal/terminal"
 	"github.com/agentmesh/agentmesh/node/bridge/mess/thread"
 	"github.com/agentmesh/agentmesh/node/wire"
 )
@@ -77,63 +75,4 @@ func (c *messExecutorsCmd) add(ctx context.Context, a *app) error {
 	block := thread.Block{{Type: "config", Body: wire.Obj(wire.Field("executor", e))}}
 	_, err = messPost(ctx, a, block)
 	return err
-}
-
-type messRouteCmd struct {
-	File string `placeholder:"FILE" help:"Set the rules from this file: a config block, a list of rules, or the output of this command with --yaml or --json; - reads standard input."`
-}
-
-func (c *messRouteCmd) Run(ctx context.Context, a *app) error {
-	if c.File != "" {
-		block, err := parseFile(a, c.File, thread.ParseRules)
-		if err != nil {
-			return err
-		}
-		if _, err := messPost(ctx, a, block); err != nil {
-			return err
-		}
-	}
-	v, err := messCall(ctx, a, http.MethodGet, "routing", nil, nil)
-	if err != nil {
-		return err
-	}
-	if c.File != "" {
-		if err := noteUnknownExecutors(ctx, a, v); err != nil {
-			return err
-		}
-	}
-	return a.showMess(v, nil)
-}
-
-// noteUnknownExecutors prints a note for each executor in the rules that is not registered. Its id may be misspelled.
-func noteUnknownExecutors(ctx context.Context, a *app, routing wire.Value) error {
-	v, err := messCall(ctx, a, http.MethodGet, "executors", nil, nil)
-	if err != nil {
-		return err
-	}
-	var ids []string
-	list, _ := v.Get("executors")
-	for e := range list.Elems() {
-		ids = append(ids, e.GetStr("id"))
-	}
-	noted := map[string]bool{}
-	rules, _ := routing.Get("rules")
-	for rule := range rules.Elems() {
-		for _, key := range []string{"prefer", "default"} {
-			named, _ := rule.Get(key)
-			for id := range named.Elems() {
-				name, _ := id.Str()
-				if noted[name] || slices.Contains(ids, name) {
-					continue
-				}
-				noted[name] = true
-				suggestion := ""
-				if meant := wire.Near(name, ids); meant != "" {
-					suggestion = fmt.Sprintf(", did you mean %s?", terminal.Clean(meant))
-				}
-				a.Note("no executor %s is registered%s", terminal.Clean(name), suggestion)
-			}
-		}
-	}
-	return nil
 }

@@ -24,9 +24,6 @@ type MESS struct {
 	// If no executor here may claim a request, hand it to an agent that the directory lists with all required
 	// capabilities, without asking you. Danger: requests of strangers go to agents that you have not chosen.
 	Route bool `key:"route"`
-	// Send the ntfy, Slack, Google Chat and webhook notifications that executors registered. Danger: executors choose the
-	// URL.
-	Notify bool `key:"notify"`
 	// Calls per minute and key. 0: no limit.
 	CallsPerMinute int `key:"calls_per_minute"`
 	// New threads per hour and requester. 0: no limit.

@@ -19,7 +19,6 @@ import (
 	"github.com/agentmesh/agentmesh/node/client"
 	"github.com/agentmesh/agentmesh/node/notify"
 	"github.com/agentmesh/agentmesh/node/owner"
-	"github.com/agentmesh/agentmesh/node/waiting"
 	"github.com/agentmesh/agentmesh/node/wire"
 	"github.com/agentmesh/agentmesh/store"
 )
@@ -38,7 +37,6 @@ type Config struct {
 	URL      string // the public URL of the listener
 	Mirror   string // directory of the thread files; "" for none (MESS-51)
 	Route    bool   // if no local executor can do a request, offer it to a listed agent without asking the owner (MESS-44)
-	Notify   bool   // send notifications to the channels of executors (MESS-45)
 
 	Links  []bridge.Link
 	Tokens map[string]client.Credential // tokens of the links, by the name of the link
@@ -47,7 +45,7 @@ type Config struct {
 	Names   owner.Names // the names under which the owner sees agents; nil without a node
 	Notices *notify.Box
 	Store   store.Store
-	HTTP    *client.HTTP // for links over REST, for fetches, and for notifications of executors
+	HTTP    *client.HTTP // for links over REST, and for fetches
 	Logger  *slog.Logger
 }
 
@@ -68,8 +66,6 @@ type Bridge struct {
 	records store.Records
 	links   []*link
 	mirror  *folder.Mirror
-
-	pushes pushes
 }
 
 // New returns a bridge. It fails if the configuration is incomplete.
@@ -78,10 +74,7 @@ func New(cfg Config) (*Bridge, error) {
 		return nil, errors.New("mess: the configuration lacks Exchange, Store or Mesh")
 	}
 	cfg.Logger = cmp.Or(cfg.Logger, slog.New(slog.DiscardHandler))
-	b := &Bridge{
-		cfg: cfg, x: cfg.Exchange, log: cfg.Logger, records: cfg.Store.Records(),
-		pushes: pushes{http: cfg.HTTP, log: cfg.Logger, places: waiting.NewPlaces(maxPushing, 1)}, // one for each executor
-	}
+	b := &Bridge{cfg: cfg, x: cfg.Exchange, log: cfg.Logger, records: cfg.Store.Records()}
 	b.server = &rest.Server{
 		Exchange: b.x, Local: cfg.Local, Log: b.log, Names: cfg.Names, Ask: b.askRegistration, Withdraw: b.withdrawRegistration,
 	}
@@ -123,7 +116,6 @@ func (b *Bridge) Operations() []owner.Operation {
 // Run runs the exchange, the notifier, the mirror and the links until ctx ends.
 func (b *Bridge) Run(ctx context.Context) error {
 	g, ctx := errgroup.WithContext(ctx)
-	defer b.pushes.all.Wait()
 	g.Go(func() error { return b.x.Run(ctx) })
 	g.Go(func() error { return b.runNotifier(ctx) })
 	g.Go(func() error {

@@ -247,14 +247,10 @@ func (b *Bridge) findAgents(ctx context.Context, t *thread.Thread) ([]Agent, err
 
 // wantsNotices decides for [exchange.Exchange.WantsNotices] who gets notices.
 func (b *Bridge) wantsNotices(id string) bool {
-	switch {
-	case id == thread.OwnerID:
+	if id == thread.OwnerID {
 		return b.cfg.Notices != nil
-	case id == exchange.ToDirectory, strings.HasPrefix(id, "am_"): // or a peer
-		return true
 	}
-	c := b.x.Executors.Get(id)
-	return b.cfg.Notify && c != nil && len(c.Notifications) > 0
+	return id == exchange.ToDirectory || strings.HasPrefix(id, "am_") // or a peer; executors look for requests themselves
 }
 
 // refusalFor translates an error of the exchange into the error that refuses the message.

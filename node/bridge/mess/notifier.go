@@ -134,12 +134,6 @@ func (b *Bridge) deliverNotice(ctx context.Context, n exchange.Notice) (until ti
 		return until, b.withdrawOffer(ctx, t, n.To, removal)
 	case t.Peers[n.To].Conv != "":
 		return b.sendToPeer(ctx, t, n, removal)
-	case n.Kind == exchange.NoticeOffer:
-		err := b.records.Apply(ctx, removal, time.Now())
-		if err == nil { // else another process has delivered it
-			b.pushes.send(ctx, b.x.Executors.Get(n.To), t)
-		}
-		return until, err
 	}
 	return until, b.records.Apply(ctx, removal, time.Now())
 }

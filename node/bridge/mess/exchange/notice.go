@@ -9,15 +9,14 @@ import (
 
 	"github.com/agentmesh/agentmesh/node/bridge/mess/thread"
 	"github.com/agentmesh/agentmesh/node/waiting"
-	"github.com/agentmesh/agentmesh/node/wire"
 	"github.com/agentmesh/agentmesh/store"
 )
 
 // Notice says that the bridge must tell somebody about a message in a thread. It is stored in the transaction that
 // stores the message, and removed in the transaction that delivers it, so each notice is delivered exactly once, even
-// after a restart (MESS-28). Only a push to an executor comes after the removal and may be lost.
+// after a restart (MESS-28).
 type Notice struct {
-	To     string `json:"to"` // an executor, a requester, the owner, or ToDirectory
+	To     string `json:"to"` // a peer, the owner, or ToDirectory
 	Kind   string `json:"kind"`
 	Ref    string `json:"ref"`
 	Serial int    `json:"serial"`
@@ -139,27 +138,15 @@ func (x *Exchange) WakeNotifier() {
 	waiting.Wake(x.noticeReady)
 }
 
-// offer adds the notices about a thread that may now be claimed: for each executor that may claim it and wants notices,
-// for the owner, unless the owner requested it, and for ToDirectory, if no executor may claim it. If an auto-claim
-// pattern of an executor matches, that executor claims the thread at once instead.
+// offer adds the notices about a thread that may now be claimed: for the owner, unless the owner requested it, and for
+// ToDirectory, if no executor may claim it. Executors look for requests themselves.
 func (t *tx) offer(th *thread.Thread) {
 	th.Offered = true
 	t.touch(th)
-	offers := t.x.Executors.Route(th, t.now)
-	if id := t.x.Executors.FindAutoClaim(offers, th); id != "" {
-		th.Claim(id, t.now)
-		t.postState(th, wire.TextField("executor", id))
-		return
-	}
-	for _, o := range offers {
-		if o.Notify {
-			t.notices.add(o.ID, NoticeOffer, th)
-		}
-	}
 	if th.Requester != thread.OwnerID {
 		t.notices.add(thread.OwnerID, NoticeOffer, th)
 	}
-	if len(offers) == 0 {
+	if t.x.Executors.HasNoCandidate(th) {
 		t.notices.add(ToDirectory, NoticeOffer, th)
 	}
 }

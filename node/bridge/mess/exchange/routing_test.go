@@ -15,18 +15,7 @@ import (
 	"github.com/agentmesh/agentmesh/store"
 )
 
-// ids returns the executors of offers or, with notified, those that get a notice.
-func ids(offers []registry.Offer, notified bool) string {
-	var out []string
-	for _, o := range offers {
-		if !notified || o.Notify {
-			out = append(out, o.ID)
-		}
-	}
-	return strings.Join(out, " ")
-}
-
-// TestRouting: which executors may claim a thread, which get a notice, and in which order (MESS-41 to MESS-43).
+// TestRouting: which executors may claim a thread, and what the owner may set (MESS-41 to MESS-43).
 func TestRouting(t *testing.T) {
 	l := newLab(t)
 	for _, block := range []string{
@@ -37,113 +26,43 @@ func TestRouting(t *testing.T) {
 	} {
 		l.do(thread.OwnerID, block)
 	}
-	noon := time.Date(2026, 1, 31, 11, 0, 0, 0, time.UTC)
-	night := time.Date(2026, 1, 31, 2, 0, 0, 0, time.UTC)
-	needs := func(list ...string) []thread.Need {
-		var out []thread.Need
-		for _, id := range list {
-			out = append(out, thread.Need{ID: id})
+	for _, tt := range []struct {
+		requester, requires, want string
+	}{{"x", "knife, kitchen", "a b d"}, {"a", "knife, kitchen", "b d"}, {"x", "knife, unknown", ""}, {"x", "", "a b c d"}} {
+		th := l.thread(l.request(tt.requester, "{intent: dice, requires: ["+tt.requires+"]}"))
+		var can []string
+		for _, id := range []string{"a", "b", "c", "d"} {
+			if id != tt.requester && l.Executors.CanClaim(id, th) {
+				can = append(can, id)
+			}
 		}
-		return out
+		if got := strings.Join(can, " "); got != tt.want || l.Executors.HasNoCandidate(th) != (tt.want == "") {
+			t.Errorf("of %s, requires %s: %s can claim it, want %s", tt.requester, tt.requires, got, tt.want)
+		}
 	}
-	th := &thread.Thread{Requester: "x", Requires: needs("knife", "kitchen")}
-	if got := ids(l.Executors.Route(th, noon), false); got != "a b d" {
-		t.Errorf("eligible = %s", got)
-	}
-	if got := ids(l.Executors.Route(th, night), true); got != "a b" {
-		t.Errorf("notified at night = %s", got)
-	}
-	if got := ids(l.Executors.Route(&thread.Thread{Requester: "a", Requires: th.Requires}, noon), false); got != "b d" {
-		t.Errorf("eligible for a request of a = %s", got)
-	}
-	if got := ids(l.Executors.Route(&thread.Thread{Requires: needs("knife", "unknown")}, noon), false); got != "" {
-		t.Errorf("eligible for the unknown = %s", got)
-	}
-	if got := ids(l.Executors.Route(&thread.Thread{}, noon), false); got != "a b c d" {
-		t.Errorf("without requires = %s", got)
-	}
-	l.do(thread.OwnerID, "- config: {routing: {rules: [{match: {capability: knife, urgency: now}, prefer: [c, b]}, {match: {precision: exact}, prefer: higher_precision}, {default: lower_latency}]}}")
+	const rules = "[{match: {capability: knife, urgency: now}, prefer: [c, b]}, {match: {precision: exact}, prefer: higher_precision}, {default: lower_latency}]"
+	l.do(thread.OwnerID, "- config: {routing: {rules: "+rules+"}}")
 	l.refuse(403, "a", "- config: {routing: {rules: []}}")
 	l.refuse(403, "a", "- config: {executor: {id: b}}")
 	l.refuse(400, thread.OwnerID, "- config: {executor: {id: owner}}")
 	l.refuse(400, thread.OwnerID, "- config: {executor: {id: e, availability: schedule, schedule: '* * * * * *'}}")
 	l.refuse(400, thread.OwnerID, "- config: {executor: {id: e, availability: schedule}}")
-	now := &thread.Thread{Requires: needs("knife"), Urgency: "now"}
-	if got := ids(l.Executors.Route(now, noon), true); got != "c b a d" {
-		t.Errorf("preferred = %s", got)
-	}
-	exact := &thread.Thread{Requires: needs("knife", "kitchen"), Precision: "exact"}
-	if got := ids(l.Executors.Route(exact, noon), false); got != "a b d" {
-		t.Errorf("by precision = %s", got)
-	}
-	for who, took := range map[string]time.Duration{"a": time.Hour, "b": time.Minute, "d": time.Second} {
-		l.Executors.Publish(registry.Update{Claims: []registry.Claim{{ID: who, Took: took, At: noon}}})
-	}
-	if got := ids(l.Executors.Route(th, noon), false); got != "d b a" {
-		t.Errorf("by latency = %s", got)
-	}
 	l.do("a", "- config: {executor: {id: a, capabilities: [spoon]}}") // for itself
-	if got := ids(l.Executors.Route(&thread.Thread{Requires: needs("spoon")}, noon), false); got != "b a" && got != "a b" {
-		t.Errorf("after the change = %s", got)
-	}
 	again := labOn(t, l.store)
 	if err := again.Load(); err != nil {
 		t.Fatal(err)
 	}
-	if got := ids(again.Executors.Route(now, noon), true); got != "c b d" {
-		t.Errorf("after a restart = %s", got)
+	const stored = `[{"match":{"capability":"knife","urgency":"now"},"prefer":["c","b"]},{"match":{"precision":"exact"},"prefer":"higher_precision"},{"default":"lower_latency"}]`
+	if got, err := again.Executors.Rules(); err != nil || string(got.JSON()) != stored {
+		t.Errorf("the rules after a restart: %s, %v", got.JSON(), err)
 	}
-}
-
-// TestOnDuty: cron expressions at their edges, in two time zones (MESS-43).
-func TestOnDuty(t *testing.T) {
-	berlin, err := time.LoadLocation("Europe/Berlin")
-	if err != nil {
-		t.Fatal(err)
+	if c := again.Executors.Find("d"); c == nil || c.Schedule != "0 8-22 * * *" || c.Timezone != "Europe/Berlin" {
+		t.Errorf("d after a restart: %+v", c)
 	}
-	for _, tt := range []struct {
-		expr, at string
-		zone     *time.Location
-		want     bool
-	}{
-		{"0 8-22 * * *", "2026-01-31T07:59:59Z", time.UTC, false},
-		{"0 8-22 * * *", "2026-01-31T08:00:00Z", time.UTC, true},
-		{"0 8-22 * * *", "2026-01-31T21:59:00Z", time.UTC, true},
-		{"0 8-22 * * *", "2026-01-31T22:00:59Z", time.UTC, true},
-		{"0 8-22 * * *", "2026-01-31T22:01:00Z", time.UTC, false},
-		{"0 8-22 * * *", "2026-01-31T07:00:00Z", berlin, true},
-		{"0 8-22 * * *", "2026-01-31T21:01:00Z", berlin, false},
-		{"* 8-9 * * 1-5", "2026-02-02T08:30:00Z", time.UTC, true},
-		{"* 8-9 * * 1-5", "2026-02-01T08:30:00Z", time.UTC, false},
-		{"*/5 * * * *", "2026-02-01T08:31:00Z", time.UTC, false},
-		{"*/5 * * * *", "2026-02-01T08:30:00Z", time.UTC, true},
-	} {
-		at, err := time.Parse(time.RFC3339, tt.at)
-		if err != nil {
-			t.Fatal(err)
-		}
-		got, until := thread.IsScheduled(tt.expr, at.In(tt.zone))
-		if got != tt.want {
-			t.Errorf("%q at %s in %s: %t, want %t", tt.expr, tt.at, tt.zone, got, tt.want)
-		}
-		if !until.After(at) {
-			t.Errorf("%q at %s holds until %s", tt.expr, tt.at, until)
-		}
+	l.do(thread.OwnerID, "- config: {routing: {rules: []}}")
+	if got, err := l.Executors.Rules(); err != nil || string(got.JSON()) != "[]" {
+		t.Errorf("no rules: %s, %v", got.JSON(), err)
 	}
-}
-
-// TestAutoClaim: an executor with a matching pattern claims the thread at once.
-func TestAutoClaim(t *testing.T) {
-	l := newLab(t)
-	l.executor("bob")
-	e := *l.Executors.Get("bob")
-	e.Preferences.AutoClaim = []string{"^water "}
-	l.Executors.Publish(registry.Update{Executors: []*registry.Executor{&e}})
-	th := l.want(l.request("agent", "{intent: water the roses}"), thread.Claimed)
-	if m, err := l.Message(t.Context(), th.Ref, 2); err != nil || !strings.Contains(string(m.Mess.JSON()), `"executor":"bob"`) {
-		t.Errorf("the claim is %s, %v", m.Mess.JSON(), err)
-	}
-	l.want(l.request("agent", "{intent: paint the fence}"), thread.Received)
 }
 
 // TestQueries: queries return what the actor may see, filtered by every condition (MESS-36).

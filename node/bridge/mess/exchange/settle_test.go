@@ -89,15 +89,15 @@ func TestReleasedThreadIsSettled(t *testing.T) {
 			if th := release(free); th.Status != thread.Received || !th.Offered {
 				t.Errorf("released: %s, offered: %v", th.Status, th.Offered)
 			}
-			if n := countOffers(t, l, "bob", free); n != 1 {
+			if n := countOffers(t, l, thread.OwnerID, free); n != 1 {
 				t.Errorf("%d offers, want one", n)
 			}
 			for _, c := range [][2]string{{"{intent: c, constraints: {depends_on: [first]}}", thread.ParkedDependency}, {"{intent: d, constraints: {timing: {not_before: '2099-01-01T00:00:00Z'}}}", thread.ParkedSchedule}} {
 				ref := held(c[0])
-				if th := release(ref); th.Status != thread.Waiting || th.Parked != c[1] || countOffers(t, l, "bob", ref) != 0 {
+				if th := release(ref); th.Status != thread.Waiting || th.Parked != c[1] || countOffers(t, l, thread.OwnerID, ref) != 0 {
 					t.Errorf("%s is %s, parked for %q", c[0], th.Status, th.Parked)
 				}
-				if th := release(ref); th.Status != thread.Received || !th.Offered || countOffers(t, l, "bob", ref) != 1 {
+				if th := release(ref); th.Status != thread.Received || !th.Offered || countOffers(t, l, thread.OwnerID, ref) != 1 {
 					t.Errorf("%s is %s, offered: %v", c[0], th.Status, th.Offered)
 				}
 				messages, err := l.Messages(t.Context(), ref)

@@ -69,7 +69,7 @@ func (t *tx) follow(th *thread.Thread, s thread.Status, e thread.Entry) (done bo
 		}
 		t.post(th, thread.Entry{Type: "status", Body: describeSuccessors(body)})
 		if isUnclaimed && th.Holder != "" {
-			t.recordClaim(th)
+			t.notices.withdrawOffers(th, th.Holder)
 		}
 	}
 	return true, nil
@@ -118,7 +118,7 @@ func (t *tx) followResponse(th *thread.Thread, e thread.Entry) (done bool) {
 	}
 	if th.Holder == "" {
 		th.Claim(t.who.ID, t.now)
-		defer t.recordClaim(th)
+		t.notices.withdrawOffers(th, th.Holder)
 	}
 	t.post(th, e)
 	return true

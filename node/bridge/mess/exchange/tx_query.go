@@ -106,14 +106,14 @@ func (t *tx) applyConfig(ctx context.Context, e thread.Entry, path string) error
 	if err != nil {
 		return err
 	}
-	if c.Routing {
+	if !c.Rules.IsNull() {
 		if !t.who.Owner {
 			return thread.Forbidden("only the owner may set routing rules")
 		}
-		if t.registry.Rules != nil {
+		if !t.registry.Rules.IsNull() {
 			return thread.Bad(path+".routing", "is set twice in the block")
 		}
-		t.registry.Rules = &c.Rules
+		t.registry.Rules = c.Rules
 		t.changes = append(t.changes, registry.RulesChange(c.Rules))
 		t.ack(e, "routing")
 		return nil

@@ -6,7 +6,6 @@ import (
 	"errors"
 	"slices"
 
-	"github.com/agentmesh/agentmesh/node/bridge/mess/registry"
 	"github.com/agentmesh/agentmesh/node/bridge/mess/thread"
 	"github.com/agentmesh/agentmesh/node/wire"
 	"github.com/agentmesh/agentmesh/store"
@@ -60,7 +59,7 @@ func (t *tx) applyStatus(ctx context.Context, e thread.Entry, path string) error
 		}
 		t.post(th, thread.Entry{Type: "status", Body: body})
 		if oldHolder == "" && th.Holder != "" {
-			t.recordClaim(th)
+			t.notices.withdrawOffers(th, th.Holder)
 		}
 		if s.Code == thread.Received { // the thread was held, and now the owner lets it go on
 			t.flush(th)
@@ -133,13 +132,6 @@ func (t *tx) dropNoise(ctx context.Context, b thread.Block) (thread.Block, error
 	}), nil
 }
 
-// recordClaim records how long the claim took, for the routing rule lower_latency (MESS-42), and withdraws all other
-// offers.
-func (t *tx) recordClaim(th *thread.Thread) {
-	t.notices.withdrawOffers(th, th.Holder)
-	t.registry.Claims = append(t.registry.Claims, registry.Claim{ID: th.Holder, Took: t.now.Sub(th.OfferedAt()), At: t.now})
-}
-
 // applyResponse applies a result to the threads that it names (MESS-26, MESS-39).
 func (t *tx) applyResponse(ctx context.Context, e thread.Entry, path string) error {
 	re, err := thread.ReadResponse(e.Body, path, t.isLenient())
@@ -157,7 +149,7 @@ func (t *tx) applyResponse(ctx context.Context, e thread.Entry, path string) err
 		}
 		t.post(th, e)
 		if oldHolder == "" && th.Holder != "" {
-			t.recordClaim(th)
+			t.notices.withdrawOffers(th, th.Holder)
 		}
 		return nil
 	})

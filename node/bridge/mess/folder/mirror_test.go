@@ -153,7 +153,7 @@ func TestThreadFileSpeaksOfItsThread(t *testing.T) {
 	if c := s.Executors.Get("bob"); !slices.ContainsFunc(c.Capabilities, func(n thread.Need) bool { return n.ID == "dig" }) {
 		t.Errorf("bob can %v", c.Capabilities)
 	}
-	if rules, err := s.Executors.Rules(); err != nil || len(rules) != 0 {
+	if rules, err := s.Executors.Rules(); err != nil || rules.Len() != 0 {
 		t.Errorf("rules = %v", rules)
 	}
 	if page, err := s.List(t.Context(), exchange.Owner("test"), "", "", 10); err != nil || len(page.Threads) != 1 {

@@ -143,7 +143,7 @@ func (r *Executors) Restore(ctx context.Context, now time.Time) error {
 		list = append(list, c)
 	}
 	r.add(list)
-	var rules []thread.Rule
+	var rules wire.Value
 	_, found, err := store.ReadRecord(ctx, r.cfg.Records, NSMeta, "routing", &rules, now)
 	if found {
 		r.setRules(rules)

@@ -4,7 +4,6 @@ import (
 	"cmp"
 	"context"
 	"errors"
-	"regexp"
 	"slices"
 	"sync"
 	"time"
@@ -30,18 +29,14 @@ type Executor struct {
 	Created      time.Time     `json:"created"`
 	Seen         time.Time     `json:"seen,omitzero"` // its last activity, as stored; Candidate.last may be later
 
-	Preferences   Preferences    `json:"preferences,omitzero"`
-	Notifications []Notification `json:"notifications,omitempty"`
-	Hooks         wire.Value     `json:"hooks,omitzero"` // stored, not run (MESS-45)
-
-	Claims []time.Duration `json:"claims,omitempty"` // times from the offer of a thread to its claim, the newest last
+	// Stored and shown to the owner as given (MESS-45). Executors look for requests themselves, so nothing uses them.
+	Preferences   wire.Value `json:"preferences,omitzero"`
+	Notifications wire.Value `json:"notifications,omitzero"`
+	Hooks         wire.Value `json:"hooks,omitzero"`
 
 	Version uint64 `json:"version"` // of the record
 	rev     store.Rev
 }
-
-// maxClaims bounds the claim times that are kept for the routing rule lower_latency.
-const maxClaims = 15
 
 // Change returns the change that stores the executor, unless it was changed since it was read.
 func (e *Executor) Change() store.Change {
@@ -72,106 +67,26 @@ func decodeExecutor(rec store.Record) (*Executor, error) {
 // Candidate is an executor as routing sees it. Its Executor is never changed, only replaced.
 type Candidate struct {
 	*Executor
-	caps      map[string]wire.Value // capability → metadata
-	zone      *time.Location        // zone of its schedule
-	quietZone *time.Location        // zone of its quiet hours
-	median    time.Duration         // of its claim times; very large if it has none
-	shift     *shift                // of its schedule; nil if it has none
-
-	patterns func() (list []*regexp.Regexp, size int) // its auto-claim patterns, compiled on the first call
+	caps map[string]bool
 
 	mu   sync.Mutex // guards last
 	last time.Time  // its last call
 }
 
 func newCandidate(e *Executor) *Candidate {
-	c := &Candidate{Executor: e, caps: make(map[string]wire.Value, len(e.Capabilities)), zone: zoneOf(e.Timezone), median: 1 << 62}
+	c := &Candidate{Executor: e, caps: make(map[string]bool, len(e.Capabilities))}
 	for _, n := range e.Capabilities {
-		c.caps[n.ID] = n.Meta
-	}
-	c.quietZone = zoneOf(e.Preferences.Quiet.Timezone)
-	c.patterns = sync.OnceValues(func() ([]*regexp.Regexp, int) {
-		list, size, _ := compilePatterns(e.Preferences.AutoClaim) // checked when they were set
-		return list, size
-	})
-	if len(e.Claims) > 0 {
-		sorted := slices.Sorted(slices.Values(e.Claims))
-		c.median = sorted[len(sorted)/2]
+		c.caps[n.ID] = true
 	}
 	return c
 }
 
-// zoneOf returns a time zone by name, or UTC if the name is unknown.
-func zoneOf(name string) *time.Location {
-	if zone, err := time.LoadLocation(name); err == nil {
-		return zone
-	}
-	return time.UTC
-}
-
 // Has reports whether the executor has a capability.
-func (c *Candidate) Has(capability string) bool { _, ok := c.caps[capability]; return ok }
+func (c *Candidate) Has(capability string) bool { return c.caps[capability] }
 
 // HasAll reports whether the executor has all of the capabilities (MESS-41).
 func (c *Candidate) HasAll(needs []thread.Need) bool {
 	return !slices.ContainsFunc(needs, func(n thread.Need) bool { return !c.Has(n.ID) })
-}
-
-// isAvailable reports whether the executor is available at now (MESS-43). isNamed reports whether a routing rule names
-// the executor.
-func (c *Candidate) isAvailable(now time.Time, isNamed bool) bool {
-	switch c.Availability {
-	case "on_demand":
-		return isNamed
-	case "schedule":
-		return c.shift != nil && c.shift.isActive(now)
-	}
-	return true
-}
-
-// shift is a schedule in a time zone, with its latest result. Executors with the same schedule share it, because
-// evaluating a schedule is slow.
-type shift struct {
-	expr string
-	zone *time.Location
-
-	mu           sync.Mutex
-	active       bool
-	since, until time.Time // the period for which active is valid
-}
-
-// isActive reports whether the schedule makes its executors available at now.
-func (s *shift) isActive(now time.Time) bool {
-	s.mu.Lock()
-	defer s.mu.Unlock()
-	if now.Before(s.since) || !now.Before(s.until) {
-		s.since = now
-		s.active, s.until = thread.IsScheduled(s.expr, now.In(s.zone))
-	}
-	return s.active
-}
-
-// maxShifts bounds the shared schedules: strangers choose the expressions.
-const maxShifts = 4096
-
-// level returns the highest level that the executor declares for a required capability, for the rule higher_precision.
-// A level is a number, or a common word that counts by its rank. Without a declared level it is 0.
-func (c *Candidate) level(needs []thread.Need) int {
-	words := []string{"novice", "basic", "intermediate", "advanced", "expert", "master"}
-	best := 0
-	for _, n := range needs {
-		meta, ok := c.caps[n.ID]
-		if !ok {
-			continue
-		}
-		v, _ := meta.Get("level")
-		if level, ok := thread.ReadWhole(v); ok {
-			best = max(best, int(min(level, 1000)))
-		} else if s, ok := v.Str(); ok {
-			best = max(best, slices.Index(words, s)+1)
-		}
-	}
-	return best
 }
 
 // Executors is the registry of executors with their keys, the catalog of capabilities, and the routing rules. It is
@@ -187,9 +102,8 @@ type Executors struct {
 	all   []*Candidate            // in the order in which they were registered
 	byCap map[string][]*Candidate // by capability, each list in the same order
 	keys  map[string]string       // hex hash of a key → executor
-	rules []thread.Rule
+	rules wire.Value              // as given
 
-	shifts  map[string]*shift     // by expression and zone
 	catalog map[string]Capability // by id
 }
 
@@ -222,7 +136,7 @@ const (
 // New returns an empty registry.
 func New(cfg Config) *Executors {
 	cfg.CallsPerMinute, cfg.RegistrationsPerHour = cmp.Or(cfg.CallsPerMinute, 600), cmp.Or(cfg.RegistrationsPerHour, 60)
-	r := &Executors{cfg: cfg, byID: map[string]*Candidate{}, byCap: map[string][]*Candidate{}, keys: map[string]string{}, shifts: map[string]*shift{}, catalog: map[string]Capability{}}
+	r := &Executors{cfg: cfg, byID: map[string]*Candidate{}, byCap: map[string][]*Candidate{}, keys: map[string]string{}, catalog: map[string]Capability{}}
 	const barFor = 0 // bar an address only until its oldest failure is forgotten
 	r.failures = rate.NewPenalties(MaxFailures, barFor, maxAddresses)
 	if n := cfg.CallsPerMinute; n > 0 {
@@ -230,22 +144,6 @@ func New(cfg Config) *Executors {
 	}
 	r.registrations = rate.NewRegistrations(cfg.RegistrationsPerHour, newRegistrationPool(cfg.Registration))
 	return r
-}
-
-// shiftOf returns the shared shift of a schedule. The caller holds the lock.
-func (r *Executors) shiftOf(c *Candidate) *shift {
-	if c.Availability != "schedule" {
-		return nil
-	}
-	key := c.zone.String() + " " + c.Schedule
-	s := r.shifts[key]
-	if s == nil {
-		s = &shift{expr: c.Schedule, zone: c.zone}
-		if len(r.shifts) < maxShifts {
-			r.shifts[key] = s
-		}
-	}
-	return s
 }
 
 // put adds or replaces an executor, unless the registry has a newer version: commits may arrive here out of order.
@@ -264,7 +162,6 @@ func (r *Executors) replace(e *Executor) {
 		c.last = old.lastSeen()
 		r.unlink(old)
 	}
-	c.shift = r.shiftOf(c)
 	r.byID[e.ID] = c
 	r.all = insertCandidate(r.all, c)
 	if e.KeyHash != "" {
@@ -359,15 +256,7 @@ func (r *Executors) list() []*Candidate {
 // Update is what a committed transaction changed in the registry.
 type Update struct {
 	Executors []*Executor
-	Rules     *[]thread.Rule // nil leaves the rules as they are
-	Claims    []Claim
-}
-
-// Claim says how long an executor took to claim a thread.
-type Claim struct {
-	ID   string
-	Took time.Duration
-	At   time.Time
+	Rules     wire.Value // null leaves the rules as they are
 }
 
 // Publish updates the registry in memory after the commit of a transaction that changed it.
@@ -375,32 +264,12 @@ func (r *Executors) Publish(u Update) {
 	for _, e := range u.Executors {
 		r.put(e)
 	}
-	for _, c := range u.Claims {
-		r.addClaim(c)
-	}
-	if u.Rules != nil {
-		r.setRules(*u.Rules)
+	if !u.Rules.IsNull() {
+		r.setRules(u.Rules)
 	}
 }
 
-// addClaim records a claim time in memory. It reaches the store with the executor's next change.
-func (r *Executors) addClaim(c Claim) {
-	r.mu.Lock()
-	defer r.mu.Unlock()
-	old := r.byID[c.ID]
-	if old == nil {
-		return
-	}
-	e := *old.Executor // the current state: for example, the owner may just have removed the key
-	e.Claims = append(slices.Clone(e.Claims), c.Took)
-	if len(e.Claims) > maxClaims {
-		e.Claims = e.Claims[1:]
-	}
-	e.Seen = c.At
-	r.replace(&e)
-}
-
-// read returns an executor from the store for a change, with the next version and the claim times from memory.
+// read returns an executor from the store for a change, with the next version.
 func (r *Executors) read(ctx context.Context, id string) (*Executor, error) {
 	rec, err := r.cfg.Records.Get(ctx, NSExecutors, id, time.Now())
 	if err != nil {
@@ -411,9 +280,6 @@ func (r *Executors) read(ctx context.Context, id string) (*Executor, error) {
 		return nil, err
 	}
 	e.Version++
-	if c := r.get(id); c != nil {
-		e.Claims = c.Claims
-	}
 	return e, nil
 }
 

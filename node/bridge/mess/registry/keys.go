@@ -111,7 +111,7 @@ func (r *Executors) List() ([]Executor, error) {
 	out := make([]Executor, len(list))
 	for i, c := range list {
 		out[i] = *c.Executor
-		out[i].Seen, out[i].Availability, out[i].Timezone = c.lastSeen(), cmp.Or(c.Availability, "always"), c.zone.String()
+		out[i].Seen, out[i].Availability, out[i].Timezone = c.lastSeen(), cmp.Or(c.Availability, "always"), cmp.Or(c.Timezone, "UTC")
 	}
 	return out, nil
 }
@@ -121,9 +121,9 @@ type Registration struct {
 	ID            string
 	Name          string
 	Capabilities  []thread.Need
-	Notifications []Notification
+	Notifications wire.Value
 	Hooks         wire.Value
-	Preferences   Preferences
+	Preferences   wire.Value
 	Availability  string // as in [thread.ExecutorConfig]; "": the schedule decides
 	Schedule      string
 	Timezone      string
@@ -141,21 +141,28 @@ func ReadRegistration(v wire.Value, patch bool) (Registration, error) {
 	}
 	r := Registration{
 		Name: f.Text("display_name", 200), Capabilities: f.Needs("capabilities"),
-		Notifications: readNotifications(f, "notifications"), Preferences: readPreferences(f, "preferences"),
+		Notifications: readSetting(f, "notifications", wire.Array), Preferences: readSetting(f, "preferences", wire.Object),
+		Hooks: readSetting(f, "hooks", wire.Array, wire.Object),
+	}
+	for i, e := range f.List("notifications", 20) {
+		f.In(e, fmt.Sprintf("notifications[%d]", i))
 	}
 	r.Availability, r.Schedule, r.Timezone = f.ReadAvailability()
 	if !patch {
 		r.ID = f.Required("executor_id", 64)
 		f.Check(thread.IsExecutorID(r.ID) && !thread.IsReserved(r.ID), "executor_id", "must be 1 to 64 characters from A-Z a-z 0-9 _ -, beginning with a letter or digit, and not reserved")
 	}
-	if hooks, ok := f.Get("hooks"); ok {
-		f.Check(hooks.Kind() == wire.Array || hooks.Kind() == wire.Object, "hooks", "must be a list or an object")
-		r.Hooks = hooks
-	}
 	for _, m := range v.Members() {
 		r.present = append(r.present, m.Key)
 	}
 	return r, f.Err()
+}
+
+// readSetting reads a member that is stored as given.
+func readSetting(f *thread.Fields, key string, kinds ...wire.Kind) wire.Value {
+	v, ok := f.Get(key)
+	f.Check(!ok || slices.Contains(kinds, v.Kind()), key, "has the wrong type")
+	return v
 }
 
 // Register adds an executor and returns its key, which is not shown again. If pending is true, the registration waits

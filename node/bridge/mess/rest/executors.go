@@ -81,7 +81,7 @@ func (r *call) executors() error {
 			if c.Schedule != "" {
 				v = v.With("schedule", wire.Text(c.Schedule)).With("timezone", wire.Text(c.Timezone))
 			}
-			v = v.With("pending", wire.Bool(c.Pending)).With("preferences", c.Preferences.Tree())
+			v = v.With("pending", wire.Bool(c.Pending)).With("preferences", c.Preferences).With("notifications", c.Notifications)
 		}
 		list = append(list, v)
 	}
@@ -155,11 +155,7 @@ func (r *call) routing() error {
 	if err != nil {
 		return err
 	}
-	list := make([]wire.Value, len(rules))
-	for i, rule := range rules {
-		list[i] = rule.Tree()
-	}
-	return r.respond(http.StatusOK, wire.Obj(wire.Field("rules", wire.Arr(list...))))
+	return r.respond(http.StatusOK, wire.Obj(wire.Field("rules", rules)))
 }
 
 // yamlTypes are the media types of a block in YAML (MESS-59).

@@ -47,32 +47,3 @@ func IsZone(name string) bool {
 	_, err := time.LoadLocation(name)
 	return err == nil && name != "Local"
 }
-
-// IsScheduled reports whether a schedule makes its executor available at now, and until when that result is valid
-// (MESS-43). A firing makes the executor available for a minute, or until the next firing if the gap between the two is
-// short: at most an hour if the minute field is a single number, at most a minute otherwise.
-func IsScheduled(expr string, now time.Time) (available bool, until time.Time) {
-	horizon := now.Add(time.Hour)
-	now = now.Truncate(time.Minute)
-	maxGap := time.Minute
-	if minute := strings.Fields(expr)[0]; strings.Trim(minute, "0123456789") == "" {
-		maxGap = time.Hour
-	}
-	const inclusive = true
-	next, err := gronx.NextTickAfter(expr, now, !inclusive)
-	if err != nil {
-		return false, horizon
-	}
-	last, err := gronx.PrevTickBefore(expr, now, inclusive)
-	if err != nil {
-		return false, next
-	}
-	end := last.Add(time.Minute)
-	if following, err := gronx.NextTickAfter(expr, last, !inclusive); err == nil && following.Sub(last) <= maxGap {
-		end = following
-	}
-	if now.Before(end) {
-		return true, end
-	}
-	return false, next
-}

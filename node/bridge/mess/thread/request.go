@@ -2,7 +2,6 @@ package thread
 
 import (
 	"fmt"
-	"slices"
 	"time"
 
 	"github.com/agentmesh/agentmesh/node/wire"
@@ -110,12 +109,4 @@ func (f *Fields) checkHints() {
 		s, ok := e.Str()
 		f.Check(ok && s != "" || e.Kind() == wire.Object && e.Len() == 1, fmt.Sprintf("response_hint[%d]", i), "must be a type, or a map with one")
 	}
-}
-
-// PriorityRank returns the rank of a priority. "" and unknown words have the rank of normal.
-func PriorityRank(priority string) int {
-	if i := slices.Index(Priorities, priority); i >= 0 {
-		return i
-	}
-	return slices.Index(Priorities, "normal")
 }

@@ -52,7 +52,7 @@ type Thread struct {
 	Bytes    int     `json:"bytes,omitempty"`    // of its messages, without attachments
 	Version  uint64  `json:"version"`            // grows with each change
 	Stage    string  `json:"stage,omitempty"`    // the state in which it expired
-	Offered  bool    `json:"offered,omitempty"`  // offers of it were sent, or it was claimed automatically
+	Offered  bool    `json:"offered,omitempty"`  // offers of it were sent
 	External string  `json:"external,omitempty"` // the conversation in which a peer requested it, if any
 
 	// ForeignBytes is the size of the attachments that were copied from a foreign thread.
@@ -169,16 +169,6 @@ func (t *Thread) CountQuestions() int {
 
 // IsClaimable reports whether an executor may claim the thread now.
 func (t *Thread) IsClaimable() bool { return t.Status == Received }
-
-// OfferedAt returns the time from which executors could claim the thread: its creation, or the end of its last wait.
-func (t *Thread) OfferedAt() time.Time {
-	for _, e := range slices.Backward(t.History) {
-		if e.Action == string(Received) {
-			return e.At
-		}
-	}
-	return t.Created
-}
 
 // IsOfferedTo reports whether the thread is offered to the executor. It ignores capabilities.
 func (t *Thread) IsOfferedTo(id string) bool {
