@@ -98,6 +98,7 @@ func TestNamedKeysExist(t *testing.T) {
 		exists[m[1]] = true
 	}
 	named := 0
+	delete(texts, "docs/changes.md") // it names keys that are gone
 	for doc, text := range texts {
 		for _, m := range keyName.FindAllStringSubmatch(text, -1) {
 			if m[1] == "card.json" { // not a key but a file

@@ -37,7 +37,7 @@ func TestAgentOfAnotherUser(t *testing.T) {
 		t.Fatal(err)
 	}
 	mustRun(t, data, "init")
-	server, err := startServe(data, []string{"--set=agent_door.socket=" + socket, "--set=agent_door.mode=0660", fmt.Sprintf("--set=agent_door.group=%d", nobody)}, os.Environ())
+	server, err := startServe(data, []string{"--set=agent_door.socket=" + socket, fmt.Sprintf("--set=agent_door.group=%d", nobody)}, os.Environ())
 	if err != nil {
 		t.Fatal(err)
 	}

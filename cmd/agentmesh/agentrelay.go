@@ -22,7 +22,7 @@ type agentRelayCmd struct {
 	Agents agentRelayAgentsCmd `cmd:"" default:"withargs" aliases:"list" help:"List the agents of the relay that runs here."`
 	Token  agentRelayTokenCmd  `cmd:"" help:"Make a token for an agent of the relay. The token is shown once."`
 	Invite agentRelayInviteCmd `cmd:"" help:"Make a code that registers one agent. The code is shown once."`
-	Remove agentRelayRemoveCmd `cmd:"" help:"Remove an agent from the relay. Its id stays reserved for a year, or until more than agentrelay.max_agents others were removed after it."`
+	Remove agentRelayRemoveCmd `cmd:"" help:"Remove an agent from the relay. Its id stays reserved for a year, or until more than 10,000 others were removed after it."`
 }
 
 type agentRelayAgentsCmd struct{}

@@ -166,7 +166,7 @@ type walk struct {
 }
 
 var (
-	walkServe = regexp.MustCompile(`^(?:(\w+=\S+) )?agentmesh serve --data (\w+) (?:(.*)--listen \S+ )?(.*)$`)
+	walkServe = regexp.MustCompile(`^agentmesh serve --data (\w+) (?:(.*)--listen \S+ )?(.*)$`)
 	walkID    = regexp.MustCompile(`\b(ask|in)_…`)
 )
 
@@ -178,7 +178,7 @@ func (w *walk) play(line string) {
 		line = strings.ReplaceAll(line, "127.0.0.1:3141", w.hosted)
 	}
 	if m := walkServe.FindStringSubmatch(line); m != nil {
-		server, err := startServe(filepath.Join(w.dir, m[2]), shellWords(m[3]+m[4]), append(w.env, m[1]))
+		server, err := startServe(filepath.Join(w.dir, m[1]), shellWords(m[2]+m[3]), w.env)
 		if err != nil {
 			w.t.Fatal(err)
 		}

@@ -183,7 +183,7 @@ func (c *skillInstallCmd) configureGateway(ctx context.Context, a *app) error {
 		a.Hint("%s", quoteCommand(addMCP))
 		return nil
 	}
-	token, err := (config.Source{}).Secret("--token-file", c.TokenFile, "")
+	token, err := (config.Source{}).Secret("--token-file", c.TokenFile)
 	if err != nil {
 		return exit.Fail(exit.Input, err)
 	}
@@ -339,7 +339,7 @@ func (c *skillInstallCmd) configText(socket string) ([]byte, error) {
 func (c *skillInstallCmd) tokenPath() (string, error) {
 	token, err := filepath.Abs(c.TokenFile)
 	if err == nil {
-		_, err = (config.Source{}).Secret("--token-file", token, "")
+		_, err = (config.Source{}).Secret("--token-file", token)
 	}
 	if err != nil {
 		return "", exit.FailHint(exit.Input, err, "the file must contain the gateway's hooks.token, or the token of the A2A peer")

@@ -35,8 +35,6 @@ type Link struct {
 
 	// File with the token or key that the foreign side requires.
 	TokenFile string `key:"token_file"`
-	// Environment variable with the token or key. Set at most one of token_file and token_env.
-	TokenEnv string `key:"token_env"`
 
 	// The permissions of the link.
 	Policy LinkPolicy `key:"policy"`
@@ -145,8 +143,6 @@ func (l Link) Validate() error {
 		return fmt.Errorf("link %s: kind must be 1 to %d characters from a-z and 0-9", l.Name, maxKind)
 	case (l.URL == "") == (l.Dir == ""):
 		return fmt.Errorf("link %s: needs url or dir, and not both", l.Name)
-	case l.TokenFile != "" && l.TokenEnv != "":
-		return fmt.Errorf("link %s: set token_file or token_env, not both", l.Name)
 	}
 	if err := cmp.Or(checkURL("url", l.URL), checkURL("registry_url", l.RegistryURL), l.Policy.validate()); err != nil {
 		return fmt.Errorf("link %s: %w", l.Name, err)
@@ -165,7 +161,7 @@ func checkURL(key, s string) error {
 	case err != nil || u.Host == "":
 		return fmt.Errorf("%s must be absolute", key)
 	case u.User != nil:
-		return fmt.Errorf("%s must not contain a user name or a password: set token_file or token_env instead", key)
+		return fmt.Errorf("%s must not contain a user name or a password: set token_file instead", key)
 	}
 	return nil
 }

@@ -24,7 +24,6 @@ func TestLinkValidate(t *testing.T) {
 		{"relative registry", func(l *bridge.Link) { l.RegistryURL = "mew.example" }, "link home: registry_url must be absolute"},
 		{"secret in the url", func(l *bridge.Link) { l.URL = "wss://me:secret@mew.example" }, "user name or a password"},
 		{"secret in the registry url", func(l *bridge.Link) { l.RegistryURL = "https://t@x.example" }, "user name or a password"},
-		{"two tokens", func(l *bridge.Link) { l.TokenEnv, l.TokenFile = "A", "b" }, "token"},
 		{"access", func(l *bridge.Link) { l.Policy.Access = "all" }, "access"},
 		{"tool", func(l *bridge.Link) { l.Policy.Tools = []string{"discover", "shell"} }, "shell"},
 		{"half a transit rule", func(l *bridge.Link) { l.Policy.Transit = []bridge.Transit{{From: "home"}} }, "transit"},

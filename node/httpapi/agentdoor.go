@@ -1,7 +1,6 @@
 package httpapi
 
 import (
-	"cmp"
 	"errors"
 	"fmt"
 	"io/fs"
@@ -24,10 +23,9 @@ import (
 // operations to it with [Owner.AgentGroup]. No operation there decides anything for the owner. Socket and TokenFile
 // must lie outside the data directory.
 type AgentDoor struct {
-	Socket    string      // path of a Unix socket; "" for none
-	Group     string      // name or number of the group of Socket and TokenFile; "" does not change it
-	Mode      fs.FileMode // of the socket; 0 means 0600
-	TokenFile string      // file with the token for the TCP listener, made if it is missing; "" for none
+	Socket    string // path of a Unix socket; "" for none
+	Group     string // name or number of the group that may use Socket and read TokenFile; "" for none
+	TokenFile string // file with the token for the TCP listener, made if it is missing; "" for none
 }
 
 // DoorHeader names the interface that a request comes through, for the audit log: "cli", "page". It proves nothing,
@@ -192,7 +190,11 @@ func listenAgentSocket(dir string, door AgentDoor) (net.Listener, error) {
 		return nil, err
 	}
 	l.SetUnlinkOnClose(false)
-	err = errors.Join(setGroup(opened, door.Group), os.Chmod(opened, cmp.Or(door.Mode, 0o600)))
+	mode := fs.FileMode(0o600)
+	if door.Group != "" {
+		mode = 0o660
+	}
+	err = errors.Join(setGroup(opened, door.Group), os.Chmod(opened, mode))
 	if err == nil {
 		err = os.Rename(opened, door.Socket) // replaces a socket that a killed process left
 	}

@@ -59,9 +59,9 @@ func callDoor(t *testing.T, network, address, method, path, door, token string) 
 func TestAgentDoor(t *testing.T) {
 	dir, outside := shortTempDir(t), shortTempDir(t)
 	socket, tokenFile := filepath.Join(outside, "sub", "agent.sock"), filepath.Join(outside, "agent.token")
-	o := startDoors(t, OwnerConfig{Dir: dir, Listen: "127.0.0.1:0", Agent: AgentDoor{Socket: socket, Mode: 0o660, TokenFile: tokenFile}})
-	if info, err := os.Stat(socket); err != nil || runtime.GOOS != "windows" && info.Mode().Perm() != 0o660 {
-		t.Errorf("socket: %v, %v, want mode 0660", info, err)
+	o := startDoors(t, OwnerConfig{Dir: dir, Listen: "127.0.0.1:0", Agent: AgentDoor{Socket: socket, TokenFile: tokenFile}})
+	if info, err := os.Stat(socket); err != nil || runtime.GOOS != "windows" && info.Mode().Perm() != 0o600 {
+		t.Errorf("socket: %v, %v, want mode 0600", info, err)
 	}
 	read := func(path string) string {
 		data, err := os.ReadFile(path)

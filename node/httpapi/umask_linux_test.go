@@ -20,7 +20,7 @@ func TestAgentDoorUnderUmask(t *testing.T) {
 	dir, outside := shortTempDir(t), shortTempDir(t)
 	socket, token := filepath.Join(outside, "sub", "agent.sock"), filepath.Join(outside, "agent.token")
 	defer syscall.Umask(syscall.Umask(0o077))
-	startDoors(t, OwnerConfig{Dir: dir, Agent: AgentDoor{Socket: socket, Mode: 0o660, Group: group.Name, TokenFile: token}})
+	startDoors(t, OwnerConfig{Dir: dir, Agent: AgentDoor{Socket: socket, Group: group.Name, TokenFile: token}})
 	for path, want := range map[string]fs.FileMode{filepath.Dir(socket): 0o755, socket: 0o660, token: 0o640} {
 		if info, err := os.Stat(path); err != nil || info.Mode().Perm() != want {
 			t.Errorf("%s: %v, %v, want mode %o", path, info.Mode(), err, want)

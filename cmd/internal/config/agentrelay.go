@@ -19,10 +19,6 @@ type AgentRelay struct {
 	Registration string `key:"registration"`
 	// The content of GET /stats: public (the agents that are registered and connected), counts, or off.
 	Stats string `key:"stats"`
-	// The maximum number of registered agents, up to 10000. If all ids are taken, a new agent replaces one that registered
-	// a day ago or earlier and has never connected, unless you registered that agent. With open registration, set at least
-	// 400: in one day, strangers can take 200 ids, or half of max_agents if that is more.
-	MaxAgents int `key:"max_agents"`
 	// Messages per minute and agent. 0: no limit.
 	PerMinute int `key:"per_minute"`
 	// Messages per hour and agent. 0: no limit.
@@ -34,18 +30,16 @@ type AgentRelay struct {
 	// Extensions that the relay offers and announces in its welcome frame: semantic (query), voting, history.
 	// Danger: history stores what agents write to each other, including direct messages.
 	Extensions []string `key:"extensions"`
-	// How long history keeps a message.
+	// How long history keeps a message. It keeps at most 10,000.
 	HistoryKeep time.Duration `key:"history_keep"`
-	// The maximum number of messages in history.
-	HistoryMessages int `key:"history_messages"`
 	// How long agents can vote on a proposal. If it is undecided by then, it is rejected.
 	VoteFor time.Duration `key:"vote_for"`
 }
 
 func defaultAgentRelay() AgentRelay {
 	return AgentRelay{
-		Serve: "off", Name: "agentmesh", Stats: "public", MaxAgents: 10_000, PerMinute: 100, PerHour: 1000, RegistrationsPerHour: 10,
-		HistoryKeep: 7 * day, HistoryMessages: 10_000, VoteFor: 7 * day,
+		Serve: "off", Name: "agentmesh", Stats: "public", PerMinute: 100, PerHour: 1000, RegistrationsPerHour: 10,
+		HistoryKeep: 7 * day, VoteFor: 7 * day,
 	}
 }
 
@@ -56,11 +50,8 @@ func (c AgentRelay) check(p *problems) {
 	for i, e := range c.Extensions {
 		p.checkOneOf("agentrelay.extensions["+strconv.Itoa(i)+"]", e, "semantic", "voting", "history")
 	}
-	if c.MaxAgents < 1 || c.MaxAgents > 10_000 {
-		p.add("agentrelay.max_agents", "must be 1 to 10000")
-	}
-	if c.HistoryMessages < 1 || c.HistoryMessages > 10_000 || c.HistoryKeep < time.Minute {
-		p.add("agentrelay.history_messages", "must be 1 to 10000, and history_keep at least a minute")
+	if c.HistoryKeep < time.Minute {
+		p.add("agentrelay.history_keep", "must be at least a minute")
 	}
 	if c.VoteFor < time.Minute {
 		p.add("agentrelay.vote_for", "must be at least a minute")

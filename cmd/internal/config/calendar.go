@@ -17,8 +17,6 @@ type Calendar struct {
 	User string `key:"user"`
 	// File with the password of the CalDAV server.
 	PasswordFile string `key:"password_file"`
-	// Environment variable with the same content.
-	PasswordEnv string `key:"password_env"`
 	// Folder to which the node writes agreed events as .ics files. Empty: it writes them to url, if url is set.
 	Folder string `key:"folder"`
 
@@ -65,9 +63,6 @@ func (c Calendar) check(p *problems) {
 		if _, err := calendar.NewCalDAV(c.URL, "", "", nil); err != nil {
 			p.add("calendar.url", err.Error())
 		}
-	}
-	if c.PasswordFile != "" && c.PasswordEnv != "" {
-		p.add("calendar", "has both password_file and password_env")
 	}
 	if c.Horizon == 0 {
 		p.add("calendar.horizon", "must be longer than 0")

@@ -53,8 +53,8 @@ func (c Config) Check(kinds []bridge.Kind) error {
 	for i, pattern := range c.Outgoing.Approve {
 		p.checkPattern(fmt.Sprintf("outgoing.approve[%d]", i), pattern)
 	}
-	if c.Audit.MaxEntries < 1000 || c.Audit.Keep < day {
-		p.add("audit", "must keep at least 1000 entries for a day")
+	if c.Audit.Keep < day {
+		p.add("audit.keep", "must be at least a day")
 	}
 	ids, _ := c.Exempt()
 	p.checkPrincipals("limits.exempt", ids)
@@ -81,9 +81,6 @@ func (c Config) Check(kinds []bridge.Kind) error {
 	c.Store.check(&p)
 	p.checkOneOf("log.level", c.Log.Level, "debug", "info", "warn", "error")
 	p.checkOneOf("log.format", c.Log.Format, "auto", "text", "json")
-	if c.Timeouts.Sync > Default().Timeouts.Sync {
-		p.add("timeouts.sync", "must be at most 20s, because the sender does not wait much longer for the answer")
-	}
 	if c.Window.Past > day || c.Window.Future > day {
 		p.add("window", "must be at most 24h")
 	}
@@ -97,19 +94,17 @@ func (c Config) checkZeros(p *problems) {
 		key   string
 		value int64
 	}{
-		{"timeouts.sync", int64(c.Timeouts.Sync)},
 		{"timeouts.hook", int64(c.Timeouts.Hook)},
 		{"timeouts.hold", int64(c.Timeouts.Hold)},
 		{"conversations.idle", int64(c.Conversations.Idle)},
 		{"conversations.retention", int64(c.Conversations.Retention)},
-		{"conversations.max_kept", int64(c.Conversations.MaxKept)},
 		{"conversations.max_bytes", c.Conversations.MaxBytes},
 		{"window.past", int64(c.Window.Past)},
 		{"window.future", int64(c.Window.Future)},
 		{"notify.batch", int64(c.Notify.Batch)},
 	} {
 		if limit.value == 0 {
-			p.add(limit.key, "must be more than 0; remove the key for its default, which earlier versions used in place of 0")
+			p.add(limit.key, "must be more than 0; remove the key for its default")
 		}
 	}
 }
@@ -153,7 +148,6 @@ func (c Config) checkProcess(p *problems) {
 			p.add("network.cors_origins", fmt.Sprintf("%q is not an origin such as https://app.example.com", origin))
 		}
 	}
-	p.checkOneOf("agent_door.mode", c.AgentDoor.Mode, "0600", "0660", "0666")
 	if c.AgentDoor.TokenFile != "" && c.OwnerAPI.Listen == "" {
 		p.add("agent_door.token_file", "needs owner_api.listen, such as 127.0.0.1:3149")
 	}
@@ -230,8 +224,8 @@ func (h Hook) check(p *problems, key string) {
 	if kinds != 1 {
 		p.add(key, "needs exactly one of exec, webhook, a2a, openclaw and inbox")
 	}
-	if h.Webhook+h.OpenClaw != "" && h.SecretFile == "" && h.SecretEnv == "" {
-		p.add(key, "needs secret_file or secret_env")
+	if h.Webhook+h.OpenClaw != "" && h.SecretFile == "" {
+		p.add(key, "needs secret_file")
 	}
 	if len(h.Exec) == 0 && (h.User != "" || len(h.Environment) > 0) {
 		p.add(key, "has user or environment, which only exec uses")
@@ -243,9 +237,6 @@ func (h Hook) check(p *problems, key string) {
 	}
 	if u, err := url.Parse(h.A2A); h.A2A != "" && (err != nil || u.Host == "") {
 		p.add(key+".a2a", "must be a URL such as http://127.0.0.1:18789/a2a/v1")
-	}
-	if h.SecretFile != "" && h.SecretEnv != "" {
-		p.add(key, "has both secret_file and secret_env")
 	}
 }
 
@@ -275,7 +266,6 @@ func (c Config) OpenGuards() []string {
 	add(c.Window.Future > def.Window.Future, "window.future: messages from up to %s in the future are accepted", c.Window.Future)
 	add(len(c.Network.AllowPrivate) > 0, "network.allow_private: cards may direct requests, also over http, to %s", formatPrefixes(c.Network.AllowPrivate))
 	add(len(c.Network.CORSOrigins) > 0, "network.cors_origins: pages of %s may call the listener", strings.Join(c.Network.CORSOrigins, ", "))
-	add(c.AgentDoor.Mode == "0666" && c.AgentDoor.Socket != "", "agent_door.mode: every user of this machine may read your messages and send")
 	add(c.A2A.Serve == "on" && c.A2A.Anonymous, "a2a.anonymous: callers without a token may write, and see each other's messages and answers")
 	add(c.MoltSpeak.Registry && c.MoltSpeak.RegistryAuth == "none", "moltspeak.registry_auth: anyone may change and delete every entry of the registry")
 	add(c.Store.AllowUnsafe, "store.allow_unsafe: a crash of the database server may lose acknowledged messages")

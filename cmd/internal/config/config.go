@@ -186,8 +186,6 @@ type Hook struct {
 	// File with the secrets of the webhook (whsec_…, one per line, the first one signs) or with the bearer token of
 	// OpenClaw or the A2A agent.
 	SecretFile string `key:"secret_file"`
-	// Environment variable with the same content.
-	SecretEnv string `key:"secret_env"`
 }
 
 // Schema names the JSON Schema for the payloads of one custom intent.
@@ -200,8 +198,6 @@ type Schema struct {
 
 // Timeouts has the time limits of hooks, and of messages that wait for the owner.
 type Timeouts struct {
-	// How long a sender waits for a hook before it gets pending_approval. At most 20s.
-	Sync time.Duration `key:"sync"`
 	// How long a hook may run before it is killed.
 	Hook time.Duration `key:"hook"`
 	// How long a held message waits for the owner before it expires.
@@ -233,8 +229,6 @@ type Conversations struct {
 	Idle time.Duration `key:"idle"`
 	// Ended conversations are deleted after this time, with their transcripts and inbox items.
 	Retention time.Duration `key:"retention"`
-	// The maximum number of conversations. The oldest ended ones are deleted first.
-	MaxKept int `key:"max_kept"`
 	// The maximum number of bytes of messages in all transcripts. The oldest ended conversations are deleted first. The
 	// disk needs more than this, because a message is also in the inbox.
 	MaxBytes int64 `key:"max_bytes"`
@@ -255,11 +249,9 @@ type Limits struct {
 	Exempt []string `key:"exempt"`
 }
 
-// Audit bounds the log of decisions.
+// Audit limits the log of decisions.
 type Audit struct {
-	// The maximum number of entries. The oldest are deleted first.
-	MaxEntries int `key:"max_entries"`
-	// Entries are deleted after this time.
+	// Entries are deleted after this time, and the oldest of more than 100,000 earlier.
 	Keep time.Duration `key:"keep"`
 }
 
@@ -344,12 +336,9 @@ type OwnerAPI struct {
 type AgentDoor struct {
 	// The path of the Unix socket. Hooks find it in AGENTMESH_AGENT_SOCKET. Empty: no socket.
 	Socket string `key:"socket"`
-	// The group of the socket and the token file, a name or a number, if the agent runs as another user. The user of
-	// agentmesh must be in it. Empty: the group stays as it is.
+	// The group that may use the socket and read the token file, a name or a number, if the agent runs as another user.
+	// The user of agentmesh must be in it. Empty: only the user of agentmesh.
 	Group string `key:"group"`
-	// The octal permissions of the socket: 0600 (only the user of agentmesh), 0660 (also the group) or 0666.
-	// Danger: with 0666 every user of this machine can read your messages and send in your name.
-	Mode string `key:"mode"`
 	// A file with a token for clients of owner_api.listen that may use this door only. The process makes the file if it
 	// does not exist. Empty: no token.
 	TokenFile string `key:"token_file"`
@@ -381,19 +370,18 @@ func Default() Config {
 		MESS:          defaultMESS(),
 		MoltSpeak:     defaultMoltSpeak(),
 		A2A:           A2A{Serve: "off"},
-		Timeouts:      Timeouts{Sync: 20 * time.Second, Hook: 5 * time.Minute, Hold: 7 * day, Remind: 15 * time.Minute},
-		Conversations: Conversations{Idle: day, Retention: 30 * day, MaxKept: 100_000, MaxBytes: 8 << 30},
+		Timeouts:      Timeouts{Hook: 5 * time.Minute, Hold: 7 * day, Remind: 15 * time.Minute},
+		Conversations: Conversations{Idle: day, Retention: 30 * day, MaxBytes: 8 << 30},
 		Limits: Limits{
 			MessagesNewConversations: 10, MessagesConversation: 60, MessagesTotal: 100,
 			RequestsPerMinute: 120,
 		},
 		AgentRelay:   defaultAgentRelay(),
-		Audit:        Audit{MaxEntries: 100_000, Keep: 365 * day},
+		Audit:        Audit{Keep: 365 * day},
 		Window:       Window{Past: 15 * time.Minute, Future: 5 * time.Minute},
 		Registration: Registration{Mode: "open", CardsPerToken: 10, CardsPerHost: 10, PerHour: 20, Lifetime: 30 * day},
 		Network:      Network{MaxConnections: 10_000, MaxConnectionsPerAddress: 256},
 		Notify:       Notify{Content: "summary", Format: "json", Batch: 10 * time.Second},
-		AgentDoor:    AgentDoor{Mode: "0600"},
 		Log:          Log{Level: "info", Format: "auto"},
 		MinFreeDisk:  64 << 20,
 	}

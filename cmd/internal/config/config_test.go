@@ -96,7 +96,7 @@ func TestCalendarZeros(t *testing.T) {
 // conversations for thirty days.
 func TestZeros(t *testing.T) {
 	for _, key := range []string{
-		"timeouts.sync", "timeouts.hook", "timeouts.hold", "conversations.idle", "conversations.retention", "conversations.max_kept",
+		"timeouts.hook", "timeouts.hold", "conversations.idle", "conversations.retention",
 		"conversations.max_bytes", "window.past", "window.future", "notify.batch",
 	} {
 		for value, wantErr := range map[string]bool{"0": true, "": false} {

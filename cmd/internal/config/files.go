@@ -15,26 +15,23 @@ import (
 
 // LinkToken reads the secret of a link. It returns "" if the link has no secret.
 func (s Source) LinkToken(l bridge.Link) (client.Credential, error) {
-	text, err := s.Secret("link "+l.Name, l.TokenFile, l.TokenEnv)
+	text, err := s.Secret("link "+l.Name, l.TokenFile)
 	return client.Credential(text), err
 }
 
-// Secret reads a secret from the file or the environment variable that the configuration names. It returns "" if the
-// configuration names neither. Errors begin with subject, which is what the secret belongs to, such as "link home".
-func (s Source) Secret(subject, file, env string) (string, error) {
-	if file+env == "" {
+// Secret reads a secret from a file that the configuration names, or returns "" if file is "". Errors begin with subject,
+// which is what the secret belongs to, such as "link home".
+func (s Source) Secret(subject, file string) (string, error) {
+	if file == "" {
 		return "", nil
 	}
-	text, source := os.Getenv(env), "the environment variable "+env+" with the secret"
-	if file != "" {
-		data, err := os.ReadFile(s.ResolvePath(file))
-		if err != nil {
-			return "", fmt.Errorf("%s: read secret: %w", subject, err)
-		}
-		text, source = string(data), "the file "+file+" with the secret"
+	data, err := os.ReadFile(s.ResolvePath(file))
+	if err != nil {
+		return "", fmt.Errorf("%s: read secret: %w", subject, err)
 	}
-	if text = strings.TrimSpace(text); text == "" {
-		return "", fmt.Errorf("%s: %s is empty", subject, source)
+	text := strings.TrimSpace(string(data))
+	if text == "" {
+		return "", fmt.Errorf("%s: the file %s with the secret is empty", subject, file)
 	}
 	return text, nil
 }

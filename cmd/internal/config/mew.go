@@ -39,11 +39,8 @@ type MEWParticipant struct {
 	// The messages that the participant may send: kinds, or patterns as JSON. Empty: the defaults of the space.
 	// Danger: capability/grant, space/invite and space/kick let the participant decide about others.
 	Capabilities []string `key:"capabilities"`
-	// File with the participant's token. With neither a file nor a variable, the participant cannot join until you invite
-	// it.
+	// File with the participant's token. Without a file, the participant cannot join until you invite it.
 	TokenFile string `key:"token_file"`
-	// Environment variable with the participant's token.
-	TokenEnv string `key:"token_env"`
 }
 
 func (c MEW) check(p *problems) {
@@ -62,9 +59,6 @@ func (c MEW) check(p *problems) {
 			key := fmt.Sprintf("%s.participants[%d]", key, j)
 			if participant.Name == "" {
 				p.add(key+".name", "must not be empty")
-			}
-			if participant.TokenFile != "" && participant.TokenEnv != "" {
-				p.add(key, "has both token_file and token_env")
 			}
 			if _, err := parseCapabilities(participant.Capabilities); err != nil {
 				p.add(key+".capabilities", err.Error())
@@ -92,8 +86,7 @@ func parseCapabilities(list []string) ([]capability.Capability, error) {
 	return out, nil
 }
 
-// LoadMEWSpace returns the configuration of a space with the tokens of its participants, which it reads from files and
-// environment variables.
+// LoadMEWSpace returns the configuration of a space with the tokens of its participants, which it reads from files.
 func (s Source) LoadMEWSpace(c MEWSpace) (gateway.SpaceConfig, error) {
 	out := gateway.SpaceConfig{ID: c.ID, Name: c.Name, RatePerMinute: c.RatePerMinute}
 	var err error
@@ -105,7 +98,7 @@ func (s Source) LoadMEWSpace(c MEWSpace) (gateway.SpaceConfig, error) {
 		if participant.Capabilities, err = parseCapabilities(p.Capabilities); err != nil {
 			return out, err
 		}
-		token, err := s.Secret("participant "+p.Name, p.TokenFile, p.TokenEnv)
+		token, err := s.Secret("participant "+p.Name, p.TokenFile)
 		if err != nil {
 			return out, err
 		}

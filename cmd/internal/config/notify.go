@@ -21,8 +21,6 @@ type Notify struct {
 	Format string `key:"format"`
 	// File with the secrets that sign the webhook (whsec_…, one per line), or with the bearer token that ntfy requires.
 	SecretFile string `key:"secret_file"`
-	// Environment variable with the same content.
-	SecretEnv string `key:"secret_env"`
 	// The base URL, without a path, at which browsers reach the pages /owner/link/… of owner_api.listen, such as the URL
 	// of your reverse proxy or of tailscale serve. Notices then contain a link that decides one question, once. Danger:
 	// a reader of such a notice can read the question and decide it. Empty: no links.
@@ -75,9 +73,6 @@ func (c Notify) check(p *problems, listen string) {
 		p.add("notify.page_url", "must be an https URL with only a host, such as https://agent.example")
 	case listen == "":
 		p.add("notify.page_url", "needs owner_api.listen, such as 127.0.0.1:3149")
-	}
-	if c.SecretFile != "" && c.SecretEnv != "" {
-		p.add("notify", "has both secret_file and secret_env")
 	}
 	if _, err := notify.ParseQuiet(c.Quiet, c.Zone); err != nil {
 		p.add("notify.quiet", err.Error())

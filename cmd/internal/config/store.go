@@ -62,5 +62,5 @@ func (s Source) ConnectionString(key, text string) (string, error) {
 	if !isFile {
 		return text, nil
 	}
-	return s.Secret(key, name, "")
+	return s.Secret(key, name)
 }

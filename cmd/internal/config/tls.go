@@ -16,8 +16,6 @@ type TLS struct {
 	AcceptTerms bool `key:"accept_terms"`
 	// Directory URL of the authority.
 	Authority string `key:"authority"`
-	// A mail address to which the authority may write.
-	Contact string `key:"contact"`
 	// Address and port of a second listener, for plain HTTP. It answers the authority (HTTP-01) and redirects browsers to
 	// https. Forward port 80 of public_url to it. Empty: no second listener; the authority connects to port 443
 	// (TLS-ALPN-01), which you must forward to the address in the key listen.
@@ -73,8 +71,5 @@ func (t TLS) checkACME(p *problems, host string) {
 	}
 	if u, err := url.Parse(t.Authority); err != nil || u.Scheme != "https" || u.Host == "" {
 		p.add("tls.authority", fmt.Sprintf("%q is not an https URL", t.Authority))
-	}
-	if t.Contact != "" && (!strings.Contains(t.Contact, "@") || strings.ContainsAny(t.Contact, ": ?,")) {
-		p.add("tls.contact", fmt.Sprintf("%q is not a mail address", t.Contact))
 	}
 }

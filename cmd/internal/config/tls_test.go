@@ -30,7 +30,6 @@ func TestTLSCheck(t *testing.T) {
 		{"one word", "https://mesh", acme, "a name such as"},
 		{"not ASCII", "https://mésh.example.org", acme, "xn--"},
 		{"authority", public, with(func(c *TLS) { c.Authority = "http://127.0.0.1/dir" }), "not an https URL"},
-		{"contact", public, with(func(c *TLS) { c.Contact = "mailto:a@example.org" }), "not a mail address"},
 		{"plain alone", public, TLS{PlainListen: ":80"}, "is for a listener with TLS"},
 		{"plain without port", public, with(func(c *TLS) { c.PlainListen = "80" }), "host:port"},
 		{"plain is listen", public, with(func(c *TLS) { c.PlainListen = "127.0.0.1:3141" }), "the same address as listen"},

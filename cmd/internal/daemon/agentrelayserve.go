@@ -56,11 +56,11 @@ func (p *Process) relayConfig() relay.Config {
 	has := func(name string) bool { return slices.Contains(c.Extensions, name) }
 	return relay.Config{
 		Name: c.Name, Records: p.bridgeStore.Records(), Registration: cmp.Or(credential.Mode(c.Registration), defaultMode),
-		Stats: relay.StatsMode(c.Stats), MaxAgents: c.MaxAgents, PerMinute: zeroIsOff(c.PerMinute), PerHour: zeroIsOff(c.PerHour),
+		Stats: relay.StatsMode(c.Stats), PerMinute: zeroIsOff(c.PerMinute), PerHour: zeroIsOff(c.PerHour),
 		RegistrationsPerHour: registrations, Origins: c.Origins, AnyOrigin: p.cfg.Public(), // any page may call the HTTP routes of a public relay
 		Extensions: relay.Extensions{
 			Semantic: has("semantic"), Voting: has("voting"), History: has("history"),
-			Keep: c.HistoryKeep, MaxMessages: c.HistoryMessages, VoteDuration: c.VoteFor,
+			Keep: c.HistoryKeep, VoteDuration: c.VoteFor,
 		},
 		Search: p.newRelaySearch(), Logger: p.log,
 	}

@@ -29,7 +29,7 @@ func (p *Process) newRoutes() ([]node.Route, error) {
 
 // newHandler makes the handler of a hook. A nil handler leaves the messages in the inbox.
 func (p *Process) newHandler(h config.Hook) (hook.Handler, error) {
-	secret, err := p.src.Secret(h.Label(), h.SecretFile, h.SecretEnv)
+	secret, err := p.src.Secret(h.Label(), h.SecretFile)
 	if err != nil {
 		return nil, err
 	}

@@ -12,7 +12,7 @@ func newMESS(p *Process, links []linkConfig, mesh bridge.Mesh) (bridge.Service, 
 		return nil, nil
 	}
 	c := p.cfg.MESS
-	invite, err := p.src.Secret("mess.invite_file", c.InviteFile, "")
+	invite, err := p.src.Secret("mess.invite_file", c.InviteFile)
 	if err != nil {
 		return nil, err
 	}

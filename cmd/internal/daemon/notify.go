@@ -34,7 +34,7 @@ func (p *Process) newNotifier() (*notify.Box, error) {
 
 // setSecrets sets the webhook's secrets, if it has any: those of Standard Webhooks, or the bearer token for ntfy.
 func (p *Process) setSecrets(hook *notify.Webhook) error {
-	text, err := p.src.Secret("webhook", p.cfg.Notify.SecretFile, p.cfg.Notify.SecretEnv)
+	text, err := p.src.Secret("webhook", p.cfg.Notify.SecretFile)
 	if err != nil {
 		return err
 	}

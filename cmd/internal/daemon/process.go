@@ -8,13 +8,11 @@ import (
 	"context"
 	"errors"
 	"fmt"
-	"io/fs"
 	"log/slog"
 	"net"
 	"net/http"
 	"os"
 	"slices"
-	"strconv"
 	"strings"
 	"sync"
 	"time"
@@ -179,7 +177,7 @@ func (p *Process) assemble(ctx context.Context, base string) error {
 	})
 	p.mountOperations(p.operations()...)
 	p.audit = acl.NewAudit(p.store.Records(), acl.AuditConfig{
-		MaxEntries: uint64(p.cfg.Audit.MaxEntries), Keep: p.cfg.Audit.Keep, Logger: p.log,
+		Keep: p.cfg.Audit.Keep, Logger: p.log,
 	})
 	p.server.Health("store", func(ctx context.Context) (any, error) { return nil, p.store.Ping(ctx) })
 	p.registerCertificate()
@@ -301,8 +299,8 @@ func (p *Process) addNode(ctx context.Context, base string) error {
 		Identity: node.Identity{Key: p.secrets.Key, Card: card}, Age: append([]*signing.PrivateKey{p.secrets.Age}, p.secrets.OldAgeKeys...),
 		Policy: p.cfg.Policy(), Outbound: p.cfg.Outbound(), Rates: p.cfg.Rates(), Exempt: exempt,
 		Routes: prependCalendar(scheduler, routes), Schemas: schemas, Notices: p.notices, Audit: p.audit, Agreed: p.events,
-		SyncDeadline: p.cfg.Timeouts.Sync, HookTimeout: p.cfg.Timeouts.Hook, HoldFor: p.cfg.Timeouts.Hold, RemindAfter: zeroIsOff(p.cfg.Timeouts.Remind),
-		Idle: p.cfg.Conversations.Idle, Retention: p.cfg.Conversations.Retention, MaxKept: p.cfg.Conversations.MaxKept,
+		HookTimeout: p.cfg.Timeouts.Hook, HoldFor: p.cfg.Timeouts.Hold, RemindAfter: zeroIsOff(p.cfg.Timeouts.Remind),
+		Idle: p.cfg.Conversations.Idle, Retention: p.cfg.Conversations.Retention,
 		MaxBytes: p.cfg.Conversations.MaxBytes, PersonalData: personal.Types, SaveKey: keyring{p}.save, CurrentKey: keyring{p}.readCurrent, RetiredKey: keyring{p}.readRetired, FirstKey: keyring{p}.readFirst, Logger: p.log, Metrics: p.metrics,
 		Process: p.processStatus, Follower: p.hosting.isElsewhere(),
 	})
@@ -339,8 +337,7 @@ func (p *Process) mountOperations(operations ...owner.Operation) {
 
 func (p *Process) agentDoor() httpapi.AgentDoor {
 	cfg := p.cfg.AgentDoor
-	mode, _ := strconv.ParseUint(cfg.Mode, 8, 32) // config.Check has validated it
-	door := httpapi.AgentDoor{Group: cfg.Group, Mode: fs.FileMode(mode)}
+	door := httpapi.AgentDoor{Group: cfg.Group}
 	if cfg.Socket != "" {
 		door.Socket = p.src.ResolvePath(cfg.Socket)
 	}
@@ -374,7 +371,7 @@ func (p *Process) mountMCP() {
 // newDirectories returns clients for the directories that the node joins: the configured ones, or else that of this
 // process. Calls to its own directory stay inside, so they work before the listener answers and behind any proxy.
 func (p *Process) newDirectories(own string) ([]*client.Directory, error) {
-	invite, err := p.src.Secret("invite_file", p.cfg.InviteFile, "")
+	invite, err := p.src.Secret("invite_file", p.cfg.InviteFile)
 	if err != nil {
 		return nil, exit.Fail(exit.Config, err)
 	}

@@ -24,7 +24,7 @@ func (p *Process) addCalendar() (*calendar.Scheduler, error) {
 		sources = append(sources, calendar.Files{Path: p.src.ResolvePath(f)})
 	}
 	if c.URL != "" {
-		password, err := p.src.Secret("calendar", c.PasswordFile, c.PasswordEnv)
+		password, err := p.src.Secret("calendar", c.PasswordFile)
 		if err != nil {
 			return nil, exit.Fail(exit.Config, err)
 		}

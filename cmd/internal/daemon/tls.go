@@ -33,7 +33,7 @@ func (p *Process) newCertificate() (*certs.Source, error) {
 	host := strings.ToLower(u.Hostname())
 	if t.ACME {
 		return certs.ACME(certs.ACMEConfig{
-			Host: host, Authority: t.Authority, Contact: t.Contact, Dir: p.dataDir.Path(ACMEFolder(t.Authority)), Plain: t.PlainListen != "",
+			Host: host, Authority: t.Authority, Dir: p.dataDir.Path(ACMEFolder(t.Authority)), Plain: t.PlainListen != "",
 			Transport: ownerTransport{p}, Logger: p.log, UserAgent: "agentmesh/" + p.build.Version,
 		}), nil
 	}

@@ -183,10 +183,10 @@ func TestDoctorAgentDoor(t *testing.T) {
 		state string
 		text  string
 	}{
-		{"nothing", config.AgentDoor{Mode: "0600"}, nil, "", ""},
-		{"hooks without a door", config.AgentDoor{Mode: "0600"}, exec, findingWarn, "can approve"},
-		{"one user", config.AgentDoor{Mode: "0600", Socket: "/run/a.sock"}, exec, findingWarn, "the same user"},
-		{"another user", config.AgentDoor{Mode: "0660", Group: "agents", Socket: "/run/a.sock"}, exec, findingOK, "decide nothing"},
+		{"nothing", config.AgentDoor{}, nil, "", ""},
+		{"hooks without a door", config.AgentDoor{}, exec, findingWarn, "can approve"},
+		{"one user", config.AgentDoor{Socket: "/run/a.sock"}, exec, findingWarn, "the same user"},
+		{"another user", config.AgentDoor{Group: "agents", Socket: "/run/a.sock"}, exec, findingOK, "decide nothing"},
 	} {
 		d := examination{cfg: config.Default()}
 		d.cfg.AgentDoor, d.cfg.Hooks = tc.door, tc.hooks

@@ -373,8 +373,8 @@ func (d *examination) checkAgentDoor() {
 	case door.Socket == "" && door.TokenFile == "" && hasHooks:
 		d.warn(check, "set agent_door.socket to a path outside the data directory", "your hooks have only the owner's socket, through which they can approve and change rules")
 	case door.Socket == "" && door.TokenFile == "":
-	case door.Mode == "0600" && door.Group == "":
-		d.warn(check, "run the agent as another user, and set agent_door.group and agent_door.mode", "%s", sameUser)
+	case door.Group == "":
+		d.warn(check, "run the agent as another user, and set agent_door.group", "%s", sameUser)
 	default:
 		d.ok(check, "other users may read and send, and decide nothing")
 	}

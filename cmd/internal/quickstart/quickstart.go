@@ -39,7 +39,6 @@ type Env struct {
 type NetworkFlags struct {
 	TLS    bool   `name:"tls" xor:"edge" help:"Serve HTTPS on port 443 (and redirects on port 80), with a certificate from Let's Encrypt. With this flag you accept the terms of Let's Encrypt."`
 	Proxy  bool   `name:"proxy" xor:"edge" help:"Serve plain HTTP on 127.0.0.1:3141 for a reverse proxy on this machine."`
-	Mail   string `name:"contact" placeholder:"ADDRESS" help:"Mail address of the operator, for Let's Encrypt. A directory publishes it."`
 	User   string `default:"agentmesh" help:"User that the service runs as."`
 	Yes    bool   `help:"Ask nothing, and use the defaults."`
 	domain string // the host name under which others reach the process, or ""
@@ -48,6 +47,7 @@ type NetworkFlags struct {
 // Directory sets up a directory.
 type Directory struct {
 	NetworkFlags
+	Mail  string `name:"contact" placeholder:"ADDRESS" help:"Mail address of the operator. It is published."`
 	Title string `placeholder:"TEXT" help:"Title of the public pages."`
 	Mode  string `enum:"open,invite,closed," default:"" placeholder:"MODE" help:"Registration mode: open (anybody), invite (with a code that you make) or closed (nobody)."`
 	Name  string `arg:"" help:"Public host name, such as mesh.example.org."`
@@ -71,6 +71,7 @@ func (d *Directory) Run(ctx context.Context, e Env) error {
 	}
 	q.askText(&d.Title, "title of the public pages", "Agents of "+d.domain)
 	d.askNetwork(q)
+	q.askText(&d.Mail, "mail address of the operator, which is published (empty: none)", "")
 	q.askChoice(&d.Mode, "who may register", "invite", "open", "closed")
 	if err := q.err; err != nil {
 		return err
@@ -116,7 +117,7 @@ func (a *Agent) Run(ctx context.Context, e Env) error {
 		if a.InviteFile, err = filepath.Abs(a.InviteFile); err != nil {
 			return exit.Fail(exit.Usage, fmt.Errorf("find the invite code: %w", err))
 		}
-		if _, err := (config.Source{}).Secret("--invite-file", a.InviteFile, ""); err != nil {
+		if _, err := (config.Source{}).Secret("--invite-file", a.InviteFile); err != nil {
 			return exit.FailHint(exit.Usage, err, "the operator of the directory makes a code with agentmesh token create")
 		}
 	}
@@ -173,7 +174,6 @@ func (g *NetworkFlags) askNetwork(q *prompter) {
 		q.askRequired(&how, "--tls or --proxy", "who serves HTTPS: tls (this process, with a certificate from Let's Encrypt, whose terms you accept) or proxy")
 	}
 	g.TLS, g.Proxy = g.TLS || how == "tls", g.Proxy || how == "proxy"
-	q.askText(&g.Mail, "mail address of the operator, which a directory publishes (empty: none)", "")
 }
 
 // write makes the data directory if necessary, stores the configuration, and reads it back.

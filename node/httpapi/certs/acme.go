@@ -24,7 +24,6 @@ import (
 type ACMEConfig struct {
 	Host      string // the one name, in ASCII
 	Authority string // URL of the ACME directory
-	Contact   string // mail address for the authority; "" gives none
 	Dir       string // holds the account key and the certificate; created with mode 0700
 	Plain     bool   // port 80 of Host leads to [Source.Challenge]
 	// Transport makes the calls to the authority. It must bound the time of each call.
@@ -82,7 +81,6 @@ func (a *authority) replaceManager() {
 		},
 		Cache:      cache{autocert.DirCache(a.cfg.Dir), a.cfg},
 		HostPolicy: a.policy,
-		Email:      a.cfg.Contact,
 		Client: &acme.Client{
 			DirectoryURL: a.cfg.Authority, UserAgent: a.cfg.UserAgent,
 			HTTPClient: &http.Client{Transport: a.problems, CheckRedirect: noRedirect},

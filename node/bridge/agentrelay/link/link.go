@@ -111,7 +111,7 @@ func New(cfg Config) (*Link, error) {
 		return nil, errors.New("url must be ws:// or wss://, such as wss://relay.example/arc")
 	}
 	if target.RawQuery != "" {
-		return nil, errors.New("url must have no query; put the token into token_file or token_env")
+		return nil, errors.New("url must have no query; put the token into token_file")
 	}
 	if id := cfg.Link.AgentID; id != "" && (!frame.ValidAgentID(id) || id == frame.RelayID) {
 		return nil, errors.New("agent_id must be 3 to 64 characters from a-z 0-9 -, and begin and end with a letter or digit")

@@ -72,7 +72,7 @@ func (b *Bridge) newLink(cfg bridge.Link) (*Link, error) {
 		return nil, err
 	}
 	if b.cfg.Tokens[cfg.Name] == "" {
-		return nil, errors.New("the link needs token_file or token_env")
+		return nil, errors.New("the link needs token_file")
 	}
 	log := b.log.With("link", cfg.Name)
 	l := &Link{
