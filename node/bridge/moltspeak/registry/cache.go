@@ -1,7 +1,6 @@
 package registry
 
 import (
-	"cmp"
 	"context"
 	"maps"
 	"slices"
@@ -37,7 +36,7 @@ type cache struct {
 	readAt time.Time               // when the cards were read
 	own    map[string]*cachedEntry // registered entries, including deleted ones
 	cards  map[string]*cachedEntry // the cards of the directory
-	sorted []*cachedEntry          // live entries, most trusted first; replaced, never changed
+	sorted []*cachedEntry          // live entries by id; replaced, never changed
 }
 
 // cachedEntry is an entry with its text in lower case. It is never changed.
@@ -60,7 +59,7 @@ func newCache(records store.Records, d Directory) *cache {
 	return &cache{records: records, directory: d, own: make(map[string]*cachedEntry), cards: make(map[string]*cachedEntry)}
 }
 
-// list returns the live entries, most trusted first.
+// list returns the live entries by id.
 func (s *cache) list(ctx context.Context) ([]*cachedEntry, error) {
 	if err := s.refresh(ctx); err != nil {
 		return nil, err
@@ -121,8 +120,7 @@ func (s *cache) put(reg registration) {
 	defer s.mu.Unlock()
 	old, it := s.own[reg.ID], newCachedEntry(reg)
 	s.own[reg.ID] = it
-	// A heartbeat does not change the order.
-	if old != nil && !old.gone && !it.gone && old.TrustScore == it.TrustScore {
+	if old != nil && !old.gone && !it.gone {
 		if i := slices.Index(s.sorted, old); i >= 0 {
 			s.sorted = slices.Clone(s.sorted)
 			s.sorted[i] = it
@@ -147,7 +145,7 @@ func (s *cache) rebuild() {
 		}
 	}
 	slices.SortFunc(out, func(x, y *cachedEntry) int {
-		return cmp.Or(cmp.Compare(y.TrustScore, x.TrustScore), strings.Compare(x.ID, y.ID))
+		return strings.Compare(x.ID, y.ID)
 	})
 	s.sorted = out
 }
