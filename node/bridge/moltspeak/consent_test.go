@@ -501,36 +501,6 @@ func TestAnswerDuringAFailure(t *testing.T) {
 	}
 }
 
-// TestStreamsAreScanned: a stream is scanned as a whole, including data that is split across two chunks and binary
-// data. For a consent it counts as one message.
-func TestStreamsAreScanned(t *testing.T) {
-	r, _ := newTestRig(t, nil)
-	r.say(cat, r.draft(cat, message.OpPing, `{"nonce":1}`)) // shows its keys
-	across := strings.Repeat("x ", 24<<10-5) + " jane.doe@example.com and more"
-	binary := base64.StdEncoding.EncodeToString([]byte("\x00\xff\x01jane.doe@example.com\x00\xfe"))
-	stream := func(kind, data string) bridge.Delivery {
-		p := wire.Obj(wire.TextField("action", "stream"), wire.TextField("type", kind), wire.TextField("data", data))
-		return newDelivery(t, cat, IntentStream, string(p.JSON()))
-	}
-	for _, d := range []bridge.Delivery{stream("text", across), stream("binary", binary)} {
-		if _, err := r.b.Deliver(t.Context(), d); err == nil || !strings.Contains(err.Error(), personal.TypeEmail) || len(r.queue(cat)) != 0 {
-			t.Errorf("%s: %v, %d messages left", d.Message.Payload.GetStr("type"), err, len(r.queue(cat)))
-		}
-	}
-	r.getConsent(`{"action":"request","data_types":["email"],"purpose":"x","duration":"24h","constraints":{"one_time":true}}`)
-	if _, err := r.b.Deliver(t.Context(), stream("text", across)); err != nil {
-		t.Fatal(err)
-	}
-	for len(r.queue(cat)) > 0 {
-		if m := r.receive(cat); m.Class != message.PII {
-			t.Errorf("%s left as %s", m.P.GetStr("action"), m.Class)
-		}
-	}
-	if _, err := r.b.Deliver(t.Context(), stream("binary", binary)); err == nil {
-		t.Error("a second stream left with a consent for one message")
-	}
-}
-
 // TestConsentAnswerIsRetried: a peer that cannot be reached when the owner decides gets the answer later. If the owner
 // revoked the consent meanwhile, the peer gets no token.
 func TestConsentAnswerIsRetried(t *testing.T) {

@@ -48,56 +48,28 @@ func (b *Bridge) Deliver(ctx context.Context, d bridge.Delivery) (bridge.Deliver
 	if _, _, err := store.ReadRecord(ctx, b.records, nsConversations, convKey(d.Address, string(d.Message.Conversation)), &state, now); err != nil {
 		return bridge.Delivered{}, storeFailure(err)
 	}
-	drafts, err := newDrafts(d, state)
-	if err != nil || len(drafts) == 0 {
+	draft, needed, err := newDraft(d, state)
+	if err != nil || !needed {
 		return bridge.Delivered{}, err
 	}
-	for i, draft := range drafts {
-		toScan := draft.P
-		if draft.Op == message.OpStream { // scan the stream as a whole, because data may be split across two chunks
-			toScan = message.StreamText(d.Message.Payload)
-		}
-		raw, err := b.prepare(ctx, d, draft, toScan, i, target, now)
-		if err != nil {
-			return bridge.Delivered{}, err
-		}
-		if target.endpoint == "" {
-			err = &client.SendError{Retry: true, Cause: fmt.Errorf("%s has named no endpoint, so it cannot be called; add a link with its url", to.Name())}
-		} else {
-			err = b.send(ctx, target, raw, state.Boxed)
-		}
-		// The peer can still get an answer by repeating its message state.Re, or over its WebSocket.
-		cannotPost := target.endpoint == "" || errors.Is(err, errNotCallable) || errors.Is(err, errNoKey)
-		if cannotPost && draft.Op == message.OpRespond && state.Re != "" {
-			err = b.keepAnswer(ctx, to, state.Re, state.Boxed, raw, now)
-		}
-		if f, ok := errors.AsType[message.Fault](err); ok && draft.Op == message.OpStream && f.Field == "p.stream_id" {
-			err = restartStream(ctx, b.records, d, len(drafts), f, now)
-		}
-		if err != nil {
-			return bridge.Delivered{}, err
-		}
+	raw, err := b.prepare(ctx, d, draft, target, now)
+	if err != nil {
+		return bridge.Delivered{}, err
+	}
+	if target.endpoint == "" {
+		err = &client.SendError{Retry: true, Cause: fmt.Errorf("%s has named no endpoint, so it cannot be called; add a link with its url", to.Name())}
+	} else {
+		err = b.send(ctx, target, raw, state.Boxed)
+	}
+	// The peer can still get an answer by repeating its message state.Re, or over its WebSocket.
+	cannotPost := target.endpoint == "" || errors.Is(err, errNotCallable) || errors.Is(err, errNoKey)
+	if cannotPost && draft.Op == message.OpRespond && state.Re != "" {
+		err = b.keepAnswer(ctx, to, state.Re, state.Boxed, raw, now)
+	}
+	if err != nil {
+		return bridge.Delivered{}, err
 	}
 	return bridge.Delivered{Queued: true}, storeFailure(recordAnswer(ctx, b.records, d, state, now))
-}
-
-// restartStream makes the next attempt send a stream from its start, and returns the error that permits the attempt. f
-// is the peer's refusal of a part: the peer dropped the stream, for example in a restart, or has it open from an
-// attempt whose bytes we cannot send any more.
-func restartStream(ctx context.Context, records store.Records, d bridge.Delivery, parts int, f message.Fault, now time.Time) error {
-	var changes []store.Change
-	for part := range parts {
-		changes = append(changes, store.Change{IfRev: store.Any, Delete: true, Record: store.Record{NS: nsSent, Key: partKey(d, part)}})
-	}
-	if err := records.Apply(ctx, changes, now); err != nil {
-		return storeFailure(err)
-	}
-	return &client.SendError{Retry: true, Processed: true, Status: f.Wire().Status, Refusal: f.Wire(), Cause: f}
-}
-
-// partKey returns the key of the record with the signed bytes of one part of a delivery.
-func partKey(d bridge.Delivery, part int) string {
-	return fmt.Sprintf("out %s %d", wire.HashOf(d.ID), part)
 }
 
 // storeFailure returns the error of a delivery that failed because of the store, or nil. A later attempt sends the same
@@ -150,17 +122,16 @@ var errNoKey = errors.New("moltspeak: the peer has shown no encryption key")
 var errNotCallable = errors.New("moltspeak: the endpoint of the peer may not be called")
 
 // prepare returns the signed bytes of a draft: those of a recent attempt with the same consent, or new ones with the
-// class and consent that its content needs. toScan is the content to scan for personal data, and part is the number
-// of the draft among those of its message.
-func (b *Bridge) prepare(ctx context.Context, d bridge.Delivery, draft message.Draft, toScan wire.Value, part int, to target, now time.Time) ([]byte, error) {
-	key := partKey(d, part)
+// class and consent that its content needs.
+func (b *Bridge) prepare(ctx context.Context, d bridge.Delivery, draft message.Draft, to target, now time.Time) ([]byte, error) {
+	key := "out " + wire.HashOf(d.ID)
 	var sent sentMessage
 	_, ok, err := store.ReadRecord(ctx, b.records, nsSent, key, &sent, now)
 	if err != nil {
 		return nil, storeFailure(err)
 	}
 	// Each attempt is screened, because the owner may have revoked the consent meanwhile.
-	out, e := b.screen(ctx, to.agent, toScan, "out "+wire.HashOf(d.ID), now)
+	out, e := b.screen(ctx, to.agent, draft.P, key, now)
 	if e != nil {
 		if e.Code == message.CodeInternal {
 			return nil, storeFailure(e)
