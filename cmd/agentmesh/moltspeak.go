@@ -2,13 +2,11 @@ package main
 
 import (
 	"context"
-	"encoding/base64"
 	"errors"
 	"fmt"
 	"net/url"
 	"strings"
 	"time"
-	"unicode/utf8"
 
 	"github.com/agentmesh/agentmesh/cmd/internal/exit"
 	"github.com/agentmesh/agentmesh/cmd/internal/terminal"
@@ -24,10 +22,9 @@ type moltspeakCmd struct {
 	Query   moltspeakQueryCmd   `cmd:"" aliases:"send" help:"Ask a MoltSpeak agent for information."`
 	Task    moltspeakTaskCmd    `cmd:"" help:"Delegate a task to a MoltSpeak agent."`
 	Tool    moltspeakToolCmd    `cmd:"" help:"Call a tool of a MoltSpeak agent."`
-	Stream  moltspeakStreamCmd  `cmd:"" help:"Send a file to a MoltSpeak agent as a stream."`
 	Search  moltspeakSearchCmd  `cmd:"" help:"Find MoltSpeak agents in the registry of a link."`
 	Peers   moltspeakPeersCmd   `cmd:"" aliases:"list" help:"List MoltSpeak agents and their pinned keys."`
-	Grant   moltspeakGrantCmd   `cmd:"" help:"Grant an agent a capability: pii, or the right to send query, task or stream without a session."`
+	Grant   moltspeakGrantCmd   `cmd:"" help:"Accept personal data (messages of the class pii) from an agent."`
 	Unpin   moltspeakUnpinCmd   `cmd:"" help:"Forget the pinned key of an agent, what you granted to it, and your consents for it. The next key that the agent shows is pinned."`
 	Consent moltspeakConsentCmd `cmd:"" help:"List and revoke your consents to send personal data."`
 }
@@ -37,7 +34,7 @@ type moltspeakStatusCmd struct{}
 func (c *moltspeakStatusCmd) Run(ctx context.Context, a *app) error {
 	return callAndShow(ctx, a, moltspeak.ShowStatus.Call(), func(s moltspeak.Status) {
 		rows := [][]string{
-			{"agent", s.Agent}, {"key", s.Key}, {"encryption key", s.EncKey}, {"endpoint", orDash(s.URL)}, {"sessions", fmt.Sprint(s.Sessions)},
+			{"agent", s.Agent}, {"key", s.Key}, {"encryption key", s.EncKey}, {"endpoint", orDash(s.URL)},
 		}
 		for _, r := range s.Registries {
 			state := "does not list the node: " + r.Error
@@ -145,33 +142,6 @@ func (c *moltspeakToolCmd) Run(ctx context.Context, a *app) error {
 	))
 }
 
-type moltspeakStreamCmd struct {
-	moltspeakTarget
-	File        string `arg:"" help:"File to send, or - for standard input. A UTF-8 file is sent as text, any other as binary data."`
-	ContentType string `placeholder:"TYPE" help:"Content type of the file, such as text/csv."`
-	moltspeakSendFlags
-}
-
-// maxStreamPayload is the largest payload of a stream. It must fit into one message of the node, in which 4 KiB are
-// left for the other members.
-const maxStreamPayload = wire.MaxMessage - 4<<10
-
-func (c *moltspeakStreamCmd) Run(ctx context.Context, a *app) error {
-	data, err := a.ReadInput(c.File)
-	if err != nil {
-		return err
-	}
-	kind, text := "text", string(data)
-	if !utf8.Valid(data) {
-		kind, text = "binary", base64.StdEncoding.EncodeToString(data)
-	}
-	p := wire.Obj(wire.TextField("action", "stream"), wire.TextField("type", kind)).WithOptional("content_type", c.ContentType)
-	if p = p.With("data", wire.Text(text)); len(p.JSON()) > maxStreamPayload {
-		return exit.Fail(exit.Input, fmt.Errorf("%s is too large: a stream is one message of the node, at most %d KiB as JSON", terminal.Clean(c.File), maxStreamPayload>>10))
-	}
-	return c.send(ctx, a, c.sendFlags(), moltspeak.IntentStream, p)
-}
-
 type moltspeakSearchCmd struct {
 	Link       string `arg:"" help:"Name of a link with a registry_url."`
 	Text       string `arg:"" optional:"" help:"Part of a name, an organization, a description or a capability."`
@@ -193,28 +163,27 @@ func (c *moltspeakSearchCmd) Run(ctx context.Context, a *app) error {
 type moltspeakPeersCmd struct{}
 
 func (c *moltspeakPeersCmd) Run(ctx context.Context, a *app) error {
-	heads := []string{"AGENT", "FIRST SEEN", "KEY", "LISTED BY", "GRANTED", "ATTESTED", "REFUSED KEY"}
+	heads := []string{"AGENT", "FIRST SEEN", "KEY", "LISTED BY", "MAY SEND PII", "REFUSED KEY"}
 	return callAndShowList(ctx, a, moltspeak.ListPeers.Call(), "no key of a MoltSpeak agent is pinned yet", heads, func(p moltspeak.PeerView) []string {
-		var attested []string
-		for _, claim := range p.Attested {
-			attested = append(attested, claim.Capability+" by "+claim.Org)
+		maySend := "-"
+		if p.GrantedPII {
+			maySend = "yes"
 		}
-		return []string{p.Name, terminal.FormatTime(p.First), p.Key, orDash(p.Vouched), orDash(strings.Join(p.Granted, ",")), orDash(strings.Join(attested, ", ")), orDash(p.Refused)}
+		return []string{p.Name, terminal.FormatTime(p.First), p.Key, orDash(p.Vouched), maySend, orDash(p.Refused)}
 	})
 }
 
 type moltspeakGrantCmd struct {
-	Peer       string `arg:"" help:"The agent, as agent@org."`
-	Capability string `arg:"" enum:"pii,query,task,stream" help:"Capability: pii, query, task or stream."`
-	Revoke     bool   `help:"Revoke the capability."`
+	Peer   string `arg:"" help:"The agent, as agent@org."`
+	Revoke bool   `help:"Refuse personal data from the agent again."`
 }
 
 func (c *moltspeakGrantCmd) Run(ctx context.Context, a *app) error {
-	change := moltspeak.GrantCapability
+	change := moltspeak.GrantPII
 	if c.Revoke {
-		change = moltspeak.RevokeCapability
+		change = moltspeak.RevokePII
 	}
-	return callAndShow(ctx, a, change.Call(c.Peer, c.Capability), func(moltspeak.Done) { a.Print("%s: done", terminal.Clean(c.Peer)) })
+	return callAndShow(ctx, a, change.Call(c.Peer), func(moltspeak.Done) { a.Print("%s: done", terminal.Clean(c.Peer)) })
 }
 
 type moltspeakUnpinCmd struct {

@@ -308,7 +308,7 @@ var needsOthers = []string{
 	"POST /owner/mew/spaces/:name/proposals/:proposal", "POST /owner/mew/links/:name/proposals/:proposal",
 	"POST /owner/mew/links/:name/messages",
 	"GET /owner/moltspeak/search", "DELETE /owner/moltspeak/consents/:id", "DELETE /owner/moltspeak/peers/:name",
-	"PUT /owner/moltspeak/peers/:name/granted/:capability", "DELETE /owner/moltspeak/peers/:name/granted/:capability",
+	"PUT /owner/moltspeak/peers/:name/pii", "DELETE /owner/moltspeak/peers/:name/pii",
 	"POST /owner/agentrelay/links/:link/broadcast", "POST /owner/agentrelay/links/:link/command",
 }
 

@@ -41,34 +41,6 @@ func TestAnswersToCallsAreFree(t *testing.T) {
 	}
 }
 
-// TestSessionBytes: an answer to our own call counts nothing against the bytes of the peer's session, and a posted
-// answer counts once, even if it also closes the conversation.
-func TestSessionBytes(t *testing.T) {
-	r, _ := newTestRig(t, nil)
-	r.shake(cat)
-	r.reply = func(peer string, got wire.Value) []byte {
-		d := r.draft(peer, message.OpRespond, `{"status":"success","data":"sunny"}`)
-		d.Re = got.GetStr("id")
-		return r.sign(peer, d)
-	}
-	query := `{"action":"query","domain":"weather","params":{}}`
-	_, err := r.b.Deliver(t.Context(), newDelivery(t, cat, IntentQuery, query))
-	if got := r.b.handshake.sessions[cat].bytes; err != nil || got != 0 {
-		t.Errorf("%v, the session has %d bytes after the answer to a call", err, got)
-	}
-	r.receive(cat)
-	answer := r.reply
-	r.reply = nil
-	if _, err := r.b.Deliver(t.Context(), newDelivery(t, cat, IntentQuery, query)); err != nil {
-		t.Fatal(err)
-	}
-	raw := answer(cat, r.receive(cat).Tree)
-	r.sendRaw(cat, raw)
-	if got := r.b.handshake.sessions[cat].bytes; got != int64(len(raw)) {
-		t.Errorf("the session has %d bytes after an answer of %d", got, len(raw))
-	}
-}
-
 // TestBatchIsCharged: an address pays for every message of a batch. Otherwise one request could make a hundred
 // strangers known (AM-43).
 func TestBatchIsCharged(t *testing.T) {

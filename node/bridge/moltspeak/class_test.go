@@ -41,7 +41,7 @@ func TestPersonalData(t *testing.T) {
 	if m, _ := r.sayBoxed(cat, newPIIDraft(r, cat, p, personal.TypeEmail)); m.P.GetStr("code") != string(message.CodeCapability) {
 		t.Errorf("before the owner granted it: %s", m.P.JSON())
 	}
-	if err := r.b.pins.setGranted(t.Context(), cat, "pii", true); err != nil {
+	if err := r.b.pins.setGranted(t.Context(), cat, true); err != nil {
 		t.Fatal(err)
 	}
 	for name, change := range map[string]func(*message.Draft){
@@ -104,7 +104,7 @@ func TestPersonalData(t *testing.T) {
 func TestPersonalDataBesideThePayload(t *testing.T) {
 	r, n := newTestRig(t, nil)
 	r.sayBoxed(cat, r.draft(cat, message.OpPing, `{"nonce":1}`)) // pins the key
-	if err := r.b.pins.setGranted(t.Context(), cat, "pii", true); err != nil {
+	if err := r.b.pins.setGranted(t.Context(), cat, true); err != nil {
 		t.Fatal(err)
 	}
 	const endpoint = `"agentmesh.endpoint":{"url":"http://192.0.2.1:8080/moltspeak/v0.1"}`
@@ -140,7 +140,7 @@ func TestPersonalDataBesideThePayload(t *testing.T) {
 func TestUnknownNestedMembersStayOutOfTheTranscript(t *testing.T) {
 	r, n := newTestRig(t, nil)
 	r.sayBoxed(cat, r.draft(cat, message.OpPing, `{"nonce":1}`)) // pins the key
-	if err := r.b.pins.setGranted(t.Context(), cat, "pii", true); err != nil {
+	if err := r.b.pins.setGranted(t.Context(), cat, true); err != nil {
 		t.Fatal(err)
 	}
 	const note = `{"note":"ask jane.doe@example.com"}`
@@ -188,7 +188,7 @@ func TestPersonalDataIsReadLast(t *testing.T) {
 		if m, _ := r.sayBoxed(cat, step.draft); message.Code(m.P.GetStr("code")) != step.want || m.P.GetStr("field") != step.field {
 			t.Errorf("%s: %s, want %s %s", step.name, m.P.JSON(), step.want, step.field)
 		}
-		if err := r.b.pins.setGranted(t.Context(), cat, "pii", true); err != nil {
+		if err := r.b.pins.setGranted(t.Context(), cat, true); err != nil {
 			t.Fatal(err)
 		}
 	}
@@ -223,7 +223,7 @@ func TestClassOfAnswers(t *testing.T) {
 		{"pii", message.PII, covered, true, ""},
 	} {
 		if tt.want == message.CodeConsent {
-			if err := r.b.pins.setGranted(t.Context(), cat, "pii", true); err != nil {
+			if err := r.b.pins.setGranted(t.Context(), cat, true); err != nil {
 				t.Fatal(err)
 			}
 		}

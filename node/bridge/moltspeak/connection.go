@@ -86,7 +86,7 @@ func (c *connection) end(ctx context.Context, e *message.Error, reason string) {
 // handleUnbound answers a frame on a connection that is not bound yet, and binds the connection if the frame proves
 // who the sender is.
 func (c *connection) handleUnbound(ctx context.Context, raw []byte) Response {
-	x := &request{ctx: ctx, now: time.Now(), size: len(raw), sources: c.sources, unbound: true}
+	x := &request{ctx: ctx, now: time.Now(), sources: c.sources, unbound: true}
 	r, proves := c.answer(x, raw)
 	switch {
 	case r.Status >= http.StatusBadRequest || r.Sender.Agent == "": // refused or unverified: bind nothing
@@ -131,7 +131,7 @@ func (c *connection) answer(x *request, raw []byte) (r Response, proves bool) {
 
 // challenge returns a challenge for the sender of a hello, wrapped in the same way as the hello.
 func (c *connection) challenge(x *request) []byte {
-	c.sentChallenge = challenge{text: random32(), key: x.peer.Key, expires: x.now.Add(challengeLife), known: x.isKnown(), sources: x.sources}
+	c.sentChallenge = challenge{text: random32(), key: x.peer.Key, expires: x.now.Add(challengeLife)}
 	class := message.Internal
 	if !x.peer.accepts(class) {
 		class = message.Public
@@ -141,7 +141,7 @@ func (c *connection) challenge(x *request) []byte {
 	return c.b.pack(x, c.b.sign(d))
 }
 
-// acceptProof checks the answer to our challenge and opens a session. A challenge permits only one attempt.
+// acceptProof checks the answer to our challenge. A challenge permits only one attempt.
 func (c *connection) acceptProof(x *request) (answer, *message.Error) {
 	sent := c.sentChallenge
 	c.sentChallenge, c.verifyID = challenge{}, ""
@@ -151,9 +151,5 @@ func (c *connection) acceptProof(x *request) (answer, *message.Error) {
 	if !sent.isAnsweredBy(x.peer.Key, challengeIn(x.m, x.body), x.now) {
 		return answer{}, message.Fail(message.CodeAuthFailed)
 	}
-	s, ok := c.b.handshake.establish(x.m.From.Name(), sent, x.now)
-	if !ok {
-		return answer{}, nil // the connection will be bound, but all places for sessions are taken
-	}
-	return sessionAnswer(s), nil
+	return sessionAnswer(x.now), nil
 }

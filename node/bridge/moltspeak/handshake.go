@@ -20,18 +20,6 @@ const (
 	sessionLife   = time.Hour   // MS-27
 )
 
-// session records that a peer proved its pinned key. Until it expires, the peer may send what requires a session
-// (MS-27). A restart ends all sessions.
-type session struct {
-	ID      string
-	key     string // the pinned key of the peer
-	Expires time.Time
-	active  time.Time     // when the last message for the node arrived
-	bytes   int64         // size of the messages for the node, without the answers to our calls
-	known   bool          // the peer was a known peer when the session began
-	sources []rate.Source // the address and networks of the peer, to share the places fairly among strangers
-}
-
 // challenge is a random text that a peer must sign to prove its key (MS-26).
 type challenge struct {
 	text    string
@@ -41,16 +29,13 @@ type challenge struct {
 	sources []rate.Source // the address and networks of the peer
 }
 
-// handshakes holds the sessions, and the challenges that peers have not answered yet.
+// handshakes holds the challenges that peers have not answered yet.
 type handshakes struct {
 	mu         sync.Mutex
-	sessions   map[string]*session  // by peer
 	challenges map[string]challenge // by peer
 }
 
-func newHandshakes() *handshakes {
-	return &handshakes{sessions: make(map[string]*session), challenges: make(map[string]challenge)}
-}
+func newHandshakes() *handshakes { return &handshakes{challenges: make(map[string]challenge)} }
 
 // random32 returns 32 random bytes in hex.
 func random32() string {
@@ -106,17 +91,14 @@ func (h *handshakes) countWaiting(known bool) int {
 	return count(maps.Values(h.challenges), func(c challenge) bool { return c.known == known })
 }
 
-// redeem uses up the challenge of a peer and opens a session. It returns false if text or key does not match the
-// challenge, if the challenge has expired, or if all places for sessions are taken.
-func (h *handshakes) redeem(peer, key, text string, now time.Time) (session, bool) {
+// redeem uses up the challenge of a peer. It returns false if text or key does not match the challenge, or if the
+// challenge has expired.
+func (h *handshakes) redeem(peer, key, text string, now time.Time) bool {
 	h.mu.Lock()
 	defer h.mu.Unlock()
-	c, ok := h.challenges[peer]
+	c := h.challenges[peer]
 	delete(h.challenges, peer)
-	if !ok || !c.isAnsweredBy(key, text, now) {
-		return session{}, false
-	}
-	return h.open(peer, c, now)
+	return c.isAnsweredBy(key, text, now)
 }
 
 // isAnsweredBy reports whether text, in a message that key signed, answers the challenge before it expires.
@@ -130,105 +112,6 @@ func (h *handshakes) isWaiting(peer, text string) bool {
 	defer h.mu.Unlock()
 	c, ok := h.challenges[peer]
 	return ok && c.text == strings.ToLower(text)
-}
-
-// establish opens a session for a peer that answered c on a WebSocket.
-func (h *handshakes) establish(peer string, c challenge, now time.Time) (session, bool) {
-	h.mu.Lock()
-	defer h.mu.Unlock()
-	return h.open(peer, c, now)
-}
-
-// open replaces the session of a peer that answered c. The caller holds h.mu.
-func (h *handshakes) open(peer string, c challenge, now time.Time) (session, bool) {
-	delete(h.sessions, peer)
-	maps.DeleteFunc(h.sessions, func(_ string, s *session) bool { return !now.Before(s.Expires) })
-	if !h.makeRoom(c) {
-		return session{}, false
-	}
-	s := &session{
-		ID: random32()[:32], key: c.key, Expires: now.Add(sessionLife), active: now, known: c.known, sources: c.sources,
-	}
-	h.sessions[peer] = s
-	return *s, true
-}
-
-// makeRoom drops a session if the maximum of all sessions, or of those of strangers, is reached. It drops sessions of
-// strangers before those of known peers, and among strangers one of the source that has the most. Among equals it drops
-// the least recently active session. It returns false if a stranger would have to displace a known peer.
-func (h *handshakes) makeRoom(c challenge) bool {
-	latestFirst := func(a, b *session) int { return b.active.Compare(a.active) }
-	knownPeers := rate.FairTableOf(h.sessions, latestFirst, func(s *session) ([]rate.Source, bool) { return nil, s.known })
-	strangers := rate.FairTableOf(h.sessions, latestFirst, func(s *session) ([]rate.Source, bool) { return s.sources, !s.known })
-	full := len(h.sessions) >= maxSessions
-	switch {
-	case full && strangers.Len() > 0, !c.known && strangers.Len() >= strangersSessions:
-		displaced, ok := strangers.FindDisplaceable(c.sources)
-		if !ok {
-			displaced, _ = strangers.FindHeaviest()
-		}
-		delete(h.sessions, displaced)
-	case full && c.known:
-		displaced, _ := knownPeers.FindHeaviest()
-		delete(h.sessions, displaced)
-	case full:
-		return false
-	}
-	return true
-}
-
-// use counts the bytes of a message against the session of a peer, and reports whether the peer has a valid session.
-func (h *handshakes) use(peer, key string, size int, now time.Time) bool {
-	h.mu.Lock()
-	defer h.mu.Unlock()
-	s, ok := h.sessions[peer]
-	if !ok {
-		return false
-	}
-	s.bytes += int64(size)
-	if !now.Before(s.Expires) || s.key != key || s.bytes > message.MaxSession {
-		delete(h.sessions, peer)
-		return false
-	}
-	s.active = now
-	return true
-}
-
-func (h *handshakes) count(now time.Time) int {
-	h.mu.Lock()
-	defer h.mu.Unlock()
-	return count(maps.Values(h.sessions), func(s *session) bool { return now.Before(s.Expires) })
-}
-
-// The levels of trust (MS-28).
-const (
-	levelUnknown = iota
-	levelSigned
-	levelVouched // a registry or a card lists the same key
-	levelSession
-	levelProven // the owner granted the capability
-)
-
-// requiredLevel returns the lowest level that allows a peer to send a message of this operation and class. Tools and
-// personal data have rules of their own.
-func requiredLevel(m message.Message) int {
-	if m.Op == message.OpTask || m.Op == message.OpStream || m.Op == message.OpQuery && m.Class != message.Public {
-		return levelSession
-	}
-	return levelSigned
-}
-
-// levelOf returns the trust level of a verified sender for a capability. Attestations never raise it (MS-29).
-func levelOf(p peer, inSession bool, capability string) int {
-	switch {
-	case slices.Contains(p.Granted, capability):
-		return levelProven
-	case inSession:
-		return levelSession
-	case p.Vouched != "":
-		return levelVouched
-	}
-	return levelSigned
 }
 
 // capabilitiesWith returns the capabilities of an agent that offers these tools.
@@ -247,17 +130,13 @@ func helloPayload(capabilities []string) wire.Value {
 	)
 }
 
-// handleHello answers a hello with a challenge (MS-24). A sender that answers the challenge gets a session.
+// handleHello answers a hello with a challenge (MS-24).
 func (b *Bridge) handleHello(c *request, h message.Hello) (answer, *message.Error) {
 	if !slices.Contains(h.Versions, message.Version) {
 		return answer{}, message.FailAt(message.CodeVersion, "p.protocol_versions", `must contain "0.1"`)
 	}
-	p := c.peer
-	p.Classes = h.Classes
-	p.Attested = slices.DeleteFunc(h.Attested, func(a message.Attestation) bool { // ignore expired attestations
-		return !a.Expires.IsZero() && !c.now.Before(a.Expires)
-	})
-	if !slices.Equal(p.Classes, c.peer.Classes) || !slices.Equal(p.Attested, c.peer.Attested) {
+	if p := c.peer; !slices.Equal(p.Classes, h.Classes) {
+		p.Classes = h.Classes
 		if err := b.pins.save(c.ctx, p, c.now); err != nil {
 			return answer{}, message.Fail(message.CodeInternal).Because(err)
 		}
@@ -289,19 +168,21 @@ func answerVerify(v message.Verify, now time.Time) (answer, *message.Error) {
 	return answer{op: message.OpVerifyResponse, p: wire.Obj(wire.TextField("challenge", v.Challenge))}, nil
 }
 
-// acceptProof opens a session if text is the right answer to our challenge to the sender.
+// acceptProof accepts the right answer to our challenge to the sender.
 func (h *handshakes) acceptProof(c *request, text string) (answer, *message.Error) {
-	s, ok := h.redeem(c.m.From.Name(), c.peer.Key, text, c.now)
-	if !ok {
+	if !h.redeem(c.m.From.Name(), c.peer.Key, text, c.now) {
 		return answer{}, message.Fail(message.CodeAuthFailed)
 	}
-	return sessionAnswer(s), nil
+	return sessionAnswer(c.now), nil
 }
 
-func sessionAnswer(s session) answer {
+// sessionAnswer names a session (MS-27). We keep no sessions: every message is signed, at most five minutes old and
+// accepted once, so it proves the sender's key without one.
+func sessionAnswer(now time.Time) answer {
+	id := random32()[:32]
 	return answer{
 		op:  message.OpEstablished,
-		p:   wire.Obj(wire.TextField("session_id", s.ID), wire.Field("expires", wire.Int(s.Expires.UnixMilli()))),
-		ext: wire.Obj(wire.Field("agentmesh.session", wire.Obj(wire.TextField("id", s.ID)))),
+		p:   wire.Obj(wire.TextField("session_id", id), wire.Field("expires", wire.Int(now.Add(sessionLife).UnixMilli()))),
+		ext: wire.Obj(wire.Field("agentmesh.session", wire.Obj(wire.TextField("id", id)))),
 	}
 }

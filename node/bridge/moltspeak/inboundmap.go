@@ -391,7 +391,7 @@ func (b *Bridge) receiveReply(c *request) (answer, *message.Error) {
 		return answer{}, e
 	}
 	final := *c // the peer's answer also ends the conversation
-	final.size, final.m.ID = 0, c.m.ID+"#close"
+	final.m.ID = c.m.ID + "#close"
 	final.m.Tree = wire.Obj(wire.TextField("id", c.m.ID), wire.TextField("op", string(c.m.Op)), wire.TextField("closes", end))
 	if _, e := b.passToNode(&final, sent.Address, wire.Intent(sent.Intent), closePayload(end), sent.Conv, nil); e != nil && !errors.Is(e, wire.ErrConversationClosed) {
 		return answer{}, e

@@ -130,10 +130,6 @@ func TestRegistryVouches(t *testing.T) {
 	if m, _ := r.sendRaw("listed@x", r.sign("listed@x", keyless)); m.Op != message.OpPong {
 		t.Errorf("no key, but a registry lists it: %s", m.P.JSON())
 	}
-	p, _, _ := r.b.pins.get(t.Context(), known, time.Now())
-	if levelOf(p, false, "query") != levelVouched || levelOf(p, true, "query") != levelSession {
-		t.Errorf("levels %d, %d", levelOf(p, false, "query"), levelOf(p, true, "query"))
-	}
 }
 
 // provenCards is a directory whose cards have proven their keys.
@@ -318,26 +314,21 @@ func TestListsItself(t *testing.T) {
 	}
 }
 
-// TestAttestations: attestations are stored and shown as claimed, until they expire, and raise no level (MS-29).
+// TestAttestations: attestations are read, and give no right (MS-29).
 func TestAttestations(t *testing.T) {
 	r, n := newTestRig(t, nil)
-	hello := fmt.Sprintf(`{"protocol_versions":["0.1"],"capabilities":["query",{"capability":"task","attestation":{"type":"org-signed","org":"acme","signature":"ed25519:x","expires":%d}},`+
-		`{"capability":"old","attestation":{"type":"org-signed","org":"acme","signature":"ed25519:x","expires":1000}},{"capability":"bare"}]}`, time.Now().Add(time.Hour).UnixMilli())
-	if m, _ := r.say(cat, r.draft(cat, message.OpHello, hello)); m.Op != message.OpRespond {
+	hello := `{"protocol_versions":["0.1"],"capabilities":["query",{"capability":"task","attestation":{"type":"org-signed","org":"acme","signature":"ed25519:x","expires":1000}},{"capability":"bare"}]}`
+	if m, _ := r.say("bird@air", r.draft("bird@air", message.OpHello, hello)); m.Op != message.OpRespond {
 		t.Fatalf("hello: %s", m.P.JSON())
 	}
-	list, err := r.b.pins.list(t.Context())
-	if err != nil || len(list) != 1 || len(list[0].Attested) != 1 || list[0].Attested[0].Capability != "task" || list[0].Attested[0].Org != "acme" {
-		t.Fatalf("the owner is shown %+v, %v", list, err)
+	if r.say("bird@air", r.draft("bird@air", message.OpTask, `{"action":"create","task_id":"t"}`)); !n.got[0].Hold {
+		t.Error("an attestation stands for the owner's approval")
 	}
-	if r.say(cat, r.draft(cat, message.OpTask, `{"action":"create","task_id":"t"}`)); !n.got[0].Hold {
-		t.Error("an attestation stands for a session")
-	}
-	if code := r.code(cat, r.draft(cat, message.OpTool, `{"action":"invoke","tool":"code.execute","input":{}}`)); code != message.CodeCapability {
+	if code := r.code("bird@air", r.draft("bird@air", message.OpTool, `{"action":"invoke","tool":"code.execute","input":{}}`)); code != message.CodeCapability {
 		t.Errorf("code: %q", code)
 	}
 	for _, bad := range []string{`[7]`, `[{}]`, `[{"capability":"x","attestation":{"type":"self"}}]`, `[{"capability":"x","attestation":{"type":"org-signed","org":"a b","signature":"s"}}]`} {
-		if code := r.code(cat, r.draft(cat, message.OpHello, `{"protocol_versions":["0.1"],"capabilities":`+bad+`}`)); code != message.CodeInvalidParam && code != message.CodeMissingField {
+		if code := r.code("bird@air", r.draft("bird@air", message.OpHello, `{"protocol_versions":["0.1"],"capabilities":`+bad+`}`)); code != message.CodeInvalidParam && code != message.CodeMissingField {
 			t.Errorf("%s: %q", bad, code)
 		}
 	}

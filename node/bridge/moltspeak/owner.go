@@ -24,26 +24,24 @@ import (
 
 // PeerView is a peer as the owner API shows it.
 type PeerView struct {
-	Name     string                `json:"name"`
-	Address  string                `json:"address"`
-	Key      string                `json:"key"`
-	EncKey   string                `json:"enc_key,omitempty"`
-	First    time.Time             `json:"first_seen"`
-	Endpoint string                `json:"endpoint,omitempty"`
-	Vouched  string                `json:"vouched_by,omitempty"` // a registry or "card" that lists the same key
-	Granted  []string              `json:"granted,omitempty"`
-	Attested []message.Attestation `json:"attested,omitempty"` // claimed and not checked
-	Refused  string                `json:"refused_key,omitempty"`
+	Name       string    `json:"name"`
+	Address    string    `json:"address"`
+	Key        string    `json:"key"`
+	EncKey     string    `json:"enc_key,omitempty"`
+	First      time.Time `json:"first_seen"`
+	Endpoint   string    `json:"endpoint,omitempty"`
+	Vouched    string    `json:"vouched_by,omitempty"`  // a registry or "card" that lists the same key
+	GrantedPII bool      `json:"granted_pii,omitempty"` // the owner accepts personal data from it
+	Refused    string    `json:"refused_key,omitempty"`
 }
 
 // Status is the status of the bridge as the owner API shows it.
 type Status struct {
-	Agent    string `json:"agent"`
-	Key      string `json:"key"`
-	EncKey   string `json:"enc_key"`
-	URL      string `json:"url,omitempty"`
-	Serving  bool   `json:"serving"`
-	Sessions int    `json:"sessions"`
+	Agent   string `json:"agent"`
+	Key     string `json:"key"`
+	EncKey  string `json:"enc_key"`
+	URL     string `json:"url,omitempty"`
+	Serving bool   `json:"serving"`
 
 	Registries []registry.State `json:"registries,omitempty"` // the registries of the links
 }
@@ -67,15 +65,15 @@ type Done struct {
 
 // The owner's operations of the bridge.
 var (
-	ShowStatus       = owner.Endpoint[owner.None, Status]{Method: http.MethodGet, Path: "/moltspeak", Right: owner.Read}
-	SearchAgents     = owner.Endpoint[owner.None, owner.List[registry.Entry]]{Method: http.MethodGet, Path: "/moltspeak/search", Right: owner.Read}
-	SendMessage      = owner.Endpoint[NewMessage, owner.Sent]{Method: http.MethodPost, Path: "/moltspeak/send", Right: owner.Send}
-	ListConsents     = owner.Endpoint[owner.None, owner.List[Grant]]{Method: http.MethodGet, Path: "/moltspeak/consents", Right: owner.Read}
-	RevokeConsent    = owner.Endpoint[owner.None, Done]{Method: http.MethodDelete, Path: "/moltspeak/consents/:id", Right: owner.Decide}
-	ListPeers        = owner.Endpoint[owner.None, owner.List[PeerView]]{Method: http.MethodGet, Path: "/moltspeak/peers", Right: owner.Read}
-	UnpinPeer        = owner.Endpoint[owner.None, Done]{Method: http.MethodDelete, Path: "/moltspeak/peers/:name", Right: owner.Decide}
-	GrantCapability  = owner.Endpoint[owner.None, Done]{Method: http.MethodPut, Path: "/moltspeak/peers/:name/granted/:capability", Right: owner.Decide}
-	RevokeCapability = owner.Endpoint[owner.None, Done]{Method: http.MethodDelete, Path: "/moltspeak/peers/:name/granted/:capability", Right: owner.Decide}
+	ShowStatus    = owner.Endpoint[owner.None, Status]{Method: http.MethodGet, Path: "/moltspeak", Right: owner.Read}
+	SearchAgents  = owner.Endpoint[owner.None, owner.List[registry.Entry]]{Method: http.MethodGet, Path: "/moltspeak/search", Right: owner.Read}
+	SendMessage   = owner.Endpoint[NewMessage, owner.Sent]{Method: http.MethodPost, Path: "/moltspeak/send", Right: owner.Send}
+	ListConsents  = owner.Endpoint[owner.None, owner.List[Grant]]{Method: http.MethodGet, Path: "/moltspeak/consents", Right: owner.Read}
+	RevokeConsent = owner.Endpoint[owner.None, Done]{Method: http.MethodDelete, Path: "/moltspeak/consents/:id", Right: owner.Decide}
+	ListPeers     = owner.Endpoint[owner.None, owner.List[PeerView]]{Method: http.MethodGet, Path: "/moltspeak/peers", Right: owner.Read}
+	UnpinPeer     = owner.Endpoint[owner.None, Done]{Method: http.MethodDelete, Path: "/moltspeak/peers/:name", Right: owner.Decide}
+	GrantPII      = owner.Endpoint[owner.None, Done]{Method: http.MethodPut, Path: "/moltspeak/peers/:name/pii", Right: owner.Decide}
+	RevokePII     = owner.Endpoint[owner.None, Done]{Method: http.MethodDelete, Path: "/moltspeak/peers/:name/pii", Right: owner.Decide}
 )
 
 // Operations returns the bridge's operations of the owner API.
@@ -83,7 +81,7 @@ func (b *Bridge) Operations() []owner.Operation {
 	return []owner.Operation{
 		ShowStatus.Serve(func(echo.Context, owner.None) (Status, error) {
 			return Status{
-				Agent: b.self.Name(), Key: b.self.Key, EncKey: b.self.EncKey, URL: b.cfg.URL, Serving: b.cfg.Serve, Sessions: b.handshake.count(time.Now()), Registries: b.registrar.States(),
+				Agent: b.self.Name(), Key: b.self.Key, EncKey: b.self.EncKey, URL: b.cfg.URL, Serving: b.cfg.Serve, Registries: b.registrar.States(),
 			}, nil
 		}),
 		SearchAgents.Serve(b.registrar.Search),
@@ -102,16 +100,16 @@ func (b *Bridge) Operations() []owner.Operation {
 		UnpinPeer.Serve(func(c echo.Context, _ owner.None) (Done, error) {
 			return Done{true}, b.unpin(c.Request().Context(), c.Param("name"))
 		}),
-		GrantCapability.Serve(func(c echo.Context, _ owner.None) (Done, error) {
-			return Done{true}, b.pins.setGranted(c.Request().Context(), c.Param("name"), c.Param("capability"), true)
+		GrantPII.Serve(func(c echo.Context, _ owner.None) (Done, error) {
+			return Done{true}, b.pins.setGranted(c.Request().Context(), c.Param("name"), true)
 		}),
-		RevokeCapability.Serve(func(c echo.Context, _ owner.None) (Done, error) {
-			return Done{true}, b.pins.setGranted(c.Request().Context(), c.Param("name"), c.Param("capability"), false)
+		RevokePII.Serve(func(c echo.Context, _ owner.None) (Done, error) {
+			return Done{true}, b.pins.setGranted(c.Request().Context(), c.Param("name"), false)
 		}),
 	}
 }
 
-// unpin deletes what we know about a peer, including its key and the capabilities that the owner granted, so that the
+// unpin deletes what we know about a peer, including its key and what the owner granted, so that the
 // next key that the peer shows is pinned. Only the owner changes a pin (MS-23). It revokes the owner's consents for
 // the peer and withdraws its questions for consent, because otherwise the agent with the next key would get personal
 // data.
@@ -154,7 +152,7 @@ func (b *Bridge) Test(ctx context.Context, name string) error {
 	return err
 }
 
-// greet sends a hello to a peer, and answers the challenge of the peer to open a session.
+// greet sends a hello to a peer, and answers the challenge of the peer.
 func (b *Bridge) greet(ctx context.Context, to target) error {
 	d := message.Draft{ID: newID(), Op: message.OpHello, Time: time.Now(), P: helloPayload(b.capabilities), Class: message.Internal}
 	d.Ext = ownURL(b.cfg.URL).ext(to.endpoint)

@@ -194,25 +194,20 @@ func (pins *pins) list(ctx context.Context) ([]PeerView, error) {
 		a, _ := message.ParseName(p.Name)
 		out = append(out, PeerView{
 			Name: p.Name, Address: pins.address(a).String(), Key: p.Key, EncKey: p.EncKey, First: p.First, Endpoint: p.Endpoint,
-			Vouched: p.Vouched, Granted: p.Granted, Attested: p.Attested, Refused: p.Refused,
+			Vouched: p.Vouched, GrantedPII: p.GrantedPII, Refused: p.Refused,
 		})
 	}
 	return out, nil
 }
 
-// setGranted grants a peer a capability permanently, or revokes the grant. A granted capability has trust level 4
-// (MS-28).
-func (pins *pins) setGranted(ctx context.Context, name, capability string, granted bool) error {
+// setGranted accepts personal data from a peer, or no longer accepts it (MS-28).
+func (pins *pins) setGranted(ctx context.Context, name string, granted bool) error {
 	now := time.Now()
 	p, known, err := pins.get(ctx, name, now)
 	if err != nil || !known {
 		return cmp.Or(err, store.ErrNotFound)
 	}
-	p.Granted = slices.DeleteFunc(p.Granted, func(s string) bool { return s == capability })
-	if granted {
-		p.Granted = append(p.Granted, capability)
-	}
-	p.Chosen = true
+	p.GrantedPII, p.Chosen = granted, true
 	return pins.save(ctx, p, now)
 }
 

@@ -28,7 +28,6 @@ type request struct {
 	peer        peer
 	key         *signing.PublicKey
 	now         time.Time
-	size        int // what the message counts against the sender's session; 0 for an answer to our call
 	digest      [32]byte
 	body        message.Payload
 	boundTo     *message.Agent // the sender to which the WebSocket is bound; nil if it is not bound, and for HTTP requests
@@ -69,7 +68,7 @@ type Response struct {
 // message (MS-52). sources are the client's address and networks, for rate limits. boundTo is the sender to which
 // the WebSocket is bound; it is nil for HTTP requests.
 func (b *Bridge) Receive(ctx context.Context, raw []byte, sources []rate.Source, boundTo *message.Agent) Response {
-	c := &request{ctx: ctx, now: time.Now(), size: len(raw), sources: sources, boundTo: boundTo}
+	c := &request{ctx: ctx, now: time.Now(), sources: sources, boundTo: boundTo}
 	var e *message.Error
 	if c.packet, e = message.ReadPacket(raw, b.cfg.Box); e != nil {
 		return b.refuse(c, e)
@@ -257,7 +256,7 @@ func (b *Bridge) checkCapability(c *request) *message.Error {
 	if c.m.Op == message.OpRegister {
 		return message.Fail(message.CodeCapability)
 	}
-	if c.m.Class == message.PII && !slices.Contains(c.peer.Granted, string(message.PII)) {
+	if c.m.Class == message.PII && !c.peer.GrantedPII {
 		e := message.FailAt(message.CodeCapability, "cls", "personal data is accepted only from peers to which the owner granted pii")
 		e.Capability = string(message.PII)
 		return e
@@ -265,20 +264,15 @@ func (b *Bridge) checkCapability(c *request) *message.Error {
 	return nil
 }
 
-// needsOwner reports whether the owner must approve a message, because the sender's trust level is too low (MS-28) and
-// the owner has not let the sender in, or because the sender may call the tool only with an approval (MS-34). A message
-// with personal data that calls no tool needs no approval: checkCapability required the owner's grant. needsOwner also
-// counts the message against the sender's session.
+// needsOwner reports whether the owner must approve a message. A tool call needs an approval unless moltspeak.tools
+// allows the tool to the sender (MS-34). Of an unknown peer, everything but a public query needs one (MS-28).
 func (b *Bridge) needsOwner(c *request) bool {
-	name := c.m.From.Name()
-	inSession := b.handshake.use(name, c.peer.Key, c.size, c.now)
 	if t, ok := c.body.(message.Tool); ok {
+		name := c.m.From.Name()
 		return !slices.ContainsFunc(b.cfg.Tools, func(i ToolInfo) bool { return i.Name == t.Tool && slices.Contains(i.Peers, name) })
 	}
-	if levelOf(c.peer, inSession, string(c.m.Op)) >= requiredLevel(c.m) || c.m.Class == message.PII {
-		return false
-	}
-	return !c.standing.Known()
+	isPublicQuery := c.m.Op == message.OpQuery && c.m.Class == message.Public
+	return !c.isKnown() && !isPublicQuery
 }
 
 // handleSecret passes a secret to the configured handler, in memory, and stores only the digest of the message (MS-37).

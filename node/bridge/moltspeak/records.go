@@ -20,7 +20,7 @@ const (
 	nsPeers         = "moltspeak/peers"    // by agent@org: the pinned keys
 	nsReplays       = "moltspeak/seen"     // by sender and message id: the answers to accepted messages (MS-30)
 	nsConversations = "moltspeak/threads"  // by conversation: its MoltSpeak side
-	nsSent          = "moltspeak/ours"     // by our message id, by task, and by part of an outbox entry: messages of ours
+	nsSent          = "moltspeak/ours"     // by our message id, by task, and by outbox entry: messages of ours
 	nsConsents      = "moltspeak/consents" // by jti: consents of our owner
 	nsCallbacks     = "moltspeak/answers"  // by peer and message id: answers to requests for consent that have not arrived
 )
@@ -38,20 +38,19 @@ const (
 
 // peer is what we know about an agent.
 type peer struct {
-	Name     string                `json:"name"`
-	Key      string                `json:"key"` // pinned
-	EncKey   string                `json:"enc_key,omitempty"`
-	First    time.Time             `json:"first"`
-	Endpoint string                `json:"endpoint,omitempty"`    // as the peer signed it
-	Classes  []message.Class       `json:"classes,omitempty"`     // from its hello; empty: unknown (MS-38)
-	Vouched  string                `json:"vouched,omitempty"`     // the registry that lists the same key, or "card": trust level 2 (MS-28)
-	Granted  []string              `json:"granted,omitempty"`     // capabilities that the owner granted: trust level 4 (MS-28)
-	Attested []message.Attestation `json:"attested,omitempty"`    // from its hello, not checked
-	AllOps   bool                  `json:"all_ops,omitempty"`     // it used an operation besides the nine core ones (MS-25)
-	Refused  string                `json:"refused_key,omitempty"` // the last key that was refused because it is not the pinned one
-	Last     time.Time             `json:"last,omitzero"`         // the approximate time of its last message
-	Chosen   bool                  `json:"chosen,omitempty"`      // we called the peer, or the owner decided about it, so its pin is never deleted automatically
-	Sources  []rate.Source         `json:"sources,omitempty"`     // for a stranger, the address and networks from which its first message came
+	Name       string          `json:"name"`
+	Key        string          `json:"key"` // pinned
+	EncKey     string          `json:"enc_key,omitempty"`
+	First      time.Time       `json:"first"`
+	Endpoint   string          `json:"endpoint,omitempty"`    // as the peer signed it
+	Classes    []message.Class `json:"classes,omitempty"`     // from its hello; empty: unknown (MS-38)
+	Vouched    string          `json:"vouched,omitempty"`     // the registry that lists the same key, or "card"
+	GrantedPII bool            `json:"granted_pii,omitempty"` // the owner accepts personal data from it (MS-28)
+	AllOps     bool            `json:"all_ops,omitempty"`     // it used an operation besides the nine core ones (MS-25)
+	Refused    string          `json:"refused_key,omitempty"` // the last key that was refused because it is not the pinned one
+	Last       time.Time       `json:"last,omitzero"`         // the approximate time of its last message
+	Chosen     bool            `json:"chosen,omitempty"`      // we called the peer, or the owner decided about it, so its pin is never deleted automatically
+	Sources    []rate.Source   `json:"sources,omitempty"`     // for a stranger, the address and networks from which its first message came
 
 	rev store.Rev
 }

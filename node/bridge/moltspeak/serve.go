@@ -92,7 +92,7 @@ func (b *Bridge) serveBatch(c echo.Context) error {
 	out, deadline := make([]json.RawMessage, len(entries)), time.Now().Add(answerTime)
 	for i, entry := range entries {
 		data := entry.JSON()
-		x := &request{ctx: c.Request().Context(), now: time.Now(), size: len(data), sources: b.cfg.Addresses.Sources(c)}
+		x := &request{ctx: c.Request().Context(), now: time.Now(), sources: b.cfg.Addresses.Sources(c)}
 		var limitErr *message.Error
 		switch {
 		case x.now.After(deadline):

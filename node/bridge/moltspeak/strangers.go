@@ -11,8 +11,6 @@ import (
 
 // The maximum size of each table, and the part that strangers may use, so that they cannot fill a table.
 const (
-	maxSessions          = 100 // MS-27
-	strangersSessions    = 75  // of all sessions, if known peers leave room
 	maxChallenges        = 1000
 	strangersChallenges  = maxChallenges / 2
 	maxSockets           = 1000
@@ -71,5 +69,5 @@ func (q quotas) charge(c *request) *message.Error {
 // isKnown reports whether the sender is a known peer: it is behind a link, we called it, the owner decided about it, or
 // it answers our call.
 func (c *request) isKnown() bool {
-	return c.answersCall || c.address.Link != InboundLink || c.standing.Known() || c.peer.Chosen || len(c.peer.Granted) > 0
+	return c.answersCall || c.address.Link != InboundLink || c.standing.Known() || c.peer.Chosen || c.peer.GrantedPII
 }

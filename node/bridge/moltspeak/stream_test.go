@@ -60,7 +60,7 @@ func TestStreamsHaveOneClass(t *testing.T) {
 	if _, status := r.sayBoxed(cat, r.draft(cat, message.OpPing, `{"nonce":1}`)); status >= 300 {
 		t.Fatalf("ping: %d", status)
 	}
-	if err := r.b.pins.setGranted(t.Context(), cat, "pii", true); err != nil {
+	if err := r.b.pins.setGranted(t.Context(), cat, true); err != nil {
 		t.Fatal(err)
 	}
 	const data = "write to jane.doe@example.com"
@@ -169,7 +169,7 @@ func TestBinaryStreamsAreMasked(t *testing.T) {
 	if _, status := r.sayBoxed(cat, r.draft(cat, message.OpPing, `{"nonce":1}`)); status >= 300 {
 		t.Fatalf("ping: %d", status)
 	}
-	if err := r.b.pins.setGranted(t.Context(), cat, "pii", true); err != nil {
+	if err := r.b.pins.setGranted(t.Context(), cat, true); err != nil {
 		t.Fatal(err)
 	}
 	send := func(data string, types ...string) (message.Code, string) {

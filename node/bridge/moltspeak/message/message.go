@@ -17,7 +17,6 @@ const (
 	MaxMessage = 1 << 20
 	MaxBatch   = 10 << 20
 	MaxChunk   = 64 << 10
-	MaxSession = 100 << 20 // bytes that a peer may send in a session
 	MaxNesting = 50
 	MaxEntries = 100 // in a batch (MS-46)
 )

@@ -11,21 +11,8 @@ import (
 // Payload is the parsed p of a message.
 type Payload interface{ isPayload() }
 
-// Attestation is the claim of an organization about a capability of a peer, as the peer presents it. The protocol does
-// not define what its signature covers, so it is stored and shown, but raises no trust level (MS-29).
-type Attestation struct {
-	Capability string    `json:"capability"`
-	Type       string    `json:"type"`
-	Org        string    `json:"org"`
-	Signature  string    `json:"signature"`
-	Expires    time.Time `json:"expires,omitzero"`
-}
-
-const maxAttested = 10
-
 // Hello opens a handshake.
 type Hello struct {
-	Attested []Attestation
 	Versions []string
 	Classes  []Class // empty: unknown
 }
@@ -133,7 +120,7 @@ func (m Message) Payload() (Payload, *Error) {
 func parseHello(r *reader) Payload {
 	h := Hello{Versions: r.texts("protocol_versions")}
 	r.optTexts("extensions")
-	h.Attested = r.attestations()
+	r.capabilities()
 	size, _ := r.optWhole("max_message_size")
 	r.check(size >= 0, "max_message_size", "must not be negative")
 	for _, c := range r.optTexts("supported_cls") {
@@ -143,13 +130,13 @@ func parseHello(r *reader) Payload {
 	return h
 }
 
-// attestations returns the attestations in the list of capabilities, each of which is a text or an object that may have
-// an attestation.
-func (r *reader) attestations() (list []Attestation) {
+// capabilities checks the list of capabilities, each of which is a text or an object that may have an attestation. What
+// the signature of an attestation covers is not defined, so nothing is kept of it (MS-29).
+func (r *reader) capabilities() {
 	const key = "capabilities"
 	v, ok := r.opt(key, wire.Array)
 	if !ok {
-		return nil
+		return
 	}
 	r.check(v.Len() <= MaxList, key, "has too many entries")
 	for e := range v.Elems() {
@@ -159,17 +146,15 @@ func (r *reader) attestations() (list []Attestation) {
 		}
 		sub := r.at(key, e)
 		sub.check(e.Kind() == wire.Object, "", "must contain only short texts and objects")
-		a := Attestation{Capability: sub.name("capability")}
+		sub.name("capability")
 		if proof, ok := sub.opt("attestation", wire.Object); ok {
 			in := sub.at("attestation", proof)
-			a.Type, a.Org, a.Signature, a.Expires = in.oneOf("type", "org-signed"), in.name("org"), in.name("signature"), in.optMillis("expires")
-			in.check(ValidName(a.Org), "org", "must be 1 to 128 characters from A-Z a-z 0-9 _ -")
-			if len(list) < maxAttested {
-				list = append(list, a)
-			}
+			in.oneOf("type", "org-signed")
+			in.check(ValidName(in.name("org")), "org", "must be 1 to 128 characters from A-Z a-z 0-9 _ -")
+			in.name("signature")
+			in.optMillis("expires")
 		}
 	}
-	return list
 }
 
 func parseVerify(r *reader) Payload {
