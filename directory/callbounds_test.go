@@ -217,34 +217,3 @@ func TestCallResultsOfOthers(t *testing.T) {
 		t.Errorf("the result of another caller = %s", failure.JSON())
 	}
 }
-
-// TestCallOfAnOlderVersion: a task that an older version stored in one record is still served, changed and removed.
-func TestCallOfAnOlderVersion(t *testing.T) {
-	w := newCallWorld(t)
-	task, _, _ := w.call("t", "SendMessage", sendParams("m", "hi", ""))
-	id := task.GetStr("id")
-	recs, now := w.store.Records(), time.Now()
-	row, err := recs.Get(t.Context(), "relay-task", id, now)
-	if err != nil {
-		t.Fatal(err)
-	}
-	old, err := wire.ParseObject(row.Body)
-	if err != nil {
-		t.Fatal(err)
-	}
-	row.Body = old.Without("size").With("task", task).JSON()
-	err = recs.Apply(t.Context(), []store.Change{{IfRev: row.Rev, Record: row}, {IfRev: store.Any, Delete: true, Record: store.Record{NS: "relay-task-body", Key: id}}}, now)
-	if err != nil {
-		t.Fatal(err)
-	}
-	again := newWorldOver(t, w.store)
-	again.t = t
-	if got, _, rec := again.call("t", "GetTask", `{"id":"`+id+`"}`); stateOf(got) != "TASK_STATE_WORKING" {
-		t.Errorf("the task of an older version = %s", rec.Body)
-	}
-	list, _ := again.calls()
-	want(t, again.report(list[0], remoteTask("TASK_STATE_COMPLETED", "01")), 200, "")
-	if got, _, rec := again.call("t", "GetTask", `{"id":"`+id+`"}`); stateOf(got) != "TASK_STATE_COMPLETED" {
-		t.Errorf("after a report %s", rec.Body)
-	}
-}

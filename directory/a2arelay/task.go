@@ -43,8 +43,7 @@ type taskRow struct {
 	Messages map[string]string `json:"messages,omitempty"` // digests of the caller's messages, by message id
 	Networks []wire.AgentID    `json:"networks,omitempty"` // HMACs of the networks of the caller's address
 
-	Task   wire.Value      `json:"-"`              // the body as the caller sees it; decodeTask does not set it
-	Inline json.RawMessage `json:"task,omitempty"` // the body, in a row of an older version
+	Task wire.Value `json:"-"` // the body as the caller sees it; decodeTask does not set it
 
 	rev store.Rev
 }
@@ -52,7 +51,7 @@ type taskRow struct {
 // changes returns the changes that store the task and its body, and the size of both.
 func (t *taskRow) changes() (list []store.Change, size int) {
 	text, expires := t.Task.JSON(), t.Created.Add(mailbox.Life)
-	t.Size, t.Inline = len(text), nil
+	t.Size = len(text)
 	row := wire.MustMarshal(t)
 	return []store.Change{
 		// Max bounds the tasks of the agent.
@@ -110,18 +109,14 @@ func (s *Service) load(ctx context.Context, id string) (*taskRow, error) {
 	if err != nil {
 		return nil, err
 	}
-	text := []byte(t.Inline)
-	if text == nil {
-		body, err := s.cfg.Records.Get(ctx, nsBodies, id, now)
-		if errors.Is(err, store.ErrNotFound) {
-			return nil, message.ErrTaskNotFound // it was removed meanwhile
-		}
-		if err != nil {
-			return nil, err
-		}
-		text = body.Body
+	body, err := s.cfg.Records.Get(ctx, nsBodies, id, now)
+	if errors.Is(err, store.ErrNotFound) {
+		return nil, message.ErrTaskNotFound // it was removed meanwhile
 	}
-	t.Task, err = wire.ParseForeign(text, taskDepth, taskValues+addedValues)
+	if err != nil {
+		return nil, err
+	}
+	t.Task, err = wire.ParseForeign(body.Body, taskDepth, taskValues+addedValues)
 	return t, err
 }
 
@@ -188,7 +183,6 @@ func (s *Service) admit(ctx context.Context, t *taskRow, size int) error {
 			return err
 		}
 		if old, err := decodeTask(rec); err == nil && isTerminal(old.State) && !old.CancelPending && old.ID != t.ID {
-			old.Inline = nil
 			ended = append(ended, old)
 		}
 	}
