@@ -67,7 +67,6 @@ func New(cfg Config) (*Bridge, error) {
 	}
 	b.out = &outbound{
 		cfg: cfg, log: cfg.Logger, records: b.records, links: b.links, states: make(map[string]bridge.LinkStatus),
-		follows: waiting.NewPlaces(maxFollows, maxFollowsOf),
 	}
 	b.pushes = bridge.NewDueQueue(b.records, nsPush, b.notify, func(err error) { b.log.Warn("a2a: cannot send push notifications", "err", err) })
 	b.out.polls = bridge.NewDueQueue(b.records, nsSent, b.out.poll, func(err error) { b.log.Warn("a2a: cannot ask for answers", "err", err) })

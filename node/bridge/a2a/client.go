@@ -36,7 +36,6 @@ type remote struct {
 	Interface message.Interface `json:"interface"`
 	Digest    string            `json:"digest"`        // of its card
 	Key       string            `json:"key,omitempty"` // thumbprint of the signing key; "" if no signature can be checked
-	Streams   bool              `json:"streams,omitempty"`
 	Fetched   time.Time         `json:"fetched"`
 
 	token client.Credential
@@ -195,9 +194,6 @@ func (o *outbound) fetchCard(ctx context.Context, base *url.URL, reach client.Re
 	}
 	digest := message.Digest(card)
 	found := remote{Name: wire.OneLine(card.GetStr("name"), 100), Interface: iface, Digest: hex.EncodeToString(digest[:])}
-	capabilities, _ := card.Get("capabilities")
-	streams, _ := capabilities.Get("streaming")
-	found.Streams = streams.Kind() == wire.True
 	found.Key, err = o.signerOf(ctx, card, base, reach)
 	return found, err
 }
@@ -261,8 +257,6 @@ func restPath(method string, params wire.Value) (verb, path string) {
 		return http.MethodGet, "/tasks/" + id + "?historyLength=0"
 	case message.CancelTask:
 		return http.MethodPost, "/tasks/" + id + ":cancel"
-	case message.SubscribeToTask:
-		return http.MethodPost, "/tasks/" + id + ":subscribe"
 	case message.ListTasks:
 		return http.MethodGet, "/tasks?historyLength=1&contextId=" + url.QueryEscape(params.GetStr("contextId"))
 	}
@@ -293,9 +287,6 @@ func (o *outbound) request(ctx context.Context, r remote, method string, params 
 	}
 	req.Header.Set("Content-Type", "application/json")
 	req.Header.Set("Accept", "application/json, "+message.MediaType)
-	if method == message.SubscribeToTask {
-		req.Header.Set("Accept", "text/event-stream")
-	}
 	req.Header.Set(message.HeaderVersion, "1.0")
 	req.Header.Set(message.HeaderExtensions, message.Extension)
 	if r.token != "" {

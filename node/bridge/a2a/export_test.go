@@ -18,9 +18,6 @@ import (
 // BlockFor is how long a call is held.
 const BlockFor = blockFor
 
-// IsNews calls isNews.
-func IsNews(event string, asked []byte) bool { return isNews([]byte(event), asked) }
-
 // SetBlockFor changes how long a call is held.
 func (b *Bridge) SetBlockFor(d time.Duration) { b.blockFor = d }
 

@@ -4,7 +4,6 @@ import (
 	"fmt"
 	"net/http"
 	"strings"
-	"sync"
 	"sync/atomic"
 	"testing"
 	"time"
@@ -113,75 +112,45 @@ func TestReplyAfterFailure(t *testing.T) {
 	}
 }
 
-// TestEarlierTask checks that a message to an agent that still works on an earlier one does not end the earlier task
-// for us: the answer to each arrives, our reply to a question goes to the task that asks, and a close cancels every
-// task that is open.
-func TestEarlierTask(t *testing.T) {
+// TestMessageWaitsForAnswer checks that a message waits until the agent has answered the previous one of the
+// conversation. It is then a new task.
+func TestMessageWaitsForAnswer(t *testing.T) {
 	p := newPeerAgent(t)
 	working := p.answer
-	var asks, ended atomic.Value // ids of tasks
-	var canceled sync.Map
-	asks.Store("")
-	ended.Store("")
+	var done atomic.Value // id of the task that has ended
+	done.Store("")
 	p.answer = func(method string, params wire.Value) (string, int) {
-		id := text(params, "id")
-		switch {
-		case method == "CancelTask":
-			canceled.Store(id, true)
-			return fmt.Sprintf(`{"id":%q,"contextId":"c","status":{"state":"TASK_STATE_CANCELED"}}`, id), 0
-		case method == "GetTask" && id == asks.Load():
-			return fmt.Sprintf(`{"id":%q,"contextId":"c","status":{"state":"TASK_STATE_INPUT_REQUIRED","message":{"messageId":"q","role":"ROLE_AGENT","parts":[{"text":"which?"}]}}}`, id), 0
-		case method == "GetTask" && id == ended.Load():
+		if id := text(params, "id"); method == "GetTask" && id == done.Load() {
 			return strings.Replace(completed, "t1", id, 1), 0
-		case method == "SendMessage" && text(params, "message.taskId") != "":
-			asks.Store("")
-			ended.Store(text(params, "message.taskId"))
-			return `{"task":` + strings.Replace(completed, "t1", text(params, "message.taskId"), 1) + `}`, 0
 		}
 		return working(method, params)
 	}
 	h := serve(t, nil, nil, nil)
-	var conv wire.ConversationID
-	write := func(body string, open int) wire.MessageID { // open is the number of tasks that we wait for afterwards
-		t.Helper()
-		h.bridge.AgeSent(t, 3*time.Minute)
-		h.bridge.AwaitPolls(t)
-		sent, err := h.node.OwnerAPI().Send(t.Context(), owner.NewMessage{To: "a2a:" + p.URL, Conversation: conv, Intent: wire.Deliver, Payload: deliver(body)}, 0)
-		if err != nil {
-			t.Fatal(err)
-		}
-		conv = sent.Conversation
-		for deadline := time.Now().Add(20 * time.Second); ; <-time.After(time.Millisecond) {
-			if n, _ := h.bridge.SentDue(t); n == open {
-				return sent.MessageID
-			} else if time.Now().After(deadline) {
-				t.Fatalf("%s: we wait for %d tasks, want %d", body, n, open)
-			}
-		}
-	}
-	first, second := write("first", 1), write("second", 2)
-	ended.Store("task-" + string(first))
-	h.bridge.AgeSent(t, 0)
-	if v := h.inbox(conv, 1); text(v, "message.body") != "done" || text(v, "metadata.in_reply_to") != string(first) {
-		t.Fatalf("the answer to the first message is %s", v.JSON())
-	}
-	third := write("third", 2)
-	asks.Store("task-" + string(second))
-	h.bridge.AgeSent(t, 0)
-	if v := h.inbox(conv, 2); text(v, "task.state") != "input_required" {
-		t.Fatalf("the question about the second message is %s", v.JSON())
-	}
-	reply := write("the red one", 1)
-	if v := h.inbox(conv, 3); text(v, "message.body") != "done" || text(v, "metadata.in_reply_to") != string(reply) || ended.Load() != "task-"+string(second) {
-		t.Fatalf("the answer to our reply is %s", v.JSON())
-	}
-	fourth := write("fourth", 2)
-	if _, err := h.node.OwnerAPI().CloseConversation(t.Context(), string(conv), owner.Close{Status: "failed"}, 10*time.Second); err != nil {
+	first := h.write("a2a:"+p.URL, "first")
+	second, err := h.node.OwnerAPI().Send(t.Context(), owner.NewMessage{To: "a2a:" + p.URL, Conversation: first.Conversation, Intent: wire.Deliver, Payload: deliver("second")}, 0)
+	if err != nil {
 		t.Fatal(err)
 	}
-	for i, m := range []wire.MessageID{first, second, third, fourth} {
-		if _, ok := canceled.Load("task-" + string(m)); ok != (i >= 2) {
-			t.Errorf("task %d: canceled %v", i+1, ok)
+	h.bridge.AgeSent(t, time.Hour)
+	h.bridge.AwaitPolls(t)
+	if n := p.count("SendMessage"); n != 1 {
+		t.Errorf("the agent has %d messages while it works on the first", n)
+	}
+	done.Store("task-" + string(first.MessageID))
+	h.bridge.AgeSent(t, 0)
+	for _, want := range []wire.MessageID{first.MessageID, second.MessageID} {
+		n := 1
+		if want == second.MessageID {
+			n = 2
+			for deadline := time.Now().Add(20 * time.Second); p.count("SendMessage") != 2; <-time.After(time.Millisecond) {
+				if time.Now().After(deadline) {
+					t.Fatal("the second message did not leave")
+				}
+			}
+			done.Store("task-" + string(want))
+		}
+		if v := h.inbox(first.Conversation, n); text(v, "message.body") != "done" || text(v, "metadata.in_reply_to") != string(want) {
+			t.Errorf("answer %d is %s", n, v.JSON())
 		}
 	}
 }

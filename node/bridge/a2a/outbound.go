@@ -8,7 +8,6 @@ import (
 	"errors"
 	"log/slog"
 	"net/http"
-	"slices"
 	"sync"
 	"time"
 
@@ -17,7 +16,6 @@ import (
 	"github.com/agentmesh/agentmesh/node/bridge"
 	"github.com/agentmesh/agentmesh/node/bridge/a2a/message"
 	"github.com/agentmesh/agentmesh/node/client"
-	"github.com/agentmesh/agentmesh/node/waiting"
 	"github.com/agentmesh/agentmesh/node/wire"
 	"github.com/agentmesh/agentmesh/signing"
 	"github.com/agentmesh/agentmesh/store"
@@ -27,21 +25,18 @@ import (
 const nsSent = "a2a/sent"
 
 const (
-	pollPause  = time.Minute        // the longest time between two questions about a task
-	pollFor    = 7 * 24 * time.Hour // how long an answer may take
-	answerWait = 2 * time.Minute    // how long a message waits for the answer to the previous one of its context
-	callTime   = 30 * time.Second   // of one call about a task
+	pollPause = time.Minute        // the longest time between two questions about a task
+	pollFor   = 7 * 24 * time.Hour // how long an answer may take
+	callTime  = 30 * time.Second   // of one call about a task
 )
 
 // errInFlight means that the answer to the previous message of the conversation has not come yet.
 var errInFlight = errors.New("the agent has not answered the previous message yet")
 
 // sentRow is our side of a conversation: the newest message that we sent in it, and the task that it became. While Due
-// is set, the agent works on the task, and the bridge asks about it. If the next message opens another task, the row
-// of the earlier task stays until that task ends.
+// is set, the agent works on the task, and the bridge asks about it. The next message waits until the task ends or asks.
 type sentRow struct {
 	bridge.DueRow
-	Earlier   bool                `json:"earlier,omitempty"` // a newer message has taken the main row of the conversation
 	Address   string              `json:"address"`
 	Conv      wire.ConversationID `json:"conv"`
 	Intent    wire.Intent         `json:"intent"`
@@ -53,8 +48,7 @@ type sentRow struct {
 	Tries     int                 `json:"tries,omitempty"`
 	AskedHash []byte              `json:"asked,omitempty"` // hash of the status with the newest question of the agent
 
-	rev         store.Rev
-	followAgain bool // what follow returned: the next stream may begin at once
+	rev store.Rev
 }
 
 // outbound writes to other agents. It holds the state of links, the cards, and our side of the conversations.
@@ -64,7 +58,6 @@ type outbound struct {
 	records store.Records
 	links   map[string]bridge.Link
 	polls   *bridge.DueQueue // tasks of other agents
-	follows *waiting.Places  // of open streams
 
 	mu     sync.Mutex
 	states map[string]bridge.LinkStatus // by link
@@ -74,40 +67,20 @@ func sentKey(address string, conv wire.ConversationID) string {
 	return wire.HashOf(address, string(conv))
 }
 
-// change returns the change that stores the row. The row of an earlier task has a key of its own, and a term by which
-// listEarlier finds the row while the task is open.
+// change returns the change that stores the row.
 func (r *sentRow) change(now time.Time) store.Change {
 	body, err := json.Marshal(r)
 	if err != nil {
 		panic(err) // never: the row has only texts and times
 	}
-	key := sentKey(r.Address, r.Conv)
 	var terms []string
 	if !r.Due.IsZero() {
 		terms = []string{bridge.TermDue}
 	}
-	if r.Earlier && !r.State.Terminal() {
-		terms = append(terms, key)
-	}
-	if r.Earlier {
-		key = wire.HashOf(key, string(r.Message))
-	}
-	return store.Change{IfRev: r.rev, Record: store.Record{NS: nsSent, Key: key, Body: body, Terms: terms, Expires: now.Add(keepOpen)}}
+	return store.Change{IfRev: r.rev, Record: store.Record{NS: nsSent, Key: sentKey(r.Address, r.Conv), Body: body, Terms: terms, Expires: now.Add(keepOpen)}}
 }
 
-// listEarlier returns the rows of open tasks that are older than row, which is the newest row of its conversation.
-func (o *outbound) listEarlier(ctx context.Context, row *sentRow) (rows []*sentRow, err error) {
-	for rec, err := range store.AllRecords(ctx, o.records, nsSent, sentKey(row.Address, row.Conv), time.Now()) {
-		r := &sentRow{rev: rec.Rev}
-		if err := errors.Join(err, json.Unmarshal(rec.Body, r)); err != nil {
-			return nil, err
-		}
-		rows = append(rows, r)
-	}
-	return rows, nil
-}
-
-// load returns the newest row of a conversation, or a new row if nothing was sent in it yet.
+// load returns the row of a conversation, or a new row if nothing was sent in it yet.
 func (o *outbound) load(ctx context.Context, address string, conv wire.ConversationID) (*sentRow, error) {
 	r := &sentRow{Address: address, Conv: conv, Context: string(conv)}
 	rev, _, err := store.ReadRecord(ctx, o.records, nsSent, sentKey(address, conv), r, time.Now())
@@ -115,9 +88,9 @@ func (o *outbound) load(ctx context.Context, address string, conv wire.Conversat
 	return r, err
 }
 
-func (o *outbound) save(ctx context.Context, r *sentRow, others ...store.Change) error {
+func (o *outbound) save(ctx context.Context, r *sentRow) error {
 	now := time.Now()
-	return o.records.Apply(ctx, append(others, r.change(now)), now)
+	return o.records.Apply(ctx, []store.Change{r.change(now)}, now)
 }
 
 // send sends a message to another agent, and takes its answer if it came at once.
@@ -126,24 +99,22 @@ func (o *outbound) send(ctx context.Context, address bridge.Address, row *sentRo
 	if row.Message == d.Message.ID && row.State != "" {
 		return bridge.Delivered{Queued: true}, nil // an earlier attempt arrived
 	}
-	if !row.Due.IsZero() && now.Sub(row.Started) < answerWait && !message.IsInterrupted(row.State) {
-		return bridge.Delivered{}, &client.SendError{Retry: true, After: 2 * time.Second, Cause: errInFlight}
+	if !row.Due.IsZero() && !message.IsInterrupted(row.State) {
+		const unsent = true // the outbox waits as long as the bridge asks about the task
+		return bridge.Delivered{}, &client.SendError{Retry: true, Unsent: unsent, After: max(2*time.Second, row.Due.Sub(now)), Cause: errInFlight}
 	}
 	peer, err := o.resolve(ctx, address, cardMaxAge)
 	if err != nil {
 		return bridge.Delivered{}, err
 	}
 	isRepeated := row.Message == d.Message.ID // an earlier attempt may have arrived
-	var changes []store.Change
-	if !isRepeated {
-		if row.Task, changes, err = o.taskFor(ctx, row, now); err != nil {
-			return bridge.Delivered{}, &client.SendError{Retry: true, Cause: err}
-		}
+	if !isRepeated && !message.IsInterrupted(row.State) {
+		row.Task = "" // the message is a new task
 	}
 	row.Message, row.Intent, row.Started = d.Message.ID, d.Message.Intent, now.UTC()
 	row.State, row.Tries, row.Due = "", 0, time.Time{}
 	row.Party = address.String()
-	if err = o.save(ctx, row, changes...); err == nil {
+	if err = o.save(ctx, row); err == nil {
 		row, err = o.load(ctx, row.Address, row.Conv) // for its new revision
 	}
 	if err != nil {
@@ -172,28 +143,6 @@ func (o *outbound) send(ctx context.Context, address bridge.Address, row *sentRo
 		return bridge.Delivered{}, err
 	}
 	return bridge.Delivered{Queued: true}, nil
-}
-
-// taskFor returns the task in which the agent asks for the next message, or "" if the message is a new task. row is the
-// newest row of the conversation. If the agent still works on the task of row, changes keep that task in another row.
-// If an earlier task asks, changes delete its row, and row gets its context.
-func (o *outbound) taskFor(ctx context.Context, row *sentRow, now time.Time) (task string, changes []store.Change, err error) {
-	if message.IsInterrupted(row.State) {
-		return row.Task, nil, nil
-	}
-	rows, err := o.listEarlier(ctx, row)
-	if !row.Due.IsZero() {
-		kept := *row
-		kept.Earlier, kept.rev = true, store.Any
-		changes = append(changes, kept.change(now))
-	}
-	if i := slices.IndexFunc(rows, func(r *sentRow) bool { return message.IsInterrupted(r.State) }); i >= 0 {
-		task, row.Context, row.AskedHash = rows[i].Task, rows[i].Context, rows[i].AskedHash
-		change := rows[i].change(now)
-		change.Delete = true
-		changes = append(changes, change)
-	}
-	return task, changes, err
 }
 
 // find looks for the task of a message whose call had an unknown outcome, so that the message is not sent twice. Not
@@ -247,11 +196,7 @@ func (o *outbound) storeAnswer(ctx context.Context, row *sentRow, result wire.Va
 			return errNotFinished
 		}
 		// the pause grows with the attempts, up to a quarter of the task's age
-		pause := min(bridge.PauseBefore(row.Tries, pollPause), max(250*time.Millisecond, now.Sub(row.Started)/4))
-		if row.followAgain {
-			pause = min(pause, time.Second)
-		}
-		row.Due = now.Add(pause)
+		row.Due = now.Add(min(bridge.PauseBefore(row.Tries, pollPause), max(250*time.Millisecond, now.Sub(row.Started)/4)))
 		row.Tries++
 	}
 	err := o.save(ctx, row)
@@ -320,7 +265,6 @@ func (o *outbound) poll(ctx context.Context, rec store.Record) error {
 	peer, err := o.resolve(ctx, address, cardMaxAge)
 	var result wire.Value
 	if err == nil {
-		row.followAgain = o.follow(ctx, peer, &row)
 		callCtx, cancel := context.WithTimeout(ctx, callTime)
 		defer cancel()
 		result, err = o.call(callCtx, peer, message.GetTask, wire.Obj(wire.TextField("id", row.Task), wire.Field("historyLength", wire.Int(0))))
@@ -360,21 +304,8 @@ func (o *outbound) poll(ctx context.Context, rec store.Record) error {
 	return o.polls.SaveUnlessChanged(ctx, row.change(time.Now()))
 }
 
-// cancel cancels the tasks of a conversation at the agent, because we closed the conversation. row is its newest row.
+// cancel cancels the task of a conversation at the agent, because we closed the conversation.
 func (o *outbound) cancel(ctx context.Context, address bridge.Address, row *sentRow) error {
-	rows, err := o.listEarlier(ctx, row)
-	if err != nil {
-		return &client.SendError{Retry: true, Cause: err}
-	}
-	for _, r := range append(rows, row) {
-		if err := o.cancelTask(ctx, address, r); err != nil {
-			return err
-		}
-	}
-	return nil
-}
-
-func (o *outbound) cancelTask(ctx context.Context, address bridge.Address, row *sentRow) error {
 	if row.Task == "" || row.State.Terminal() {
 		return nil
 	}

@@ -17,7 +17,6 @@ import (
 	"github.com/agentmesh/agentmesh/node/client"
 	"github.com/agentmesh/agentmesh/node/owner"
 	"github.com/agentmesh/agentmesh/node/wire"
-	"github.com/agentmesh/agentmesh/signing"
 )
 
 // write sends a text to an address and returns the conversation.
@@ -495,102 +494,4 @@ func (h *host) own(method, path string) (int, string) {
 	rec := httptest.NewRecorder()
 	h.owner.ServeHTTP(rec, httptest.NewRequest(method, "/owner"+path, nil))
 	return rec.Code, rec.Body.String()
-}
-
-// TestFollow checks that our client waits on a stream of an agent that streams, instead of asking again and again, and
-// gets the answer when the stream has news. A stream that floods or ends at once costs no more than asking.
-func TestFollow(t *testing.T) {
-	t.Parallel()
-	for _, binding := range []string{"JSONRPC", "HTTP+JSON"} {
-		p := newPeerAgent(t)
-		p.binding = binding
-		plain := p.card
-		p.card = func(url string) string {
-			return strings.Replace(plain(url), `"capabilities":{}`, `"capabilities":{"streaming":true}`, 1)
-		}
-		news := make(chan struct{})
-		var done atomic.Bool
-		p.stream = func(w http.ResponseWriter) {
-			w.Header().Set("Content-Type", "text/event-stream")
-			event := `{"task":{"id":"t1","status":{"state":"TASK_STATE_WORKING"}}}`
-			if binding == "JSONRPC" {
-				event = `{"jsonrpc":"2.0","id":1,"result":` + event + `}`
-			}
-			fmt.Fprintf(w, "data: %s\n\n", event)
-			w.(http.Flusher).Flush()
-			<-news
-			done.Store(true)
-			fmt.Fprintf(w, "data: %s\n\n", strings.Replace(strings.Replace(event, `"task":{"id"`, `"statusUpdate":{"taskId"`, 1), "WORKING", "COMPLETED", 1))
-		}
-		p.answer = func(method string, params wire.Value) (string, int) {
-			task := `{"id":"t1","contextId":"c","status":{"state":"TASK_STATE_WORKING"}}`
-			if done.Load() {
-				task = `{"id":"t1","contextId":"c","status":{"state":"TASK_STATE_COMPLETED"},"artifacts":[{"artifactId":"a","parts":[{"text":"done"}]}]}`
-			}
-			if method == "SendMessage" {
-				return `{"task":` + task + `}`, 0
-			}
-			return task, 0
-		}
-		h := serve(t, nil, nil, nil)
-		sent := h.write("a2a:"+p.URL, "work")
-		time.Sleep(3 * time.Second)
-		if n := p.count("GetTask"); n > 1 {
-			t.Errorf("%s: %d questions while a stream is open", binding, n)
-		}
-		close(news)
-		began := time.Now()
-		if v := h.inbox(sent.Conversation, 1); text(v, "message.body") != "done" || time.Since(began) > 3*time.Second {
-			t.Errorf("%s: after %v %s", binding, time.Since(began), v.JSON())
-		}
-	}
-}
-
-// TestNewsOnStream checks that a question of the agent that we have already read does not end a stream at once.
-func TestNewsOnStream(t *testing.T) {
-	status := `{"state":"TASK_STATE_AUTH_REQUIRED","timestamp":"2026-11-27T10:00:00.000Z"}`
-	read, other := signing.Digest(parse(t, status)), signing.Digest(parse(t, `{"state":"TASK_STATE_INPUT_REQUIRED"}`))
-	for _, event := range []string{`{"task":{"id":"t1","status":` + status + `}}`, `{"result":{"statusUpdate":{"taskId":"t1","status":` + status + `}}}`} {
-		if a2a.IsNews(event, read[:]) || !a2a.IsNews(event, other[:]) || !a2a.IsNews(event, nil) {
-			t.Errorf("the same question is news, or another is not: %s", event)
-		}
-	}
-}
-
-// TestFollowHostile checks that streams of a hostile agent end, and that the task is asked about all the same.
-func TestFollowHostile(t *testing.T) {
-	t.Parallel()
-	for name, stream := range map[string]func(http.ResponseWriter){
-		"flood": func(w http.ResponseWriter) {
-			for range 1000 {
-				fmt.Fprintf(w, "data: %s\n\n", strings.Repeat("x", 10<<10))
-			}
-		},
-		"one long line": func(w http.ResponseWriter) { fmt.Fprintf(w, "data: %s", strings.Repeat("x", 3<<20)) },
-		"nothing":       func(http.ResponseWriter) {},
-	} {
-		p := newPeerAgent(t)
-		plain, asked := p.card, 0
-		p.card = func(url string) string {
-			return strings.Replace(plain(url), `"capabilities":{}`, `"capabilities":{"streaming":true}`, 1)
-		}
-		p.stream = func(w http.ResponseWriter) {
-			w.Header().Set("Content-Type", "text/event-stream")
-			stream(w)
-		}
-		p.answer = func(method string, params wire.Value) (string, int) {
-			task := `{"id":"t1","contextId":"c","status":{"state":"TASK_STATE_WORKING"}}`
-			if method == "SendMessage" {
-				return `{"task":` + task + `}`, 0
-			}
-			if asked++; asked > 2 {
-				task = `{"id":"t1","contextId":"c","status":{"state":"TASK_STATE_COMPLETED"},"artifacts":[{"artifactId":"a","parts":[{"text":"done"}]}]}`
-			}
-			return task, 0
-		}
-		h := serve(t, nil, nil, nil)
-		if v := h.inbox(h.write("a2a:"+p.URL, "work").Conversation, 1); text(v, "message.body") != "done" {
-			t.Errorf("%s: %s", name, v.JSON())
-		}
-	}
 }

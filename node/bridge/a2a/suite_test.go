@@ -29,7 +29,6 @@ type peerAgent struct {
 	down    atomic.Bool
 	token   string // that it requires; "" for none
 	card    func(url string) string
-	stream  func(w http.ResponseWriter) // answers SubscribeToTask; nil if the agent does not stream
 
 	mu    sync.Mutex
 	calls []string // methods
@@ -97,10 +96,6 @@ func (p *peerAgent) serve(w http.ResponseWriter, r *http.Request) {
 	p.mu.Lock()
 	p.calls = append(p.calls, method)
 	p.mu.Unlock()
-	if method == "SubscribeToTask" && p.stream != nil {
-		p.stream(w)
-		return
-	}
 	result, code := p.answer(method, params)
 	if method == "SendMessage" && code == 0 {
 		p.got <- params

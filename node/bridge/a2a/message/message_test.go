@@ -311,7 +311,6 @@ func TestReplies(t *testing.T) {
 		{name: "owner decides", payload: `{"action":"pending_approval","reason":"The owner of this agent approves new contacts."}`, state: a2a.TaskStateWorking, text: message.TextWaits},
 		{name: "later", payload: `{"action":"pending_approval","reason":"The message was accepted. The agent's answer comes later."}`, state: a2a.TaskStateWorking, text: message.TextLater},
 		{name: "failed hook", payload: `{"action":"pending_approval","reason":"The agent could not answer this message. Its owner decides what happens next."}`, state: a2a.TaskStateWorking, text: message.TextFailed},
-		{name: "slow", payload: `{"action":"pending_approval","reason":"The agent is working on it."}`, state: a2a.TaskStateWorking, text: message.TextWorking},
 		{name: "rejected", payload: `{"action":"close","status":"failed","reason":"OWNER_REJECTED"}`, state: a2a.TaskStateRejected, text: message.TextRejected},
 		{name: "closed", payload: `{"action":"close","status":"failed"}`, state: a2a.TaskStateCanceled, text: message.TextCanceled},
 		{name: "ended", empty: true, payload: `{"action":"close","status":"completed"}`, state: a2a.TaskStateCompleted},

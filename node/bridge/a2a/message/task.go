@@ -128,8 +128,6 @@ func ReadReply(intent wire.Intent, payload wire.Value, id string, withPayload bo
 	case wire.ActionPending:
 		text := TextWaits
 		switch reason := payload.GetStr("reason"); { // the node gives one of a few texts as the reason
-		case strings.Contains(reason, "working"): // the text of an older node
-			text = TextWorking
 		case strings.Contains(reason, "comes later"):
 			text = TextLater
 		case strings.Contains(reason, "could not answer"):
