@@ -154,7 +154,7 @@ func (c *mewSpacesCmd) Run(ctx context.Context, a *app) error {
 			rows = append(rows, []string{s.ID, "here", fmt.Sprintf("%d connected", s.Connected), strconv.Itoa(s.Participants), strconv.Itoa(s.Streams), strconv.Itoa(s.Proposals)})
 		}
 		for _, l := range all.Linked {
-			rows = append(rows, []string{l.Space, "link " + l.Link, string(l.State), strconv.Itoa(l.Participants), strconv.Itoa(l.Streams), strconv.Itoa(l.Proposals)})
+			rows = append(rows, []string{l.Space, "link " + l.Link, string(l.State), strconv.Itoa(l.Participants), "-", strconv.Itoa(l.Proposals)})
 		}
 		a.List(rows, "no spaces and no links to spaces are configured; docs/bridges/mew.md explains how to add them")
 	})

@@ -83,7 +83,6 @@ type LinkSummary struct {
 	State        bridge.LinkState `json:"state"`
 	As           string           `json:"as,omitempty"` // the node's id in the space
 	Participants int              `json:"participants"`
-	Streams      int              `json:"streams"`
 	Proposals    int              `json:"proposals"`
 	Error        string           `json:"error,omitempty"`
 }
@@ -94,7 +93,7 @@ func linkSummaries(b *link.Bridge) []LinkSummary {
 		st, v := l.Status(), l.View()
 		sum := LinkSummary{
 			Link: v.ID, Space: v.Name, To: st.To, State: st.State, Participants: len(v.Participants),
-			Streams: len(v.Streams), Proposals: len(v.Proposals), Error: st.Error,
+			Proposals: len(v.Proposals), Error: st.Error,
 		}
 		if st.State == bridge.LinkUp {
 			sum.As = l.Name()

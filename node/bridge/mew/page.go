@@ -281,8 +281,6 @@ func formEnvelope(do string, form url.Values) (wire.Value, bool) {
 		}
 	case "cancel":
 		kind, payload = envelope.KindReasoningCancel, wire.Obj(wire.TextField("reason", "cancelled_by_owner"))
-	case "close":
-		kind, payload = envelope.KindStreamClose, wire.Obj(wire.TextField("stream_id", id), wire.TextField("reason", "cancelled"))
 	case "grant", "revoke":
 		kind = map[string]string{"grant": envelope.KindGrant, "revoke": envelope.KindRevoke}[do]
 		payload = wire.Obj(wire.TextField("recipient", id), wire.Field("capabilities", wire.Texts(strings.Fields(form.Get("capabilities")))))

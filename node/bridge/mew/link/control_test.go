@@ -511,26 +511,6 @@ func TestLinkFeedHasOneLine(t *testing.T) {
 	}
 }
 
-// TestLinkSeesStreams: the owner sees who owns each stream of a joined space, and who may write to it now.
-func TestLinkSeesStreams(t *testing.T) {
-	l := newLab(t, bridge.LinkPolicy{})
-	cat, dog := l.peers["cat"], l.peers["dog"]
-	cat.Send(`{"kind":"stream/request","payload":{"direction":"upload"}}`)
-	for _, tt := range []struct{ send, sees string }{
-		{`{"kind":"stream/grant-write","payload":{"stream_id":"stream-1","participant_id":"dog"}}`, `"owner":"cat","authorized_writers":["cat","dog"]`},
-		{`{"kind":"stream/revoke-write","payload":{"stream_id":"stream-1","participant_id":"dog"}}`, `"owner":"cat","authorized_writers":["cat"]`},
-		{`{"kind":"stream/transfer-ownership","payload":{"stream_id":"stream-1","new_owner":"dog"}}`, `"owner":"dog","authorized_writers":["dog"]`},
-	} {
-		cat.Send(tt.send)
-		l.await(tt.sees, func() bool {
-			list := l.l.View().Streams
-			return len(list) == 1 && strings.Contains(string(list[0]), tt.sees)
-		})
-	}
-	dog.Send(`{"kind":"stream/close","payload":{"stream_id":"stream-1"}}`)
-	l.await("closed", func() bool { return len(l.l.View().Streams) == 0 })
-}
-
 // TestLinkErrorsAreTheGateways: only a system/error from the gateway ends the wait for an envelope.
 func TestLinkErrorsAreTheGateways(t *testing.T) {
 	r := start(t, newClubConfig(t, allKinds))

@@ -54,7 +54,6 @@ func (m *membership) handle(ctx context.Context, conn *websocket.Conn, data []by
 		if j.e.Kind == envelope.KindProposal && slices.Contains(j.e.To, me) {
 			m.space.board.SetConversation(proposalConv(m.link.Name, &j))
 		}
-		m.space.handleStream(&j.e)
 		m.feeds.Tell(e.Tree.JSON())
 	}
 	if e.From == me { // our own envelope came back: it was accepted, and does not go to the node (MEW-L6)
@@ -85,7 +84,7 @@ func (m *membership) isForNode(e *envelope.Envelope, me string) bool {
 		return toUs
 	case envelope.KindRequest:
 		return toUs || len(e.Correlation) > 0
-	case envelope.KindResponse, envelope.KindWithdraw, envelope.KindChatCancel, envelope.KindChatAcknowledge:
+	case envelope.KindResponse, envelope.KindWithdraw, envelope.KindChatCancel:
 		return len(e.Correlation) > 0
 	}
 	return false
@@ -120,7 +119,6 @@ func (m *membership) handleSystem(conn *websocket.Conn, e *envelope.Envelope) {
 			m.endWait(id, outcome{answer: e.Payload})
 		}
 	case e.From == envelope.FromStream:
-		m.space.handleStream(e)
 		m.feeds.Tell(e.Tree.JSON())
 	}
 	m.mu.Unlock()
@@ -148,17 +146,10 @@ func (m *membership) handleWelcome(conn *websocket.Conn, e *envelope.Envelope) (
 			m.space.rawCaps = append(m.space.rawCaps, v)
 		}
 	}
-	m.space.participants, m.space.capsBytes = make(map[string]wire.Value), 0
+	m.space.participants = make(map[string]struct{})
 	others, _ := e.Payload.Get("participants")
 	for v := range others.Elems() {
-		caps, _ := v.Get("capabilities")
-		m.space.addParticipant(v.GetStr("id"), caps)
-	}
-	if streams, ok := e.Payload.Get("active_streams"); ok { // a welcome after a change of rights has no active_streams
-		m.space.streams = nil
-		for v := range streams.Elems() {
-			m.space.openStream(v)
-		}
+		m.space.addParticipant(v.GetStr("id"))
 	}
 	first = m.conn != conn
 	if first {

@@ -26,17 +26,12 @@ const (
 	limitPause      = time.Minute      // wait for the next attempt after the space limited the rate of this node
 	echoPatience    = 10 * time.Second // how long the link waits for an echo: the gateway sends our envelopes back to us
 	linkWorkers     = 4
-	linkQueue       = 256    // envelopes that wait for one worker
-	maxAnswered     = 8      // ids in the correlation_id of a chat that the link looks up
-	maxCorrelated   = 16     // the same for other envelopes
-	maxParticipants = 10_000 // participants of a space that a link remembers
-	maxStreams      = 500    // streams of a space that a link remembers
-	// maxStreamBytes bounds the description of one stream, and maxCapsBytes the capabilities of all participants, in
-	// bytes.
-	maxStreamBytes = 16 << 10
-	maxCapsBytes   = 16 << 20
-	maxEchoes      = 1024    // envelopes that wait for their echo
-	maxWelcome     = 4 << 20 // bytes of a welcome; other envelopes are bounded by envelope.MaxEnvelope (MEW-Q4)
+	linkQueue       = 256     // envelopes that wait for one worker
+	maxAnswered     = 8       // ids in the correlation_id of a chat that the link looks up
+	maxCorrelated   = 16      // the same for other envelopes
+	maxParticipants = 10_000  // participants of a space that a link remembers
+	maxEchoes       = 1024    // envelopes that wait for their echo
+	maxWelcome      = 4 << 20 // bytes of a welcome; other envelopes are bounded by envelope.MaxEnvelope (MEW-Q4)
 )
 
 // Link connects the node with a space. Workers handle the envelopes for the node; those of one sender stay in order.

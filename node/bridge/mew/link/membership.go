@@ -290,24 +290,20 @@ func (m *membership) view() view.Space {
 		ID: m.link.Name, Name: m.link.Space, Participants: []view.Participant{}, Streams: []json.RawMessage{},
 		Proposals: m.space.board.ListProposals(), Reasoning: m.space.board.ListReasoning(),
 	}
-	for _, v := range m.space.streams {
-		out.Streams = append(out.Streams, v.JSON())
-	}
-	describe := func(id string, caps wire.Value) view.Participant {
-		p := view.Participant{Name: id, ID: id, Connected: true, Capabilities: []json.RawMessage{}}
-		for v := range caps.Elems() {
-			p.Capabilities = append(p.Capabilities, v.JSON())
-		}
-		return p
-	}
 	if m.conn == nil {
 		return out
 	}
-	me := describe(m.space.me, wire.Arr(m.space.rawCaps...))
+	describe := func(id string) view.Participant {
+		return view.Participant{Name: id, ID: id, Connected: true, Capabilities: []json.RawMessage{}}
+	}
+	me := describe(m.space.me)
+	for _, v := range m.space.rawCaps {
+		me.Capabilities = append(me.Capabilities, v.JSON())
+	}
 	me.Since, me.Paused, me.PausedUntil = m.state.Since, m.pause.on, m.pause.until
 	out.Participants = append(out.Participants, me)
-	for id, caps := range m.space.participants {
-		out.Participants = append(out.Participants, describe(id, caps))
+	for id := range m.space.participants {
+		out.Participants = append(out.Participants, describe(id))
 	}
 	slices.SortFunc(out.Participants[1:], func(a, b view.Participant) int { return strings.Compare(a.ID, b.ID) })
 	return out

@@ -32,12 +32,12 @@ func TestLinkKeepsLittle(t *testing.T) {
 			k.l.space.handle(t.Context(), conn, []byte(e))
 		}
 	}
-	if grown := mewtest.Heap() - before; grown > view.MaxBoardBytes+maxCapsBytes+8<<20 {
+	if grown := mewtest.Heap() - before; grown > view.MaxBoardBytes+8<<20 {
 		t.Errorf("%d KiB are kept of %d envelopes", grown>>10, 5*each)
 	}
 	st := k.l.View()
-	if len(st.Participants) <= each || len(st.Streams) != each || len(st.Reasoning) != each || len(st.Proposals) == 0 {
-		t.Errorf("too little is remembered: %d participants, %d streams, %d sequences, %d proposals", len(st.Participants), len(st.Streams), len(st.Reasoning), len(st.Proposals))
+	if len(st.Participants) <= each || len(st.Reasoning) != each || len(st.Proposals) == 0 {
+		t.Errorf("too little is remembered: %d participants, %d sequences, %d proposals", len(st.Participants), len(st.Reasoning), len(st.Proposals))
 	}
 	if k.Links()[0].State != bridge.LinkUp {
 		t.Error("the link went down")

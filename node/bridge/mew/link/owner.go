@@ -5,7 +5,6 @@ import (
 	"context"
 	"encoding/json"
 	"errors"
-	"fmt"
 	"net/http"
 	"time"
 
@@ -68,19 +67,13 @@ func (l *Link) decideOwn(ctx context.Context, p view.Proposal, me string, approv
 	}
 	conv := store.ConvKey{Peer: string(l.address(p.From).Pseudonym()), ID: string(p.Conv)}
 	if err := mesh.Decide(ctx, conv, approve); err != nil {
-		if !approve { // remove the reason, which a later rejection must not send
-			undoErr := l.storeReason(context.WithoutCancel(ctx), p.Conv, "")
-			if undoErr != nil && !errors.Is(undoErr, store.ErrNotFound) { // the proposal may have been settled meanwhile
-				return "", fmt.Errorf("%w; the reason stays stored: %w", err, undoErr)
-			}
-		}
 		return "", err
 	}
 	l.space.withBoard(func(b *view.Board) { b.SetWaiting(p.Conv, false) })
 	return d.ID, nil
 }
 
-// storeReason stores the reason for a rejection that the bridge sends later. An empty reason deletes the stored one.
+// storeReason stores the reason for a rejection that the bridge sends later.
 func (l *Link) storeReason(ctx context.Context, conv wire.ConversationID, reason string) error {
 	rec, err := l.records.store.Get(ctx, nsLinks, l.records.key("prop", string(conv)), time.Now())
 	if err != nil {

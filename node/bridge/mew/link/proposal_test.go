@@ -19,7 +19,6 @@ import (
 	"github.com/agentmesh/agentmesh/node/meshtest"
 	"github.com/agentmesh/agentmesh/node/websocket"
 	"github.com/agentmesh/agentmesh/node/wire"
-	"github.com/agentmesh/agentmesh/store"
 )
 
 const proposalText = `{"id":"%s","kind":"mcp/proposal","to":["node"%s],"payload":{"method":"tools/call","params":{"name":"%s","arguments":{"query":"far"}}}}`
@@ -393,35 +392,6 @@ func TestLinkProposalRefused(t *testing.T) {
 		if list := l.l.View().Proposals; len(list) != 0 || !l.l.space.isToNode([]string{"p1"}) {
 			t.Errorf("%s: %d proposals are pending", name, len(list))
 		}
-	}
-}
-
-// interruptedMesh is a mesh whose Decide fails because the call is interrupted.
-type interruptedMesh struct {
-	bridge.Mesh
-	interrupt context.CancelFunc
-}
-
-func (m interruptedMesh) Decide(ctx context.Context, _ store.ConvKey, _ bool) error {
-	m.interrupt()
-	return ctx.Err()
-}
-
-// TestReasonOfFailedRejectionIsForgotten: the reason of a rejection that failed does not go out with a later one.
-func TestReasonOfFailedRejectionIsForgotten(t *testing.T) {
-	l := newLab(t, bridge.LinkPolicy{Access: "open"})
-	cat := l.peers["cat"]
-	cat.Send(fmt.Sprintf(proposalText, "p1", `,"dog"`, "write_file"))
-	l.ask()
-	key := mewtest.Key(t, l.l.View(), "p1")
-	ctx, cancel := context.WithCancel(t.Context())
-	failing := &Link{b: &Bridge{cfg: Config{Mesh: interruptedMesh{interrupt: cancel}}}, cfg: l.l.cfg, records: l.l.records, space: l.l.space}
-	if _, _, err := failing.Decide(ctx, key, false, "secret"); !errors.Is(err, context.Canceled) {
-		t.Fatalf("Decide: %v", err)
-	}
-	l.decide(acl.Reject)
-	if no := cat.FromNode("mcp/reject"); mewtest.Text(mewtest.Payload(no, "reason")) == "secret" {
-		t.Errorf("rejected with the reason of the attempt that failed: %s", no.JSON())
 	}
 }
 

@@ -1,7 +1,6 @@
 package link
 
 import (
-	"cmp"
 	"context"
 	"crypto/sha256"
 	"encoding/hex"
@@ -25,8 +24,6 @@ func (l *Link) handleJob(ctx context.Context, j job) {
 		err = l.handleChat(ctx, j)
 	case envelope.KindChatCancel:
 		err = l.cancelChat(ctx, j)
-	case envelope.KindChatAcknowledge:
-		l.noteAcknowledgement(ctx, &j.e)
 	case envelope.KindProposal:
 		err = l.handleProposal(ctx, j)
 	case envelope.KindWithdraw:
@@ -222,14 +219,4 @@ func (l *Link) withdraw(ctx context.Context, j job, conv wire.ConversationID, in
 	in.Cancels, in.Records, in.Draw = digest, records, bridge.DrawNothing // it does not count toward the link's limits
 	_, err = l.b.cfg.Mesh.Accept(ctx, in)
 	return err
-}
-
-// noteAcknowledgement stores a participant's acknowledgement of envelopes that the node sent.
-func (l *Link) noteAcknowledgement(ctx context.Context, e *envelope.Envelope) {
-	for _, id := range e.Correlation[:min(len(e.Correlation), maxCorrelated)] {
-		if s, ok := load[sentEnvelope](ctx, l.records, "sent", id); ok && s.Peer == e.From {
-			s.Marked = envelope.ToPrintable(cmp.Or(e.Payload.GetStr("status"), "received"), 32)
-			l.records.apply(ctx, l.records.remember("sent", id, s, keepSent))
-		}
-	}
 }

@@ -49,7 +49,6 @@ type sentEnvelope struct {
 	Peer     string              `json:"peer"`               // the participant in the conversation
 	Proposal string              `json:"proposal,omitempty"` // id of the proposal that the envelope fulfills
 	To       []string            `json:"to,omitempty"`       // if Proposal is set: the participants who may answer, instead of Peer
-	Marked   string              `json:"marked,omitempty"`   // the peer's last acknowledgement
 }
 
 // storedProposal is an unsettled proposal to the node. Its key is the conversation, because envelope ids may repeat.

@@ -13,7 +13,7 @@ type Space struct {
 	ID           string            `json:"id"`
 	Name         string            `json:"name,omitempty"`
 	Participants []Participant     `json:"participants"`
-	Streams      []json.RawMessage `json:"streams"`
+	Streams      []json.RawMessage `json:"streams"` // of a hosted space
 	Proposals    []Proposal        `json:"proposals"`
 	Reasoning    []Reasoning       `json:"reasoning"`
 }
