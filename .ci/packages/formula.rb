@@ -35,7 +35,7 @@ class Formula
   end
 
   FOLDERS = {
-    bin: "bin", man1: "share/man/man1", bash_completion: "etc/bash_completion.d",
+    bin: "bin", bash_completion: "etc/bash_completion.d",
     zsh_completion: "share/zsh/site-functions", fish_completion: "share/fish/vendor_completions.d"
   }.freeze
   FOLDERS.each { |name, path| define_method(name) { Folder.new(File.join(ARGV[2], path)) } }

@@ -113,14 +113,6 @@ func (r release) writePackage(format, arch string) error {
 		{Source: "completions/agentmesh.zsh", Destination: "/usr/share/zsh/vendor-completions/_agentmesh"},
 		{Source: "completions/agentmesh.fish", Destination: "/usr/share/fish/vendor_completions.d/agentmesh.fish"},
 	}
-	pages, err := filepath.Glob(filepath.Join(from, "man", "man1", "*"))
-	if err != nil {
-		return err
-	}
-	for _, page := range pages {
-		name := path.Join("man", "man1", filepath.Base(page))
-		contents = append(contents, &files.Content{Source: name, Destination: "/usr/share/" + name})
-	}
 	for _, c := range contents {
 		if _, err := os.Stat(c.Source); err != nil {
 			c.Source = filepath.Join(from, filepath.FromSlash(c.Source))

@@ -51,19 +51,33 @@ func cell(s string) string {
 	return strings.ReplaceAll(strings.Join(strings.Fields(s), " "), "|", `\|`)
 }
 
+// environment describes the variables that the program reads.
+const environment = `| variable | meaning |
+|---|---|
+| AGENTMESH_DATA | The data directory. The flag --data overrides it. |
+| AGENTMESH_CONFIG | The configuration file. The flag --config overrides it. |
+| AGENTMESH_… | A key of the configuration, in capitals and with underscores for dots: AGENTMESH_ACCESS_MODE is access.mode. |
+| AGENTMESH_AGENT_SOCKET | The agent's door, a socket. The flag --agent-socket overrides it. |
+| AGENTMESH_PASSPHRASE_FILE | File with the passphrase of encrypted keys or of a backup. |
+| AGENTMESH_PASSPHRASE | The passphrase itself. A file is safer. |
+| XDG_RUNTIME_DIR | The folder for the owner's socket if the path of the data directory is too long for a socket. |
+
+A proxy in HTTP_PROXY or HTTPS_PROXY is not used: the program checks the address of every outgoing connection.
+`
+
 func cliDoc(t *testing.T) string {
 	var cli commands
 	model := newParser(&cli, os.Stdout, os.Stderr).Model
 	var b strings.Builder
 	b.WriteString("# Commands\n\n" + generated)
 	b.WriteString("Results go to standard output, everything else to standard error. `--json` prints the result as one JSON document.\n" +
-		"Logs and exports have one document on each line. Commands that print a text, such as `man` and `skill show`, print it as it is.\n\n" +
+		"Logs and exports have one document on each line. Commands that print a text, such as `skill show` and `completion`, print it as it is.\n\n" +
 		"Commands call the `agentmesh serve` that runs on the data directory, over a Unix socket in that directory. If serve\n" +
 		"is not running, they lock the database and do the same work themselves.\n\n## Exit codes\n\n| code | meaning |\n|---|---|\n")
 	for _, e := range exit.Meanings {
 		fmt.Fprintf(&b, "| %d | %s |\n", e.Code, e.Text)
 	}
-	b.WriteString("\n## Global flags\n\nEvery command has these flags, and `--help`:\n\n")
+	b.WriteString("\n## Environment\n\n" + environment + "\n## Global flags\n\nEvery command has these flags, and `--help`:\n\n")
 	writeFlags(&b, model.Flags)
 	for _, cmd := range model.Leaves(true) {
 		name := strings.TrimPrefix(strings.TrimPrefix(cmd.FullPath(), "agentmesh"), " ")

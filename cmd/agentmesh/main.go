@@ -101,7 +101,6 @@ type commands struct {
 	Message    messageCmd    `cmd:"" group:"debug" help:"Sign and verify messages of any implementation."`
 	Version    versionCmd    `cmd:"" group:"debug" help:"Print version and build."`
 	Completion completionCmd `cmd:"" group:"debug" help:"Print a completion script, for example: source <(agentmesh completion bash)."`
-	Man        manCmd        `cmd:"" group:"debug" help:"Print a manual page, or write all pages."`
 	Complete   completeCmd   `cmd:"" hidden:"" help:"Print the candidates for the last word of a command line."`
 	DemoHook   demoHookCmd   `cmd:"" hidden:"" help:"Answer messages as Sarah's agent in the demo."`
 }

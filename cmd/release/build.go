@@ -152,28 +152,13 @@ func (b *build) compile(ctx context.Context, p platform, file string) error {
 	return err
 }
 
-// makeCommonFiles returns the files that all archives contain: the manual, the completions, the license and the README.
+// makeCommonFiles returns the files that all archives contain: the completions, the license and the README.
 func (b *build) makeCommonFiles(ctx context.Context) ([]file, error) {
 	here := filepath.Join(b.tmp, "here") // a binary that runs on this machine
 	if err := b.compile(ctx, platform{}, here); err != nil {
 		return nil, err
 	}
-	man := filepath.Join(b.tmp, "man1")
-	if _, err := output(ctx, b.tmp, nil, here, "man", "--dir", man); err != nil {
-		return nil, err
-	}
 	var files []file
-	pages, err := os.ReadDir(man)
-	if err != nil {
-		return nil, err
-	}
-	for _, p := range pages {
-		data, err := os.ReadFile(filepath.Join(man, p.Name()))
-		if err != nil {
-			return nil, err
-		}
-		files = append(files, file{"man/man1/" + p.Name(), 0o644, data})
-	}
 	for _, shell := range []string{"bash", "fish", "zsh"} {
 		text, err := output(ctx, b.tmp, nil, here, "completion", shell)
 		if err != nil {

@@ -28,7 +28,6 @@ var formula = template.Must(template.New("").Parse(`class Agentmesh < Formula
 {{end}}
   def install
     bin.install "agentmesh"
-    man1.install Dir["man/man1/*"]
     bash_completion.install "completions/agentmesh.bash" => "agentmesh"
     zsh_completion.install "completions/agentmesh.zsh" => "_agentmesh"
     fish_completion.install "completions/agentmesh.fish"

@@ -1,5 +1,5 @@
 // Command release builds the published files of a version: for each platform an SBOM, and an archive with the static
-// binary, its manual, completions and licenses; deb, rpm and container image for Linux; with -url, a formula for
+// binary, its completions and licenses; deb, rpm and container image for Linux; with -url, a formula for
 // Homebrew; server.json for the registry of MCP servers; and one list of checksums.
 //
 // A release is reproducible: the same commit and the same version of Go give the same bytes on every machine and at any

@@ -23,7 +23,7 @@ import (
 
 var (
 	at    = time.Date(2026, 11, 21, 4, 5, 6, 0, time.UTC)
-	files = []file{{"README.md", 0o644, []byte("read me\n")}, {"agentmesh", 0o755, []byte{0x7f, 'E', 'L', 'F', 0}}, {"man/man1/agentmesh.1", 0o644, []byte(".TH\n")}}
+	files = []file{{"README.md", 0o644, []byte("read me\n")}, {"agentmesh", 0o755, []byte{0x7f, 'E', 'L', 'F', 0}}, {"completions/agentmesh.bash", 0o644, []byte("complete\n")}}
 )
 
 // TestArchives: an archive has every file with mode and time, and the same bytes in any order and time zone.

@@ -1,3 +1,4 @@
+// Package manual writes the help texts and completes command lines, both from the grammar of the command line.
 package manual
 
 import (
@@ -120,4 +121,20 @@ func ExplainMissing(err error) string {
 		}
 	}
 	return err.Error()
+}
+
+// CommandPath returns the words of a command, such as "agentmesh peers add".
+func CommandPath(n *kong.Node) string {
+	if n.Parent == nil {
+		return n.Name
+	}
+	return CommandPath(n.Parent) + " " + n.Name
+}
+
+// Placeholder returns the word that stands for the value of a flag, such as FILE.
+func Placeholder(f *kong.Flag) string {
+	if f.HasDefault && f.PlaceHolder == "" { // kong would show the default value
+		return strings.ToUpper(f.Name)
+	}
+	return strings.ToUpper(strings.Trim(f.FormatPlaceHolder(), `"`))
 }

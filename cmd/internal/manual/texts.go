@@ -1,51 +1,5 @@
 package manual
 
-import (
-	"github.com/agentmesh/agentmesh/cmd/internal/config"
-	"github.com/agentmesh/agentmesh/cmd/internal/datadir"
-)
-
-// The texts of the manual that do not come from the definitions of the commands.
-
-var description = []string{
-	"agentmesh runs an AgentMesh directory, where others find personal agents, and a node, which sends and receives " +
-		"signed messages for one owner's agent. It implements AgentMesh 0.1.0-draft.",
-	"agentmesh serve is the long-running process. Nearly every other command calls it over a Unix socket in the data " +
-		"directory. If serve is not running, the command opens the data directory itself and gives the same result.",
-	"Results go to standard output, everything else to standard error. With --json, a result is one JSON document; audit and --follow print one per line. In text " +
-		"that others wrote, characters that a terminal would act on are replaced.",
-}
-
-// entry is a name with its meaning.
-type entry struct{ name, meaning string }
-
-var environment = []entry{
-	{"AGENTMESH_DATA", "The data directory. The flag --data overrides it."},
-	{"AGENTMESH_CONFIG", "The configuration file. The flag --config overrides it."},
-	{"AGENTMESH_…", "Any key of the configuration, in capitals and with underscores for dots: AGENTMESH_ACCESS_MODE is access.mode. " +
-		"The variable overrides the file, and a flag overrides the variable."},
-	{config.EnvAgentSocket, "The agent's door: a socket at which an agent reads and sends, but cannot decide. The flag --agent-socket overrides it."},
-	{config.EnvPassphrase, "Passphrase of an encrypted signing key or backup. A file is safer."},
-	{config.EnvPassphraseFile, "File with the passphrase."},
-	{"XDG_RUNTIME_DIR", "The folder for the owner socket if the path of the data directory is too long for a socket."},
-	{"HTTP_PROXY, HTTPS_PROXY", "Not used: agentmesh checks the address of every outgoing connection, which a proxy would hide."},
-}
-
-var files = []entry{
-	{datadir.FileConfig, "The configuration (optional). docs/config.md describes every key."},
-	{datadir.FileKey, "The private signing key. Anyone who has it can act as the agent. Mode 0600."},
-	{datadir.FileAge, "The age identity, which opens messages that are sealed for the age recipient on the card. Mode 0600."},
-	{datadir.FileCredential, "The secret from which the bearer tokens for directories are derived. Mode 0600."},
-	{datadir.FileCard, "The card as last published."},
-	{datadir.FileDatabase, "Messages, conversations, decisions, and the cards of the directory. Mode 0600."},
-	{datadir.FileDatabase + ".index", "A snapshot of the card index, which agentmesh makes again if it is missing."},
-	{datadir.FileMoltSpeakKey, "The signing key of the node as a MoltSpeak agent. Mode 0600."},
-	{datadir.FileMoltSpeakBox, "The encryption key of the node as a MoltSpeak agent. Mode 0600."},
-	{datadir.DirACME + "/", "The account key for the certificate authority, and the certificate with its key, if the process terminates TLS. Mode 0600."},
-	{datadir.DirRetired + "/", "Keys that were replaced by a rotation."},
-	{datadir.FilePID, "The id of the process that has the database open."},
-}
-
 // Example is a command with its purpose.
 type Example struct{ About, Command string }
 
@@ -93,5 +47,4 @@ var Examples = map[string][]Example{
 	"restore":    {{"Restore into a new data directory:", "agentmesh --data restored restore monday.zip"}, {"Replace the content of the data directory with that of an encrypted backup, and keep the old content in a folder inside it:", "agentmesh restore --replace --identity key.txt monday.age"}},
 	"message":    {{"Print the bytes that a signature covers:", "agentmesh message canonical message.json"}, {"Verify a signature:", "agentmesh message verify --public-key key.pub signed.json"}},
 	"completion": {{"Print the script for bash, to be sourced:", "agentmesh completion bash"}},
-	"man":        {{"Write all pages, for example to install them:", "agentmesh man --dir man1"}},
 }
