@@ -139,7 +139,7 @@ var sameLayer = map[string][]string{
 }
 
 // choosesEngine lists the packages that may import an engine of the store.
-var choosesEngine = []string{"cmd/internal/engine", "cmd/internal/datadir", "cmd/meshbench", "node/meshtest", "node/bridge/bridgetest", "node/bridge/mew/mewtest"}
+var choosesEngine = []string{"cmd/internal/engine", "cmd/internal/datadir", "node/meshtest", "node/bridge/bridgetest", "node/bridge/mew/mewtest"}
 
 // outside lists who may import a module from outside, and why no other package may. A path includes all packages below
 // it.
@@ -148,7 +148,7 @@ var outside = []struct {
 	only   []string // patterns
 	reason string
 }{
-	{"go.etcd.io/bbolt", []string{"store/bolt", "cmd/meshbench"}, "another engine must be able to replace it; meshbench compares the store with plain bbolt"},
+	{"go.etcd.io/bbolt", []string{"store/bolt"}, "another engine must be able to replace it"},
 	{"github.com/jackc/pgx", []string{"store/postgres", "store/postgres/*"}, "another engine must be able to replace it"},
 	{"filippo.io/age", []string{"signing"}, "keys and encryption belong to one package"},
 	{"filippo.io/edwards25519", []string{"signing"}, "keys and encryption belong to one package"},

@@ -4,7 +4,7 @@
 //
 // The input is a folder with a folder for each platform (linux_amd64), which has the files of the archive. The other
 // files of a package are beside this one, or in docs/operations. This is a module of its own, so that
-// agentmesh does not depend on the libraries for packages. cmd/release runs it.
+// agentmesh does not depend on the libraries for packages. .ci/releasetool runs it.
 package main
 
 import (

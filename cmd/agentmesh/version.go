@@ -8,7 +8,7 @@ import (
 	"github.com/agentmesh/agentmesh/node/wire"
 )
 
-// version, commit and date are set by the linker in a release (cmd/release), because its build has no version control
+// version, commit and date are set by the linker in a release (.ci/releasetool), because its build has no version control
 // information.
 var version, commit, date string
 

@@ -141,7 +141,7 @@ func findAgentmesh(file string) (string, error) {
 	}
 	found, err := exec.LookPath("agentmesh")
 	if err != nil {
-		return "", errors.New("there is no agentmesh program in the directory of meshbench or in PATH: build it (go build -o bin/ ./cmd/...), or pass it with --agentmesh")
+		return "", errors.New("there is no agentmesh program in the directory of meshbench or in PATH: build it (go build -o bin/ ./cmd/agentmesh), or pass it with --agentmesh")
 	}
 	return found, nil
 }

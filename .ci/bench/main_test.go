@@ -53,7 +53,7 @@ func TestFlags(t *testing.T) {
 func agentmeshProgram(t *testing.T) string {
 	t.Helper()
 	program := filepath.Join(t.TempDir(), "agentmesh")
-	cmd := exec.CommandContext(t.Context(), "go", "build", "-o", program, "../agentmesh")
+	cmd := exec.CommandContext(t.Context(), "go", "build", "-C", "../..", "-o", program, "./cmd/agentmesh")
 	cmd.Env = append(os.Environ(), "CGO_ENABLED=0") // as a release
 	if out, err := cmd.CombinedOutput(); err != nil {
 		t.Fatalf("build agentmesh: %v\n%s", err, out)

@@ -65,7 +65,8 @@ func moduleDirs(ctx context.Context, src string, paths []string) (map[string]str
 
 var licenseName = regexp.MustCompile(`(?i)^(licen[cs]e|copying|notice)([.-].*)?$`)
 
-// readDependency returns d with the license and notice files in dir.
+// readDependency returns d with the license and notice files in dir. It is an error if there is none, because a release
+// must not contain code whose license it does not pass on.
 func readDependency(d dependency, dir string) (dependency, error) {
 	entries, err := os.ReadDir(dir)
 	if err != nil {
@@ -80,6 +81,9 @@ func readDependency(d dependency, dir string) (dependency, error) {
 			return d, fmt.Errorf("license of %s: %w", d.path, err)
 		}
 		d.texts = append(d.texts, file{e.Name(), 0o644, data})
+	}
+	if len(d.texts) == 0 {
+		return d, fmt.Errorf("module %s has no license file", d.path)
 	}
 	return d, nil
 }
