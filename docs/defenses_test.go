@@ -160,7 +160,7 @@ func (d defense) checkNoticed(t *testing.T) error {
 	for part := range strings.SplitSeq(d.test, "/") {
 		run = append(run, "^"+regexp.QuoteMeta(part)+"$")
 	}
-	cmd := exec.CommandContext(t.Context(), "go", "test", "-json", "-vet=off", "-count=1", "-timeout", "5m",
+	cmd := exec.CommandContext(t.Context(), "go", "test", "-json", "-vet=off", "-tags", "slow", "-count=1", "-timeout", "5m",
 		"-overlay", overlay, "-run", strings.Join(run, "/"), "./"+d.pkg)
 	cmd.Dir = root
 	out, err := cmd.Output()

@@ -1,4 +1,4 @@
-//go:build clockstep
+//go:build clockstep && slow
 
 package main
 

@@ -1,3 +1,5 @@
+//go:build slow
+
 package main
 
 import (
@@ -14,7 +16,7 @@ import (
 
 // envFaults is the variable that makes the tests of faults take their long form:
 //
-//	AGENTMESH_FAULTS=long go test ./cmd/agentmesh -run 'TestFaults|TestDatabaseTrouble' -v -timeout 60m
+//	AGENTMESH_FAULTS=long go test -tags slow ./cmd/agentmesh -run 'TestFaults|TestDatabaseTrouble' -v -timeout 60m
 const envFaults = "AGENTMESH_FAULTS"
 
 // faultForm describes the faults that a test makes, and what it expects.

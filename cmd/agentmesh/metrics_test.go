@@ -12,7 +12,6 @@ import (
 	"testing"
 
 	"github.com/agentmesh/agentmesh/cmd/internal/daemon"
-	"github.com/agentmesh/agentmesh/store/postgres/pgtest"
 )
 
 type metricRow struct{ name, kind, labels, help string }
@@ -181,19 +180,5 @@ func TestDocsLimiters(t *testing.T) {
 	}
 	if found < 11 {
 		t.Errorf("%d limiters are in the scrape", found)
-	}
-}
-
-// TestMetricsOfPostgres: an alert on agentmesh_store_writable also works on PostgreSQL.
-func TestMetricsOfPostgres(t *testing.T) {
-	database := pgtest.New(t)
-	env := slices.DeleteFunc(os.Environ(), func(e string) bool { return strings.HasPrefix(e, "AGENTMESH_") })
-	server, token := serveOwner(t, env, "--set=store.postgres="+database.URL("postgres"))
-	if status, body := scrapeOwner(t, server.info, token); status != http.StatusOK || !strings.Contains(body, "\nagentmesh_store_writable 1\n") {
-		t.Errorf("a scrape = %d, without agentmesh_store_writable 1", status)
-	}
-	database.Kill()
-	if status, body := scrapeOwner(t, server.info, token); status != http.StatusOK || !strings.Contains(body, "\nagentmesh_store_writable 0\n") {
-		t.Errorf("a scrape without the database = %d, without agentmesh_store_writable 0", status)
 	}
 }

@@ -1,3 +1,5 @@
+//go:build slow
+
 package main
 
 import (
@@ -146,15 +148,6 @@ func (b *lockedBuffer) String() string {
 	b.mu.Lock()
 	defer b.mu.Unlock()
 	return b.buf.String()
-}
-
-func waitFor(t *testing.T, what string, done func() bool) {
-	t.Helper()
-	for end := time.Now().Add(2 * time.Minute); !done(); time.Sleep(50 * time.Millisecond) {
-		if time.Now().After(end) {
-			t.Fatalf("waited two minutes for %s", what)
-		}
-	}
 }
 
 func freePort(t *testing.T) string {

@@ -15,7 +15,7 @@ import (
 // envTestStore is the variable that makes the scripts run on one PostgreSQL server, with a schema for each data
 // directory:
 //
-//	AGENTMESH_TEST_STORE=postgres go test ./cmd/agentmesh -run TestScripts
+//	AGENTMESH_TEST_STORE=postgres go test -tags slow ./cmd/agentmesh -run TestScripts
 const envTestStore = "AGENTMESH_TEST_STORE"
 
 // envTestServer is the variable with the connection string of that server, for the processes that scripts start.

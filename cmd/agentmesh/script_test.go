@@ -29,10 +29,22 @@ import (
 	"github.com/agentmesh/agentmesh/store/postgres/pgtest"
 )
 
+// quickScripts are the scripts that run without the tag slow. Most others start several servers or dozens of commands.
+var quickScripts = []string{"calendar", "completion", "config", "demo", "init", "message", "walkthrough"}
+
 // TestScripts runs the scripts in testdata, one for each command or flow. Each script has the commands of a user with
 // their output and exit codes.
 func TestScripts(t *testing.T) {
 	params := scriptParams("testdata")
+	if !slow {
+		setup := params.Setup
+		params.Setup = func(env *testscript.Env) error {
+			if !slices.Contains(quickScripts, strings.TrimPrefix(filepath.Base(env.WorkDir), "script-")) {
+				env.T().Skip("runs with -tags slow")
+			}
+			return setup(env)
+		}
+	}
 	if server := testServer(t); server != "" {
 		setup := params.Setup
 		params.Setup = func(env *testscript.Env) error {
@@ -356,4 +368,13 @@ func capture(ts *testscript.TestScript, neg bool, args []string) {
 		ts.Fatalf("%q does not match %q", args[1], ts.ReadFile("stdout"))
 	}
 	ts.Setenv(args[0], m[1])
+}
+
+func waitFor(t *testing.T, what string, done func() bool) {
+	t.Helper()
+	for end := time.Now().Add(2 * time.Minute); !done(); time.Sleep(50 * time.Millisecond) {
+		if time.Now().After(end) {
+			t.Fatalf("waited two minutes for %s", what)
+		}
+	}
 }
