@@ -60,7 +60,6 @@ var fileOnly = map[string]string{
 	"compact":      "agentmesh compact",
 	"fulldisk":     "min_free_disk",
 	"init":         "looks at the database file",
-	"olderdata":    "agentmesh restore",
 	"operations":   "agentmesh backup",
 	"page":         "agentmesh backup",
 	"postgres":     "starts servers of its own",

@@ -71,11 +71,6 @@ func scriptParams(dir string) testscript.Params {
 			for _, name := range []string{"GORACE", "GOGC"} {
 				env.Setenv(name, os.Getenv(name))
 			}
-			fixtures, err := filepath.Abs(fixtures)
-			if err != nil {
-				return err
-			}
-			env.Setenv("FIXTURES", fixtures)
 			env.Values[referencesKey{}] = map[string]*meshtest.Reference{}
 			env.Values[serversKey{}] = &servers{running: map[string]*exec.Cmd{}}
 			return nil

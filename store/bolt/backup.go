@@ -11,7 +11,6 @@ import (
 
 	"go.etcd.io/bbolt"
 
-	"github.com/agentmesh/agentmesh/node/atomicfile"
 	"github.com/agentmesh/agentmesh/store"
 )
 
@@ -29,29 +28,6 @@ func (s *Store) Backup(ctx context.Context, w io.Writer) (int64, error) {
 		return n, fmt.Errorf("backup: %w", err)
 	}
 	return n, nil
-}
-
-// copyTo writes a copy of the database to name. If it fails, it leaves no file.
-func (s *Store) copyTo(name string) (err error) {
-	f, err := os.CreateTemp(filepath.Dir(s.path), filepath.Base(s.path)+".backup-*") // mode 0600
-	if err != nil {
-		return err
-	}
-	err = s.db.View(func(tx *bbolt.Tx) error {
-		if err := s.checkRoom(tx.Size()); err != nil {
-			return err
-		}
-		_, err := tx.WriteTo(f)
-		return err
-	})
-	if err := errors.Join(err, f.Sync(), f.Close()); err != nil {
-		return errors.Join(err, os.Remove(f.Name()))
-	}
-	if err := os.Rename(f.Name(), name); err != nil {
-		return errors.Join(err, os.Remove(f.Name()))
-	}
-	atomicfile.SyncDir(filepath.Dir(name))
-	return nil
 }
 
 // removeTempCopies removes the temporary copies that a killed process left behind.

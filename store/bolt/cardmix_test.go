@@ -144,7 +144,7 @@ func BenchmarkOpen(b *testing.B) {
 	mix := newCardMix(time.Now())
 	mix.fill(b, s, listCards(b))
 	// Remove the snapshot that filling may have started.
-	if err := errors.Join(s.Close(), removeIfThere(s.snapshotPath())); err != nil {
+	if err := errors.Join(s.Close(), os.RemoveAll(s.snapshotPath())); err != nil {
 		b.Fatal(err)
 	}
 	s = nil
@@ -173,7 +173,7 @@ func BenchmarkOpen(b *testing.B) {
 		b.ReportMetric(float64(after.HeapAlloc-before.HeapAlloc)/(1<<20), "heap-MiB")
 	}
 	b.Run("build", func(b *testing.B) {
-		if err := removeIfThere(path + ".index"); err != nil {
+		if err := os.RemoveAll(path + ".index"); err != nil {
 			b.Fatal(err)
 		}
 		reopen(b)

@@ -13,8 +13,7 @@ import (
 )
 
 // Check reads the whole database at path, which must not be open elsewhere, and returns the faults that it finds as one
-// joined error with at most a hundred lines, or nil if the database is sound. For a database of an older schema, Check
-// reads only the pages and not the rows.
+// joined error with at most a hundred lines, or nil if the database is sound.
 func Check(ctx context.Context, path string) error {
 	db, err := openOffline(path)
 	if err != nil {
@@ -24,19 +23,13 @@ func Check(ctx context.Context, path string) error {
 	found := &findings{ctx: ctx}
 	err = catchDamage(func() error {
 		return db.View(func(tx *bbolt.Tx) error {
-			schema, err := schemaOf(tx)
-			switch {
-			case err != nil || schema == 0:
-				return err
-			case schema > newestSchema(migrations):
-				return fmt.Errorf("%w: it has schema %d", ErrNewerSchema, schema)
+			if tx.Bucket(bucketMeta.name) == nil {
+				return checkSchema(tx)
 			}
 			if err := found.checkPages(tx); err != nil {
 				return err
 			}
-			if schema == newestSchema(migrations) { // the rows of an older schema are read by its migration
-				found.checkRows(tx)
-			}
+			found.checkRows(tx)
 			return ctx.Err()
 		})
 	})
@@ -90,9 +83,6 @@ func (f *findings) checkRows(tx *bbolt.Tx) {
 		for row, err := range b.in(tx).from(nil, nil) {
 			if n++; len(f.errs) == maxFindings || n%1024 == 0 && f.ctx.Err() != nil {
 				return
-			}
-			if bytes.Equal(row.key, keySchema) && bytes.Equal(b.name, bucketMeta.name) {
-				continue // this row has no checksum; schemaOf has checked it
 			}
 			if f.add(err); err == nil {
 				fn(row.key, row.value)

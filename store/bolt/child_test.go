@@ -23,10 +23,6 @@ const childEnv = "BOLT_TEST_CHILD"
 // childMain is the main function of a child process. It reports whether this process is a child.
 func childMain() bool {
 	path := os.Getenv(childEnv)
-	if how := os.Getenv(migrateEnv); how != "" {
-		migrateChild(path, how)
-		return true
-	}
 	if path == "" {
 		return false
 	}

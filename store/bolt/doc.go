@@ -24,6 +24,5 @@
 // that are valid for it, and the change feed brings a loaded snapshot up to date. If the snapshot is missing, damaged
 // or not valid, the engine builds the index from the cards.
 //
-// See schema.go for the buckets and package engine for the encoding of rows. To change a format, add a migration in
-// migrate.go or a new version of a row.
+// See schema.go for the buckets and package engine for the encoding of rows.
 package bolt

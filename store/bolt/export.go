@@ -6,7 +6,6 @@ import (
 	"errors"
 	"fmt"
 	"io/fs"
-	"log/slog"
 	"math"
 	"os"
 	"path/filepath"
@@ -163,18 +162,15 @@ func importFile(ctx context.Context, path string, fill engine.Fill) (tally engin
 	if err != nil {
 		return tally, err
 	}
-	c := &copier{ctx: ctx, db: to, log: slog.New(slog.DiscardHandler)}
+	c := &copier{ctx: ctx, db: to}
 	defer func() {
 		err = errors.Join(err, c.rollback(), to.Close())
 		if err != nil && tally == (engine.Tally{}) && !interrupted { // no row was imported
 			err = errors.Join(err, os.Remove(unfinished))
 		}
 	}()
-	for _, b := range buckets {
-		c.create(b, 0)
-	}
-	if c.err != nil {
-		return tally, c.err
+	if err := to.Update(createBuckets); err != nil {
+		return tally, err
 	}
 	n, err := fill(func(r engine.Row) error {
 		tally.Add(r)
@@ -186,7 +182,7 @@ func importFile(ctx context.Context, path string, fill engine.Fill) (tally engin
 	if err := importNumbers(c, n); err != nil {
 		return tally, err
 	}
-	if err := c.finish(newestSchema(migrations)); err != nil {
+	if err := c.finish(); err != nil {
 		return tally, err
 	}
 	var copied engine.Tally

@@ -112,7 +112,7 @@ func Open(ctx context.Context, path string, cfg Config) (*Store, error) {
 	}
 	built := 0 // cards that the index snapshot lacks
 	err = catchDamage(func() (err error) {
-		if err := errors.Join(s.migrate(ctx, migrations), s.removeTempCopies()); err != nil {
+		if err := errors.Join(s.prepare(), s.removeTempCopies()); err != nil {
 			return err
 		}
 		built, err = s.loadIndex(ctx)
@@ -121,12 +121,24 @@ func Open(ctx context.Context, path string, cfg Config) (*Store, error) {
 	if err != nil {
 		return nil, errors.Join(fmt.Errorf("open store %s: %w", path, err), s.closeFile())
 	}
-	s.removeOlderCopies(time.Now())
 	s.writer = newWriter(s)
 	s.snapshots = newSnapshotter(s)
 	s.snapshots.countChanges(built)
 	go s.snapshots.run()
 	return s, nil
+}
+
+// prepare makes the buckets of an empty file. It returns ErrNewerSchema or ErrDamaged if this program cannot use the file.
+func (s *Store) prepare() error {
+	isEmpty := false
+	err := s.db.View(func(tx *bbolt.Tx) error {
+		isEmpty = tx.Bucket(bucketMeta.name) == nil
+		return checkSchema(tx)
+	})
+	if err != nil || !isEmpty {
+		return err
+	}
+	return s.db.Update(createBuckets)
 }
 
 // openFile checks the file and opens it as s.db.
@@ -237,8 +249,9 @@ func preflight(path string) error {
 // checkPages reads every row. It refuses rows that are out of order or whose key has changed, because bbolt's scan would
 // panic at them.
 func checkPages(tx *bbolt.Tx) error {
-	schema, err := schemaOf(tx)
-	hasChecksums := err == nil && schema == newestSchema(migrations) // older schemas have no checksums
+	if err := checkSchema(tx); err != nil {
+		return err
+	}
 	return tx.ForEach(func(name []byte, b *bbolt.Bucket) error {
 		var last []byte
 		checked := newBucket(string(name), bbolt.DefaultFillPercent)
@@ -246,10 +259,8 @@ func checkPages(tx *bbolt.Tx) error {
 			if last != nil && bytes.Compare(last, k) >= 0 {
 				return fmt.Errorf("%w: rows %q and %q of %s are out of order", ErrDamaged, last, k, name)
 			}
-			if hasChecksums {
-				if original, _, _ := checked.read(k, v); !bytes.Equal(original, k) {
-					return fmt.Errorf("%w: a bit changed in the key of row %q of %s", ErrDamaged, k, name)
-				}
+			if original, _, _ := checked.read(k, v); !bytes.Equal(original, k) {
+				return fmt.Errorf("%w: a bit changed in the key of row %q of %s", ErrDamaged, k, name)
 			}
 			last = append(last[:0], k...)
 			return nil

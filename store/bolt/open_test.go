@@ -3,7 +3,6 @@ package bolt
 import (
 	"context"
 	"errors"
-	"fmt"
 	"io/fs"
 	"os"
 	"path/filepath"
@@ -42,7 +41,10 @@ func newFilledDB(t *testing.T) string {
 
 func TestOpenNewerSchema(t *testing.T) {
 	path := newFilledDB(t)
-	editFile(t, path, func(tx *bbolt.Tx) error { return setSchema(tx, 99) })
+	editFile(t, path, func(tx *bbolt.Tx) error {
+		bucketMeta.in(tx).put(keySchema, u64(99))
+		return nil
+	})
 	before := readFile(t, path)
 	_, err := Open(t.Context(), path, Config{})
 	if !errors.Is(err, ErrNewerSchema) || !strings.Contains(err.Error(), "schema 99") {
@@ -74,37 +76,6 @@ func readFile(t *testing.T, path string) []byte {
 		t.Fatal(err)
 	}
 	return b
-}
-
-// TestSmallerPages: files of older versions, with the pages of the operating system, keep working.
-func TestSmallerPages(t *testing.T) {
-	path := filepath.Join(t.TempDir(), "mesh.db")
-	db, err := bbolt.Open(path, 0o600, &bbolt.Options{PageSize: 4096})
-	if err != nil {
-		t.Fatal(err)
-	}
-	db.Close()
-	now := time.Now()
-	for i := range 2 { // the second time, the file has rows
-		s := open(t, path, Config{})
-		change := store.Change{Record: store.Record{NS: "inbox", Key: fmt.Sprint(i), Body: make([]byte, 5000)}}
-		if err := s.Records().Apply(t.Context(), []store.Change{change}, now); err != nil {
-			t.Fatal(err)
-		}
-		if got := s.db.Info().PageSize; got != 4096 {
-			t.Errorf("the pages have %d bytes, want 4096", got)
-		}
-		s.Close()
-	}
-	small := filepath.Join(t.TempDir(), "small.db")
-	if err := compact(t, path, small); err != nil {
-		t.Fatal(err)
-	}
-	s := open(t, small, Config{})
-	page, err := s.Records().List(t.Context(), "inbox", "", "", 10, now)
-	if err != nil || len(page.Records) != 2 || s.db.Info().PageSize != pageSize {
-		t.Errorf("after Compact: %d records in pages of %d bytes, %v", len(page.Records), s.db.Info().PageSize, err)
-	}
 }
 
 func TestOpenDamaged(t *testing.T) {

@@ -11,7 +11,7 @@ import (
 // number of a card or conversation) and n are u64. Rows whose keys grow with time are inserted at the end of their
 // bucket.
 //
-//	meta         "schema" → u64, the only value without a checksum · "schema again" → u64 ·
+//	meta         "schema" → u64 ·
 //	             "snapshots" → tags of the last two index snapshots · "floor" → u64, the newest change that Sweep removed ·
 //	             "fences" → u64, added to the fence of every lease. The sequence of this bucket is the newest revision.
 //	cards        seq → card
@@ -52,40 +52,47 @@ var (
 		bucketReplays, bucketRecords, bucketRecordTerms, bucketExpiries,
 	}
 
-	keySchema      = []byte("schema")
-	keySchemaAgain = []byte("schema again")
-	keySnapshots   = []byte("snapshots")
-	keyFloor       = []byte("floor")
-	keyFences      = []byte("fences")
+	keySchema    = []byte("schema")
+	keySnapshots = []byte("snapshots")
+	keyFloor     = []byte("floor")
+	keyFences    = []byte("fences")
 )
 
-// schemaOf returns the schema of a database, 0 for an empty file, or ErrDamaged for a bbolt file of another program.
-func schemaOf(tx *bbolt.Tx) (uint64, error) {
-	meta := bucketMeta.in(tx)
-	if meta.raw == nil {
-		if name, _ := tx.Cursor().First(); name != nil {
-			return 0, fmt.Errorf("%w: it is not an agentmesh database", ErrDamaged)
+// schema is the number of this layout of the buckets and rows.
+const schema = 1
+
+// createBuckets makes a new database.
+func createBuckets(tx *bbolt.Tx) error {
+	for _, b := range buckets {
+		if _, err := tx.CreateBucket(b.name); err != nil {
+			return err
 		}
-		return 0, nil
 	}
-	stored := meta.raw.Get(keySchema)
-	n := number(stored)
-	if len(stored) != 8 || n == 0 {
-		return 0, fmt.Errorf("%w: no schema version", ErrDamaged)
-	}
-	checked, err := meta.get(keySchemaAgain)                              // the same number, with a checksum
-	if err != nil || number(checked) != n && (checked != nil || n >= 2) { // schema 1 had no checksums
-		return 0, fmt.Errorf("%w: the schema version is %d, but was written as %d", ErrDamaged, n, number(checked))
-	}
-	return n, nil
+	bucketMeta.in(tx).put(keySchema, u64(schema))
+	return nil
 }
 
-// setSchema stores the schema number twice: with a checksum, and without one so that older versions of the program can
-// read it and refuse the file.
-func setSchema(tx *bbolt.Tx, schema uint64) error {
+// checkSchema returns nil for a database of this schema and for an empty file, ErrNewerSchema for a newer schema, and
+// ErrDamaged for everything else, such as a bbolt file of another program.
+func checkSchema(tx *bbolt.Tx) error {
+	if name, _ := tx.Cursor().First(); name == nil {
+		return nil
+	}
 	meta := bucketMeta.in(tx)
-	meta.put(keySchemaAgain, u64(schema))
-	return meta.raw.Put(keySchema, u64(schema))
+	if meta.raw == nil {
+		return fmt.Errorf("%w: it is not an agentmesh database", ErrDamaged)
+	}
+	stored, err := meta.get(keySchema)
+	if err != nil {
+		return err
+	}
+	switch n := number(stored); {
+	case n > schema:
+		return fmt.Errorf("%w: it has schema %d, this program knows schema %d", ErrNewerSchema, n, schema)
+	case n < schema:
+		return fmt.Errorf("%w: no schema version", ErrDamaged)
+	}
+	return nil
 }
 
 func u64(v uint64) []byte { return binary.BigEndian.AppendUint64(nil, v) }

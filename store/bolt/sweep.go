@@ -48,7 +48,6 @@ func (s *Store) Sweep(ctx context.Context, now time.Time, limit int) (int, error
 	if limit < 1 {
 		return 0, engine.ErrLimit
 	}
-	s.removeOlderCopies(now)
 	done := 0
 	for done < limit {
 		chunk, n := min(sweepChunk, limit-done), 0

@@ -28,21 +28,12 @@ import (
 //	conv     rev u64 · expires time · flags (1 open) · updated time · chain hash · entries uint · peer bytes ·
 //	         id bytes · terms texts · body bytes
 //	entry    flags (1 out) · at time · digest hash · chain hash · replay bytes (see EntryRow) ·
-//	         message id bytes · raw bytes; version 2, for a sealed payload, adds: key bytes
+//	         message id bytes · raw bytes · key bytes (of a sealed payload)
 //	replay   expires time · conv seq u64, or 0 · digest hash · status uint · conv peer bytes · conv id bytes ·
-//	         sender bytes · message id bytes · answer bytes; version 2 has, instead of the answer, the number of the
-//	         entry of the transcript that is the answer (entry uint); version 3 is version 2 without the sender, who
-//	         is the conv peer
+//	         sender bytes, empty if it is the conv peer · message id bytes · entry uint, the number of the entry of the
+//	         transcript that is the answer, or 0 · answer bytes
 //	record   rev u64 · expires time · terms texts · body bytes
-//
-// To add a field, add a new version byte. A decoder reads every version that was ever released.
 const rowVersion = 1
-
-const (
-	keyedVersion       = 2 // version of rows of transcript entries with a key
-	answerEntryVersion = 2 // version of replay rows (of accepted messages) whose answer is an entry of a transcript
-	peerEntryVersion   = 3 // the same, if the sender is the peer of the conversation
-)
 
 var errRow = errors.New("row is cut short or has trailing bytes")
 
@@ -122,17 +113,11 @@ type reader struct {
 // readRow checks the version of row. It copies row, which may belong to the database, so that the results of the reader
 // may outlive the transaction.
 func readRow(row []byte) reader {
-	r, _ := readVersions(row, rowVersion)
-	return r
-}
-
-// readVersions is readRow for a kind of row with versions up to newest.
-func readVersions(row []byte, newest byte) (r reader, version byte) {
-	r = reader{b: append([]byte(nil), row...)}
-	if version = r.byte(); r.err == nil && (version < rowVersion || version > newest) {
-		r.err = fmt.Errorf("row has version %d, this program supports up to %d", version, newest)
+	r := reader{b: append([]byte(nil), row...)}
+	if version := r.byte(); r.err == nil && version != rowVersion {
+		r.err = fmt.Errorf("row has version %d, this program supports only %d", version, rowVersion)
 	}
-	return r, version
+	return r
 }
 
 // take returns the next n bytes, or nil if the row has fewer.

@@ -73,32 +73,14 @@ func TestRows(t *testing.T) {
 		if _, err := row.again(append(row.sample[:len(row.sample):len(row.sample)], 0)); !errors.Is(err, store.ErrDamaged) {
 			t.Errorf("%s with a byte more = %v", name, err)
 		}
-		newer := append([]byte{peerEntryVersion + 1}, row.sample[1:]...)
-		if _, err := row.again(newer); !errors.Is(err, store.ErrDamaged) || !strings.Contains(err.Error(), "version 4") {
+		newer := append([]byte{rowVersion + 1}, row.sample[1:]...)
+		if _, err := row.again(newer); !errors.Is(err, store.ErrDamaged) || !strings.Contains(err.Error(), "version 2") {
 			t.Errorf("%s of a newer version = %v", name, err)
 		}
 	}
 	card, err := DecodeCard(7, EncodeCard(sampleCard))
 	if diff := cmp.Diff(sampleCard.Card, card.Card); diff != "" || err != nil || card.Change != 3 {
 		t.Errorf("card differs, %v:\n%s", err, diff)
-	}
-}
-
-// TestOldReplayRow: a record that names its sender although the sender is the peer, as earlier versions wrote it, is
-// read.
-func TestOldReplayRow(t *testing.T) {
-	row := EncodeReplay(sampleReferring)
-	at := strings.LastIndex(string(row), "\x01s\x01m")
-	row[at+1] = 'p' // the sender
-	got, err := DecodeReplay(row)
-	if diff := cmp.Diff(sampleOfPeer, got); diff != "" || err != nil || row[0] != answerEntryVersion {
-		t.Errorf("record of version %d differs, %v:\n%s", row[0], err, diff)
-	}
-	if row = EncodeReplay(got); row[0] != peerEntryVersion {
-		t.Errorf("it is written as version %d, want %d", row[0], peerEntryVersion)
-	}
-	if got, err = DecodeReplay(row); !cmp.Equal(sampleOfPeer, got) || err != nil {
-		t.Errorf("written again it is %+v, %v", got, err)
 	}
 }
 

@@ -203,26 +203,19 @@ type EntryRow struct {
 // EncodeEntry returns the stored form of an entry of a transcript.
 func EncodeEntry(e EntryRow) []byte {
 	b := make([]byte, 0, 112+len(e.MessageID)+len(e.Raw)+len(e.Key))
-	version := byte(rowVersion)
-	if len(e.Key) > 0 {
-		version = keyedVersion
-	}
-	b = append(b, version, flag(e.Out))
+	b = append(b, rowVersion, flag(e.Out))
 	b = appendTime(b, e.At)
 	b = append(b, e.Digest[:]...)
 	b = append(b, e.Chain[:]...)
 	b = appendBytes(b, e.Replay)
 	b = appendBytes(b, e.MessageID)
 	b = appendBytes(b, e.Raw)
-	if version == keyedVersion {
-		b = appendBytes(b, e.Key)
-	}
-	return b
+	return appendBytes(b, e.Key)
 }
 
 // DecodeEntry decodes entry n of a transcript.
 func DecodeEntry(n uint64, row []byte) (EntryRow, error) {
-	r, version := readVersions(row, keyedVersion)
+	r := readRow(row)
 	var e EntryRow
 	e.N = n
 	e.Out = r.byte() == 1
@@ -232,11 +225,7 @@ func DecodeEntry(n uint64, row []byte) (EntryRow, error) {
 	e.Replay = r.bytes()
 	e.MessageID = r.text()
 	e.Raw = r.bytes()
-	if version == keyedVersion {
-		if e.Key = r.bytes(); len(e.Key) == 0 && r.err == nil {
-			r.err = errRow
-		}
-	}
+	e.Key = r.bytes()
 	if err := r.end(); err != nil {
 		return EntryRow{}, fmt.Errorf("entry %d: %w", n, err)
 	}
@@ -299,33 +288,26 @@ func (p ReplayRow) WithAnswer(conv *store.Conversation, now time.Time, entry fun
 // EncodeReplay returns the stored form of a replay record.
 func EncodeReplay(p ReplayRow) []byte {
 	b := make([]byte, 0, 104+len(p.Conv.Peer)+len(p.Conv.ID)+len(p.Sender)+len(p.MessageID)+len(p.Answer))
-	version := byte(rowVersion)
-	switch {
-	case p.Entry != 0 && p.Sender == p.Conv.Peer:
-		version = peerEntryVersion
-	case p.Entry != 0:
-		version = answerEntryVersion
-	}
-	b = append(b, version)
+	b = append(b, rowVersion)
 	b = appendTime(b, p.Expires)
 	b = AppendU64(b, p.ConvSeq)
 	b = append(b, p.Digest[:]...)
 	b = binary.AppendUvarint(b, uint64(p.Status))
 	b = appendBytes(b, p.Conv.Peer)
 	b = appendBytes(b, p.Conv.ID)
-	if version != peerEntryVersion {
+	if p.Sender == p.Conv.Peer {
+		b = appendBytes(b, "")
+	} else {
 		b = appendBytes(b, p.Sender)
 	}
 	b = appendBytes(b, p.MessageID)
-	if p.Entry != 0 {
-		return binary.AppendUvarint(b, p.Entry)
-	}
+	b = binary.AppendUvarint(b, p.Entry)
 	return appendBytes(b, p.Answer)
 }
 
 // DecodeReplay decodes a replay record.
 func DecodeReplay(row []byte) (ReplayRow, error) {
-	r, version := readVersions(row, peerEntryVersion)
+	r := readRow(row)
 	var p ReplayRow
 	p.Expires = r.time()
 	p.ConvSeq = r.u64()
@@ -333,17 +315,12 @@ func DecodeReplay(row []byte) (ReplayRow, error) {
 	p.Status = int(r.uint())
 	p.Conv.Peer = r.text()
 	p.Conv.ID = r.text()
-	if p.Sender = p.Conv.Peer; version != peerEntryVersion {
-		p.Sender = r.text()
+	if p.Sender = r.text(); p.Sender == "" {
+		p.Sender = p.Conv.Peer
 	}
 	p.MessageID = r.text()
-	if version != rowVersion {
-		if p.Entry = r.uint(); p.Entry == 0 && r.err == nil {
-			r.err = errRow
-		}
-	} else {
-		p.Answer = r.bytes()
-	}
+	p.Entry = r.uint()
+	p.Answer = r.bytes()
 	if err := r.end(); err != nil {
 		return ReplayRow{}, fmt.Errorf("replay record: %w", err)
 	}

@@ -112,17 +112,6 @@ func lockExclusive(ctx context.Context, conn *pgx.Conn) error {
 	}
 }
 
-// migrateWhole migrates the tables for an export or import, which must know all columns: it refuses newer tables, even
-// if this program may use them otherwise.
-func migrateWhole(ctx context.Context, conn *pgx.Conn) error {
-	all := migrations()
-	_, have, err := migrate(ctx, conn, all)
-	if err == nil && have > len(all) {
-		err = fmt.Errorf("%w: version %d, and this program knows %d", ErrNewerSchema, have, len(all))
-	}
-	return err
-}
-
 // Export reads the whole database, passes its rows to put, and returns the last numbers that it assigned. No process may
 // use the tables meanwhile, or the error is ErrInUse. If rows are damaged, the error names up to a hundred of them.
 func Export(ctx context.Context, cfg Config, put func(engine.Row) error) (n engine.Numbers, err error) {
@@ -132,7 +121,7 @@ func Export(ctx context.Context, cfg Config, put func(engine.Row) error) (n engi
 		return n, err
 	}
 	defer closeExclusive(ctx, conn)
-	if err := migrateWhole(ctx, conn); err != nil {
+	if _, err := migrate(ctx, conn); err != nil {
 		return n, err
 	}
 	if err := checkImport(ctx, conn); err != nil {
@@ -289,7 +278,7 @@ func Import(ctx context.Context, cfg Config, fill engine.Fill) (tally engine.Tal
 		return tally, err
 	}
 	defer closeExclusive(ctx, conn)
-	if err := migrateWhole(ctx, conn); err != nil {
+	if _, err := migrate(ctx, conn); err != nil {
 		return tally, err
 	}
 	if err := checkEmpty(ctx, conn); err != nil {

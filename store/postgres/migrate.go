@@ -2,127 +2,62 @@ package postgres
 
 import (
 	"context"
-	"embed"
+	_ "embed"
 	"fmt"
-	"io/fs"
-	"regexp"
-	"strconv"
 	"strings"
 
 	"github.com/jackc/pgx/v5"
 	"github.com/jackc/pgx/v5/pgxpool"
 )
 
-//go:embed migrations/*.sql
-var migrationFiles embed.FS
+// tablesVersion is the version of the tables, which the table schema_version holds.
+const tablesVersion = 1
 
-// migrationLock is the advisory lock under which one process at a time changes the tables.
+//go:embed tables.sql
+var tablesSQL string
+
+// migrationLock is the advisory lock under which one process at a time makes the tables.
 const migrationLock = 0x616d6573
 
-// migration makes one version of the tables from the version before.
-type migration struct {
-	sql string
-	// oldest is the lowest version that a program must know to use the tables; 0 if it must know this version. A
-	// migration that only adds tables, or columns with a default, names an older version, so that programs of both
-	// versions can run during an upgrade.
-	oldest int
+// createScript returns the statements, without a transaction, that make the tables.
+func createScript() string {
+	return fmt.Sprintf(`create table schema_version (version int primary key, at timestamptz not null default now());
+%s
+insert into schema_version (version) values (%d);
+`, strings.TrimRight(tablesSQL, "\n"), tablesVersion)
 }
 
-// oldestLine is the line of a migration that sets its field oldest.
-var oldestLine = regexp.MustCompile(`(?m)^-- Programs that know version (\d+) may use these tables\.$`)
-
-// migrations returns all versions of the tables, oldest first.
-func migrations() []migration {
-	names, err := fs.Glob(migrationFiles, "migrations/*.sql") // sorted
-	if err != nil {
-		panic(err)
-	}
-	var all []migration
-	for _, name := range names {
-		text, err := migrationFiles.ReadFile(name)
-		if err != nil {
-			panic(err)
-		}
-		all = append(all, newMigration(string(text)))
-	}
-	return all
-}
-
-func newMigration(sql string) migration {
-	m := migration{sql: sql}
-	if found := oldestLine.FindStringSubmatch(sql); found != nil {
-		m.oldest, _ = strconv.Atoi(found[1]) // digits
-	}
-	return m
-}
-
-// createVersions makes the table of versions. Its column oldest is null if only programs that know the version may use
-// the tables.
-const createVersions = `create table if not exists schema_version (version int primary key, at timestamptz not null default now());
-alter table schema_version add column if not exists oldest int;
-`
-
-// insert returns the statement that stores the version of m.
-func (m migration) insert(version int) string {
-	if m.oldest == 0 {
-		return fmt.Sprintf("insert into schema_version (version) values (%d);\n", version)
-	}
-	return fmt.Sprintf("insert into schema_version (version, oldest) values (%d, %d);\n", version, m.oldest)
-}
-
-// upgradeScript returns the statements, without a transaction, that bring the tables from version have to the newest.
-func upgradeScript(all []migration, have int) string {
-	var b strings.Builder
-	b.WriteString(createVersions)
-	for i, m := range all[have:] {
-		b.WriteString(strings.TrimRight(m.sql, "\n") + "\n" + m.insert(have+i+1))
-	}
-	return b.String()
-}
-
-// version returns the version of the tables, or 0 if the schema has no tables. If this program must not use them,
-// because it knows only an older version, the error is ErrNewerSchema.
-func version(ctx context.Context, tx pgx.Tx, known int) (have int, err error) {
+// version returns the version of the tables, or 0 if the schema has no tables. If this program must not use them, the
+// error is ErrNewerSchema.
+func version(ctx context.Context, tx pgx.Tx) (have int, err error) {
 	var exists bool
 	if err := tx.QueryRow(ctx, "select to_regclass('schema_version') is not null").Scan(&exists); err != nil || !exists {
 		return 0, err
 	}
-	if err := tx.QueryRow(ctx, "select coalesce(max(version), 0) from schema_version").Scan(&have); err != nil || have <= known {
-		return have, err
+	err = tx.QueryRow(ctx, "select coalesce(max(version), 0) from schema_version").Scan(&have)
+	if err == nil && have > tablesVersion {
+		err = fmt.Errorf("%w: version %d, and this program knows %d", ErrNewerSchema, have, tablesVersion)
 	}
-	// Every version that is newer than this program must allow this program, not only the newest.
-	var oldest int
-	err = tx.QueryRow(ctx, "select max(coalesce(oldest, version)) from schema_version").Scan(&oldest)
-	if err != nil && sqlState(err) != "42703" { // 42703: the column is missing
-		return have, err
-	}
-	if err != nil || oldest > known {
-		return have, fmt.Errorf("%w: version %d, and this program knows %d", ErrNewerSchema, have, known)
-	}
-	return have, nil
+	return have, err
 }
 
-// migrate brings the tables to the newest version, in one transaction, and returns their version before and after.
-// Newer tables that this program may use stay as they are.
-func migrate(ctx context.Context, conn *pgx.Conn, all []migration) (before, after int, err error) {
+// migrate makes the tables, in one transaction, if there are none, and returns their version before.
+func migrate(ctx context.Context, conn *pgx.Conn) (before int, err error) {
 	err = pgx.BeginFunc(ctx, conn, func(tx pgx.Tx) error {
-		if before, err = version(ctx, tx, len(all)); err != nil || before >= len(all) {
+		if before, err = version(ctx, tx); err != nil || before > 0 {
 			return err
 		}
 		if _, err := tx.Exec(ctx, "select pg_advisory_xact_lock($1)", migrationLock); err != nil {
 			return err
 		}
-		if _, err := conn.PgConn().Exec(ctx, createVersions).ReadAll(); err != nil {
-			return asMissingRight(err)
-		}
-		// Another process may have migrated while this one waited.
-		if before, err = version(ctx, tx, len(all)); err != nil || before >= len(all) {
+		// Another process may have made the tables while this one waited.
+		if before, err = version(ctx, tx); err != nil || before > 0 {
 			return err
 		}
-		_, err := conn.PgConn().Exec(ctx, upgradeScript(all, before)).ReadAll()
+		_, err := conn.PgConn().Exec(ctx, createScript()).ReadAll()
 		return asMissingRight(err)
 	})
-	return before, max(before, len(all)), err
+	return before, err
 }
 
 // asMissingRight returns err as ErrMayNotMigrate if the user lacks the right to execute a statement.
@@ -133,22 +68,22 @@ func asMissingRight(err error) error {
 	return err
 }
 
-// Migrate makes the tables or brings them to the version of this program, and returns their version before and after.
-// Migrate needs the rights to do so; [Open] then does not need them.
+// Migrate makes the tables if there are none, and returns their version before and after. Migrate needs the rights to do
+// so; [Open] then does not need them.
 func Migrate(ctx context.Context, cfg Config) (before, after int, err error) {
 	conn, err := connect(ctx, cfg)
 	if err != nil {
 		return 0, 0, classifyOpen(err)
 	}
 	defer conn.Close(ctx)
-	before, after, err = migrate(ctx, conn, migrations())
-	return before, after, classifyOpen(err)
+	before, err = migrate(ctx, conn)
+	return before, tablesVersion, classifyOpen(err)
 }
 
 // MigrationScript returns the SQL text of what [Migrate] would do, with its own transaction, or "" if there is nothing
 // to do. With an empty URL, the script makes all tables.
 func MigrationScript(ctx context.Context, cfg Config) (text string, err error) {
-	have, all := 0, migrations()
+	have := 0
 	if cfg.URL != "" {
 		conn, err := connect(ctx, cfg)
 		if err != nil {
@@ -156,16 +91,16 @@ func MigrationScript(ctx context.Context, cfg Config) (text string, err error) {
 		}
 		defer conn.Close(ctx)
 		if err := pgx.BeginFunc(ctx, conn, func(tx pgx.Tx) error {
-			have, err = version(ctx, tx, len(all))
+			have, err = version(ctx, tx)
 			return err
 		}); err != nil {
 			return "", classifyOpen(err)
 		}
 	}
-	if have >= len(all) {
+	if have > 0 {
 		return "", nil
 	}
-	return fmt.Sprintf("begin;\nselect pg_advisory_xact_lock(%d);\n%scommit;\n", migrationLock, upgradeScript(all, have)), nil
+	return fmt.Sprintf("begin;\nselect pg_advisory_xact_lock(%d);\n%scommit;\n", migrationLock, createScript()), nil
 }
 
 // connect opens a connection for work on the whole database. The work may take long and must not go through a pooler.

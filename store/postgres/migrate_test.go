@@ -2,7 +2,6 @@ package postgres
 
 import (
 	"errors"
-	"fmt"
 	"net/url"
 	"strings"
 	"sync"
@@ -10,9 +9,7 @@ import (
 
 	"github.com/jackc/pgx/v5"
 
-	"github.com/agentmesh/agentmesh/store"
 	"github.com/agentmesh/agentmesh/store/postgres/pgtest"
-	"github.com/agentmesh/agentmesh/store/storetest"
 )
 
 // TestSchema checks that processes that start together make the tables once.
@@ -24,111 +21,36 @@ func TestSchema(t *testing.T) {
 		all.Go(func() { open(t, cfg) })
 	}
 	all.Wait()
-	if before, after, err := Migrate(t.Context(), cfg); before != len(migrations()) || after != before || err != nil {
+	if before, after, err := Migrate(t.Context(), cfg); before != tablesVersion || after != before || err != nil {
 		t.Errorf("Migrate = %d, %d, %v", before, after, err)
 	}
 }
 
-// next is the version after those of this program. It only adds something.
-const next = `
-alter table cards add column region text not null default 'none';
-alter table convs add column weight bigint not null default 0;
-create table regions (name text primary key, cards bigint not null);
-create index on cards (region);
-`
-
-// upgrade makes the tables as a newer version of the program does.
-func upgrade(t *testing.T, database string, newer ...string) {
+// makeNewer changes the tables of a database into those of a newer version.
+func makeNewer(t *testing.T, database string) {
 	t.Helper()
-	all := migrations()
-	for _, sql := range newer {
-		all = append(all, newMigration(sql))
-	}
-	conn, err := connect(t.Context(), Config{URL: database})
-	if err != nil {
+	s := open(t, Config{URL: database})
+	if _, err := s.pool.Exec(t.Context(), "insert into schema_version (version) values (99)"); err != nil {
 		t.Fatal(err)
 	}
-	defer conn.Close(t.Context())
-	if _, after, err := migrate(t.Context(), conn, all); after != len(all) || err != nil {
-		t.Fatalf("migrate = %d, %v", after, err)
+	if err := s.Close(); err != nil {
+		t.Fatal(err)
 	}
 }
 
-// mayUse returns the line by which a migration allows programs that know only an older version.
-func mayUse(version int) string {
-	return fmt.Sprintf("-- Programs that know version %d may use these tables.\n", version)
-}
-
-// TestNewerSchema checks which newer tables a program uses, and that it does not change them.
+// TestNewerSchema checks that a program refuses newer tables.
 func TestNewerSchema(t *testing.T) {
 	t.Parallel()
-	known := len(migrations())
-	for name, test := range map[string]struct {
-		newer []string
-		fits  bool
-	}{
-		"silent":                {[]string{next}, false},
-		"allows this program":   {[]string{mayUse(known) + next}, true},
-		"allows only a newer":   {[]string{next, mayUse(known+1) + "create table more (name text);"}, false},
-		"silent, then allowing": {[]string{next, mayUse(known) + "create table more (name text);"}, false},
-		"two that allow":        {[]string{mayUse(known) + next, mayUse(known) + "create table more (name text);"}, true},
-	} {
-		t.Run(name, func(t *testing.T) {
-			t.Parallel()
-			cfg := Config{URL: pgtest.Database(t)}
-			upgrade(t, cfg.URL, test.newer...)
-			s, err := Open(t.Context(), cfg)
-			if test.fits && err != nil || !test.fits && !errors.Is(err, ErrNewerSchema) {
-				t.Fatalf("Open = %v", err)
-			}
-			if err == nil {
-				_ = s.Close()
-			}
-			before, after, err := Migrate(t.Context(), cfg)
-			if test.fits && (err != nil || before != known+len(test.newer) || after != before) || !test.fits && !errors.Is(err, ErrNewerSchema) {
-				t.Errorf("Migrate = %d, %d, %v", before, after, err)
-			}
-		})
+	cfg := Config{URL: pgtest.Database(t)}
+	makeNewer(t, cfg.URL)
+	if _, err := Open(t.Context(), cfg); !errors.Is(err, ErrNewerSchema) {
+		t.Errorf("Open = %v", err)
 	}
-	// Tables of a later program that has another table of versions are refused.
-	database := pgtest.Database(t)
-	s := open(t, Config{URL: database})
-	if _, err := s.pool.Exec(t.Context(), "alter table schema_version drop column oldest; insert into schema_version (version) values (99)"); err != nil {
-		t.Fatal(err)
+	if _, _, err := Migrate(t.Context(), cfg); !errors.Is(err, ErrNewerSchema) {
+		t.Errorf("Migrate = %v", err)
 	}
-	if _, err := Open(t.Context(), Config{URL: database}); !errors.Is(err, ErrNewerSchema) {
-		t.Errorf("Open of version 99 = %v", err)
-	}
-}
-
-// TestStoreOnNewerSchema runs the scenarios of the suite on tables that a newer version has made, as during an upgrade
-// of several processes.
-func TestStoreOnNewerSchema(t *testing.T) {
-	t.Parallel()
-	storetest.RunScenarios(t, func(t *testing.T) store.Store {
-		database := pgtest.Database(t)
-		upgrade(t, database, mayUse(len(migrations()))+next)
-		return open(t, Config{URL: database, Name: "test"})
-	})
-}
-
-// TestFirstSchema opens tables whose table of versions has no column oldest yet.
-func TestFirstSchema(t *testing.T) {
-	t.Parallel()
-	database := pgtest.Database(t)
-	conn, err := connect(t.Context(), Config{URL: database})
-	if err != nil {
-		t.Fatal(err)
-	}
-	defer conn.Close(t.Context())
-	first := "create table schema_version (version int primary key, at timestamptz not null default now());" + migrations()[0].sql +
-		"insert into schema_version (version) values (1);"
-	if _, err := conn.Exec(t.Context(), first, pgx.QueryExecModeSimpleProtocol); err != nil {
-		t.Fatal(err)
-	}
-	upgrade(t, database, mayUse(len(migrations()))+next)
-	if err := apply(t.Context(), open(t, Config{URL: database}), put("a")); err != nil {
-		t.Error(err)
+	if _, err := MigrationScript(t.Context(), cfg); !errors.Is(err, ErrNewerSchema) {
+		t.Errorf("MigrationScript = %v", err)
 	}
 }
 
@@ -156,7 +78,7 @@ func TestRights(t *testing.T) {
 	if _, err := conn.Exec(t.Context(), script, pgx.QueryExecModeSimpleProtocol); err != nil {
 		t.Fatalf("%v\n%s", err, script)
 	}
-	if before, after, err := Migrate(t.Context(), owner); before != len(migrations()) || after != before || err != nil {
+	if before, after, err := Migrate(t.Context(), owner); before != tablesVersion || after != before || err != nil {
 		t.Errorf("Migrate after the script = %d, %d, %v", before, after, err)
 	}
 	grants := strings.NewReplacer("SCHEMA", schemaOf(t, owner.URL), "USER", "server_"+schemaOf(t, owner.URL)).Replace(`

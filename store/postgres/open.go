@@ -67,8 +67,8 @@ var (
 	ErrUnsafe = errors.New("the settings of the database are not safe")
 	// ErrNewerSchema means that a newer version of the program made the tables, and that this version must not use them.
 	ErrNewerSchema = errors.New("the tables of the database are of a newer version of this program")
-	// ErrMayNotMigrate means that the tables must be made or changed first, and that this user has no right to do it.
-	ErrMayNotMigrate = errors.New("the tables of the database must be made or changed, and this user may not do it")
+	// ErrMayNotMigrate means that the tables must be made first, and that this user has no right to do it.
+	ErrMayNotMigrate = errors.New("the tables of the database must be made, and this user may not do it")
 )
 
 // Store is an open database. It implements [store.Store]. Start with [Open].
@@ -133,7 +133,7 @@ func Open(ctx context.Context, cfg Config) (_ *Store, err error) {
 		}
 	}()
 	if err := s.pool.AcquireFunc(ctx, func(c *pgxpool.Conn) error {
-		_, _, err := migrate(ctx, c.Conn(), migrations())
+		_, err := migrate(ctx, c.Conn())
 		return err
 	}); err != nil {
 		return nil, fmt.Errorf("open the database: %w", err)

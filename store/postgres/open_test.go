@@ -2,14 +2,11 @@ package postgres
 
 import (
 	"errors"
-	"os"
 	"testing"
 	"time"
 
-	"github.com/jackc/pgx/v5"
 
 	"github.com/agentmesh/agentmesh/store"
-	"github.com/agentmesh/agentmesh/store/engine"
 	"github.com/agentmesh/agentmesh/store/postgres/pgtest"
 )
 
@@ -61,41 +58,5 @@ func TestLongCards(t *testing.T) {
 	count(b, "word:next", 1)
 	if n, err := b.Cards().Count(t.Context(), now); n != 1 || err != nil {
 		t.Errorf("Count = %d, %v", n, err)
-	}
-}
-
-// TestOpensVersion1 checks that a database of the first version is migrated with its rows.
-func TestOpensVersion1(t *testing.T) {
-	t.Parallel()
-	url := pgtest.Database(t)
-	conn, err := pgx.Connect(t.Context(), url)
-	if err != nil {
-		t.Fatal(err)
-	}
-	defer conn.Close(t.Context())
-	first, err := os.ReadFile("migrations/0001_tables.sql")
-	if err != nil {
-		t.Fatal(err)
-	}
-	texts := []string{"create table schema_version (version int primary key, at timestamptz not null default now())", string(first), "insert into schema_version (version) values (1)"}
-	for _, text := range texts {
-		if _, err := conn.PgConn().Exec(t.Context(), text).ReadAll(); err != nil {
-			t.Fatal(err)
-		}
-	}
-	old := store.Conversation{Key: store.ConvKey{Peer: "am_p", ID: "c"}, Seq: 1, Rev: 1, Expires: now.Add(time.Hour)}
-	if _, err := conn.Exec(t.Context(), "insert into convs (key, num, due, value) values ($1, 1, $2, $3)",
-		engine.ConvKey(old.Key), engine.Deadline(old.Expires), engine.EncodeConv(old)); err != nil {
-		t.Fatal(err)
-	}
-	s := open(t, Config{URL: url})
-	if found, err := s.Steps().Conversation(t.Context(), old.Key, now); err != nil || found.Seq != 1 {
-		t.Errorf("Conversation = %v, %v", found, err)
-	}
-	if n, err := s.Sweep(t.Context(), now.Add(59*time.Minute), 10); err != nil || n != 0 {
-		t.Errorf("Sweep before the end = %d, %v; want 0", n, err)
-	}
-	if n, err := s.Sweep(t.Context(), now.Add(time.Hour), 10); err != nil || n != 1 {
-		t.Errorf("Sweep at the end = %d, %v; want 1", n, err)
 	}
 }

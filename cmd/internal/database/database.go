@@ -15,7 +15,7 @@ import (
 
 // Command has the commands of agentmesh db.
 type Command struct {
-	Migrate Migrate `cmd:"" help:"Make the tables in PostgreSQL, or update them to this version."`
+	Migrate Migrate `cmd:"" help:"Make the tables in PostgreSQL."`
 	Import  Import  `cmd:"" help:"Copy another database into the configured one, which must be empty, while agentmesh serve is not running."`
 }
 
@@ -64,10 +64,8 @@ func (c *Migrate) Run(ctx context.Context, e Env) error {
 		return e.UI.JSON(map[string]int{"before": before, "after": after})
 	case before == after:
 		e.Print("the tables have version %d and need no change", after)
-	case before == 0:
-		e.Print("made the tables, version %d", after)
 	default:
-		e.Print("updated the tables from version %d to %d", before, after)
+		e.Print("made the tables, version %d", after)
 	}
 	return nil
 }

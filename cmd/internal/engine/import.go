@@ -15,11 +15,10 @@ import (
 	"github.com/agentmesh/agentmesh/store/postgres"
 )
 
-// Migrate makes the tables of the configured PostgreSQL database, or updates them to this program's version. before and
-// after are the versions of the tables.
+// Migrate makes the tables of the configured PostgreSQL database. before and after are the versions of the tables.
 func Migrate(ctx context.Context, o Options) (before, after int, err error) {
 	if o.Config.Store.Postgres == "" {
-		return 0, 0, exit.FailHint(exit.Config, errors.New("store.postgres is not set"), "agentmesh serve migrates a database file by itself")
+		return 0, 0, exit.FailHint(exit.Config, errors.New("store.postgres is not set"), "agentmesh serve makes a database file by itself")
 	}
 	cfg, err := o.postgresConfig()
 	if err != nil {

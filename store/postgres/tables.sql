@@ -1,5 +1,10 @@
 -- Rows of data. See doc.go for the columns.
-create table convs         (key bytea primary key, num bigint not null, due bigint not null, value bytea not null) with (fillfactor = 70);
+--
+-- Every message moves the end of its conversation. PostgreSQL leaves the indexes of a row alone (a "HOT" update) if no
+-- column in an index changed, so the index of convs for sweeps is on a column that changes every 73 minutes: due without
+-- its lower 42 bits.
+create table convs         (key bytea primary key, num bigint not null, due bigint not null, value bytea not null,
+                            sweep bigint generated always as (due & -4398046511104) stored) with (fillfactor = 70);
 create table replays       (key bytea primary key, num bigint not null, due bigint not null, value bytea not null) with (fillfactor = 80);
 create table records       (key bytea primary key, num bigint not null, due bigint not null, value bytea not null) with (fillfactor = 80);
 create table cards         (key bytea primary key, num bigint not null, due bigint not null, value bytea not null) with (fillfactor = 80);
@@ -18,7 +23,7 @@ create unique index on changes (num);
 create index on replays (num) where num > 0;
 
 -- What a sweep looks for. The largest number means never.
-create index on convs   (due) where due < 9223372036854775807;
+create index on convs   (sweep) where sweep < 9223367638808264704;
 create index on replays (due) where due < 9223372036854775807;
 create index on records (due) where due < 9223372036854775807;
 create index on cards   (due) where due < 9223372036854775807;
