@@ -32,13 +32,8 @@ func (t takenSlot) record(key, term string, expires time.Time) store.Record {
 	return store.Record{NS: nsOpen, Key: key, Terms: []string{term}, Body: wire.MustMarshal(t), Expires: expires}
 }
 
-// decodeSlot decodes a slot. An older version stored only the id of the ask.
 func decodeSlot(rec store.Record) (takenSlot, error) {
 	slot := takenSlot{key: rec.Key, rev: rec.Rev}
-	if len(rec.Body) == 0 || rec.Body[0] != '{' {
-		slot.Ask = string(rec.Body)
-		return slot, nil
-	}
 	if err := json.Unmarshal(rec.Body, &slot); err != nil {
 		return takenSlot{}, fmt.Errorf("decode slot: %w", err)
 	}

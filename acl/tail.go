@@ -37,9 +37,6 @@ func Chain(hashes ...string) string {
 // ownHash returns the hash of the ask alone, without the asks behind it.
 func (a Ask) ownHash() string { return cmp.Or(a.OwnHash, a.Hash) }
 
-// size returns the bytes of the ask that count toward maxTogetherBytes. An older version stored no Size.
-func (a Ask) size() int { return cmp.Or(a.Size, len(a.Body)) }
-
 // countShown returns how many asks of tail the owner saw. ok is false if hash is neither the hash of the ask alone nor
 // its hash with the first asks of tail.
 func (s storedAsk) countShown(tail []storedAsk, hash string) (n int, ok bool) {
@@ -99,9 +96,9 @@ func (q *Asks) Join(ctx context.Context, ask Ask, slot Slot) (Ask, []store.Chang
 	case err != nil:
 		return Ask{}, nil, err
 	}
-	bytes := first.size() + ask.size()
+	bytes := first.Size + ask.Size
 	for _, t := range tail {
-		bytes += t.size()
+		bytes += t.Size
 	}
 	if len(tail)+2 > maxTogether || bytes > maxTogetherBytes { // 2: the first ask and the new one
 		return Ask{}, nil, store.ErrQuota

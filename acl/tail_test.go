@@ -247,24 +247,6 @@ func TestTailExpires(t *testing.T) {
 	}
 }
 
-// TestJoinOldAsk checks that an ask of an older version, without the newer fields, is joined and decided like others.
-func TestJoinOldAsk(t *testing.T) {
-	q := newQueue(t)
-	old, err := q.open("am_a", acl.SenderSlot("am_a"), start) // without Size
-	if err != nil {
-		t.Fatal(err)
-	}
-	if b := q.mustJoin("am_a", "b"); b.Behind != old.ID {
-		t.Errorf("b is behind %q, want %s", b.Behind, old.ID)
-	}
-	if got, err := q.Decide(t.Context(), old.ID, old.Hash, acl.Approve, "cli", start); err != nil || got.Waiting != 0 {
-		t.Errorf("decide what was shown before: %d behind, %v", got.Waiting, err)
-	}
-	if next, _ := q.first(start); next.Conv.ID != "b" {
-		t.Errorf("%s waits, want b", next.Conv.ID)
-	}
-}
-
 // TestTailModel checks that, whatever asks join, are withdrawn, removed or decided, a sender has at most one question,
 // its asks are in order of arrival, and its hash covers all of them.
 func TestTailModel(t *testing.T) {

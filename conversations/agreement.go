@@ -303,8 +303,6 @@ func (c Conversation) isForStandingProposal(e Event, from Side, first *Acceptanc
 	p := c.Proposal
 	isCrossing := from == Theirs && c.Replaced != nil // the accept may mean our replaced proposal
 	switch {
-	case p.Message == "": // the row was written by a version that did not store the message
-		return true
 	case e.Answers != "" && (e.Answers == p.Message || e.Answers == p.Resent || first != nil && e.Answers == first.Message):
 		return true
 	case e.Answers != "" && (first != nil || p.By != from):
@@ -402,7 +400,7 @@ func (c Conversation) conclude(e Event) Conversation {
 		return c
 	}
 	a, p := c.Accept, c.Proposal
-	if a == nil || p == nil || a.Message != e.ID && a.Message != "" { // "": an earlier version stored no id
+	if a == nil || p == nil || a.Message != e.ID {
 		return c
 	}
 	proposal := *p

@@ -4,11 +4,9 @@ import (
 	"testing"
 	"time"
 
-	"github.com/google/go-cmp/cmp"
 
 	"github.com/agentmesh/agentmesh/conversations"
 	"github.com/agentmesh/agentmesh/node/wire"
-	"github.com/agentmesh/agentmesh/store"
 )
 
 // messageEvent returns the event of a mesh.schedule message with an id.
@@ -249,51 +247,6 @@ func TestCoarseClocks(t *testing.T) {
 	}
 }
 
-// TestRowsOfEarlierVersions checks that the agreement in a row of an earlier version is still read.
-func TestRowsOfEarlierVersions(t *testing.T) {
-	const otherFields = `"principal":"am_p","intent":"mesh.schedule","opened":"2026-03-01T12:00:00Z","last":"2026-03-01T12:00:00Z"`
-	const coffee = `"agreement":{"title":"Coffee","time":"2026-03-05T12:00:00Z","duration":"1h"}`
-	for name, c := range map[string]struct {
-		row                         string
-		proposed, accepted, inForce bool
-	}{
-		"a message":           {`{"state":"open",` + otherFields + `}`, false, false, false},
-		"a proposal":          {`{"state":"open","proposal":"theirs",` + coffee + `,` + otherFields + `}`, true, false, false},
-		"a sealed proposal":   {`{"state":"open","proposal":"theirs",` + otherFields + `}`, true, false, false},
-		"accepted by them":    {`{"state":"open","proposal":"ours","accept_received":true,` + coffee + `,` + otherFields + `}`, true, false, true},
-		"held by our owner":   {`{"state":"open","proposal":"ours","accept_received":true,"held":["2026-03-08T12:00:00Z"],` + coffee + `,` + otherFields + `}`, true, true, false},
-		"accepted by us":      {`{"state":"open","proposal":"theirs","accept_sent":true,` + coffee + `,` + otherFields + `}`, true, true, false},
-		"held by their owner": {`{"state":"open","proposal":"theirs","accept_sent":true,"accept_held":true,` + coffee + `,` + otherFields + `}`, true, true, false},
-		"completed":           {`{"state":"completed","proposal":"theirs","accept_sent":true,` + coffee + `,` + otherFields + `}`, true, false, true},
-		"failed":              {`{"state":"failed","proposal":"theirs","accept_sent":true,` + coffee + `,` + otherFields + `}`, true, false, false},
-		"cancelled":           {`{"state":"open",` + coffee + `,` + otherFields + `}`, false, false, false},
-	} {
-		got, err := conversations.Decode(store.Conversation{Body: []byte(c.row)})
-		if err != nil {
-			t.Fatal(err)
-		}
-		if (got.Proposal != nil) != c.proposed || (got.Accept != nil) != c.accepted || got.InForce() != c.inForce {
-			t.Errorf("%s: proposal %+v, accept %+v, agreement %+v", name, got.Proposal, got.Accept, got.Agreement)
-		}
-		if got.InForce() && got.Agreement.String() != "Coffee, 2026-03-05T12:00:00Z, 1h" {
-			t.Errorf("%s: agreed on %s", name, got.Agreement)
-		}
-		if got.Accept != nil { // the next answer decides
-			c, err := got.Next(conversations.Event{Kind: conversations.AcceptCounts, At: start, ID: "msg_any"}, idle)
-			if err != nil || !c.InForce() {
-				t.Errorf("%s: an accept that waited does not count: %v", name, err)
-			}
-		}
-	}
-	current, err := conversations.Decode(store.Conversation{Body: []byte(`{"state":"open","offer":{"title":"Coffee","by":"ours","message_id":"msg_1"},"agreement":{"title":"Tea","at":"2026-03-05T12:00:00Z"},` + otherFields + `}`)})
-	if err != nil || current.Proposal.Title != "Coffee" || current.Agreement.Title != "Tea" {
-		t.Errorf("a row of this version: %+v, %v", current, err)
-	}
-	if diff := cmp.Diff(conversations.Ours, current.Proposal.By); diff != "" {
-		t.Error(diff)
-	}
-}
-
 // TestHeldCancellation: while a cancel or a decline of an agreed event waits for our owner, the agreement stays. A held
 // cancel of a proposal ends it at once, and so does any message about an agreement that is not an event.
 func TestHeldCancellation(t *testing.T) {
@@ -377,7 +330,7 @@ func TestHeldTerms(t *testing.T) {
 		t.Error("we accept while only a held proposal could be meant")
 	}
 
-	// The hook asked for a hold, or an earlier version let a held proposal stand.
+	// The hook asked for a hold.
 	stood := step(after(t, theirs), eventAbout(conversations.HoldOpened, "msg_1"), 1)
 	accept := messageEvent(t, conversations.Replied, "msg_3", `{"action":"accept","selected_time":"2026-03-03T12:00:00Z"}`)
 	accept.Answers = "msg_1"

@@ -144,14 +144,10 @@ func (b *Book) Check(ctx context.Context, key store.ConvKey, now time.Time) erro
 
 // Decode reads the state of a conversation from its row.
 func Decode(row store.Conversation) (Conversation, error) {
-	var body struct {
-		Conversation
-		legacyAgreement // what earlier versions stored
-	}
-	if err := json.Unmarshal(row.Body, &body); err != nil {
+	var c Conversation
+	if err := json.Unmarshal(row.Body, &c); err != nil {
 		return Conversation{}, fmt.Errorf("decode conversation: %w", err)
 	}
-	c := body.Conversation.upgrade(body.legacyAgreement)
 	c.Key, c.Entries = row.Key, row.Entries
 	return c, nil
 }

@@ -137,18 +137,6 @@ func TestBansOfAnother(t *testing.T) {
 	})
 }
 
-// TestLiftOldBan: the operator can lift a ban that an earlier version stored although no card can have its host.
-func TestLiftOldBan(t *testing.T) {
-	w := newWorld(t)
-	for _, host := range []string{"*.evil.example", "203.0.113"} {
-		if _, err := w.reg.Ban(t.Context(), moderation.Ban{Kind: moderation.BanHost, Value: host, Reason: "spam"}, "cli"); err != nil {
-			t.Fatal(err)
-		}
-		operate[orderResult](w, 400, "POST", "/directory/bans", fmt.Sprintf(`{"what":%q,"reason":"spam"}`, host))
-		operate[orderResult](w, 200, "POST", "/directory/bans/lift", fmt.Sprintf(`{"what":%q,"reason":"matches nothing"}`, host))
-	}
-}
-
 func TestRemove(t *testing.T) {
 	w := newWorldWithCards(t, 2)
 	operate[orderResult](w, 200, "POST", "/directory/cards/am_000/remove", `{"reason":"asked by mail"}`)

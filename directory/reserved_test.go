@@ -5,11 +5,8 @@ import (
 	"testing/synctest"
 	"time"
 
-	"github.com/agentmesh/agentmesh/acl/credential"
-	"github.com/agentmesh/agentmesh/directory/listing"
 	"github.com/agentmesh/agentmesh/node/wire"
 	"github.com/agentmesh/agentmesh/signing"
-	"github.com/agentmesh/agentmesh/store"
 )
 
 // keyCard is a card with the id that is derived from one key, and with another key.
@@ -91,46 +88,5 @@ func TestReservedIDKeepsToRotation(t *testing.T) {
 		time.Sleep(lifetime + reservation + time.Hour)
 		want(t, w.do("POST", "/v1/agents", string(keyCard(a, mallory).JSON()), withBearer(bob)...), 409, "INVALID_MESSAGE")
 		want(t, w.do("POST", "/v1/agents", string(keyCard(a, a).JSON()), withBearer(bob)...), 201, "")
-	})
-}
-
-// TestSquattedCardOfBefore: a card that an earlier version accepted although its id belongs to another key can still be
-// read, renewed by PUT and POST, handed over and imported. It is shown as opaque.
-func TestSquattedCardOfBefore(t *testing.T) {
-	synctest.Test(t, func(t *testing.T) {
-		w := newWorld(t)
-		a, mallory := testKey("a"), testKey("mallory")
-		id, tree := string(a.Public().AgentID()), keyCard(a, mallory)
-		put := func(w *world) {
-			c, err := w.reg.rules.CheckCard(tree.JSON(), "", false, wire.Now())
-			if err != nil {
-				t.Fatal(err)
-			}
-			row := newRow(c, credential.HashOf(alice), listing.Meta{Current: wire.KeyChange{Since: wire.Now()}}, lifetime, wire.Now())
-			if _, err := w.reg.cards.Put(t.Context(), store.PutCard{Card: row, IfRev: store.Absent, Now: wire.Now()}); err != nil {
-				t.Fatal(err)
-			}
-		}
-		put(w)
-		want(t, w.do("GET", "/v1/agents/"+id, ""), 200, "")
-		want(t, w.do("PUT", "/v1/agents/"+id, "", withBearer(alice)...), 200, "")
-		want(t, w.do("POST", "/v1/agents", string(tree.JSON()), withBearer(alice)...), 201, "")
-		if err := w.reg.HandOver(t.Context(), wire.AgentID(id), "asked", "cli"); err != nil {
-			t.Fatal(err)
-		}
-		signed := proof(mallory, "POST", "/v1/agents", testBase, time.Now(), tree)
-		want(t, w.do("POST", "/v1/agents", string(tree.JSON()), append(withBearer(bob), wire.HeaderKeyProof, signed)...), 201, "")
-		if got := w.record(id).Verification.ID; got != "opaque" {
-			t.Errorf("id = %q, want opaque", got)
-		}
-		page, err := w.reg.Export(t.Context(), 0)
-		if err != nil {
-			t.Fatal(err)
-		}
-		other := newWorld(t)
-		done, err := other.reg.Import(t.Context(), page.Cards, "moved", "cli")
-		if err != nil || done.Added != 1 || other.record(id).Verification.ID != "opaque" {
-			t.Errorf("imported %+v, %v", done, err)
-		}
 	})
 }

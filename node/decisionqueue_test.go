@@ -427,32 +427,6 @@ func awaitTrue(t *testing.T, ok func() bool) {
 	}
 }
 
-// TestOldQuestion: a question stored by an earlier version is shown, extended and decided.
-func TestOldQuestion(t *testing.T) {
-	chris, sarah, _ := newHeldStranger(t, mode(acl.Approval))
-	chris.says("a1")
-	ask := theAsk(t, sarah)
-	rec, err := sarah.Store.Records().Get(t.Context(), "asks", ask.ID, time.Now())
-	if err != nil {
-		t.Fatal(err)
-	}
-	var fields map[string]json.RawMessage
-	if err := json.Unmarshal(rec.Body, &fields); err != nil {
-		t.Fatal(err)
-	}
-	delete(fields, "size")
-	fields["choices"] = json.RawMessage(`["approve","always","reject","block"]`)
-	if rec.Body, err = json.Marshal(fields); err != nil {
-		t.Fatal(err)
-	}
-	if err := sarah.Store.Records().Apply(t.Context(), []store.Change{{Record: rec, IfRev: rec.Rev}}, time.Now()); err != nil {
-		t.Fatal(err)
-	}
-	chris.says("b1")
-	decide(t, sarah, theAsk(t, sarah), acl.ApproveAlways)
-	wantTexts(t, sarah, node.ItemNew, "a1", "b1")
-}
-
 // TestTailIsShown: the owner sees the sender and every message of a question, in the API and on the page.
 func TestTailIsShown(t *testing.T) {
 	chris, sarah, _ := newHeldStranger(t, mode(acl.Approval))

@@ -144,11 +144,11 @@ func TestRotationCutShort(t *testing.T) {
 	}
 }
 
-// TestKeyChainWithoutRecord: if an earlier version rotated the key of an agent, or if its chain is full, the agent
+// TestKeyChainWithoutRecord: if somebody replaced the key of an agent, or if its chain is full, the agent
 // begins a chain with the key that the id is derived from, provided that key was kept. Without that key, the
 // directories that list the agent continue, and a new one refuses the id and says why.
 func TestKeyChainWithoutRecord(t *testing.T) {
-	t.Run("earlier version", func(t *testing.T) {
+	t.Run("replaced key", func(t *testing.T) {
 		for _, lost := range []bool{false, true} {
 			mesh, other, ring := meshtest.New(t), meshtest.New(t), newKeyring()
 			old := loneNode(t, t.TempDir(), &wireTransport{deliver: takes}, ring.configure(t, mesh))

@@ -97,37 +97,6 @@ func TestInvites(t *testing.T) {
 	}
 }
 
-// TestOldInvites checks rows of earlier versions: AgentRelay stored a code as {}, and directories stored codes for one
-// use without a count.
-func TestOldInvites(t *testing.T) {
-	records, now := openRecords(t), time.Now().UTC()
-	v := credential.Invites{Records: records, NS: "test/invites", Name: credential.Hash.String}
-	for code, body := range map[string]string{
-		"bare": `{}`, "fresh": `{"id":"x","created_at":"2026-01-02T03:04:05Z","expires_at":"2036-01-02T03:04:05Z"}`,
-		"used": `{"id":"x","created_at":"2026-01-02T03:04:05Z","expires_at":"2036-01-02T03:04:05Z","used_at":"2026-01-03T03:04:05Z","used_by":"am_x"}`,
-	} {
-		row := store.Record{NS: v.NS, Key: credential.HashOf(code).String(), Body: []byte(body), Expires: now.Add(time.Hour)}
-		if err := records.Apply(t.Context(), []store.Change{{Record: row}}, now); err != nil {
-			t.Fatal(err)
-		}
-	}
-	for code, want := range map[string]error{"bare": nil, "fresh": nil, "used": credential.ErrSpent} {
-		_, change, err := v.Redeem(t.Context(), code, "am_y", now)
-		if !errors.Is(err, want) {
-			t.Fatalf("%s: %v, want %v", code, err, want)
-		}
-		if want != nil {
-			continue
-		}
-		if err := records.Apply(t.Context(), []store.Change{change}, now); err != nil {
-			t.Errorf("%s: %v", code, err)
-		}
-		if _, _, err := v.Redeem(t.Context(), code, "am_z", now); !errors.Is(err, credential.ErrSpent) {
-			t.Errorf("%s again: %v", code, err)
-		}
-	}
-}
-
 func openRecords(t *testing.T) store.Records {
 	t.Helper()
 	s, err := bolt.Open(t.Context(), filepath.Join(t.TempDir(), "mesh.db"), bolt.Config{})

@@ -27,12 +27,7 @@ type Code struct {
 }
 
 // Left returns how many registrations the code still allows.
-func (c Code) Left() int {
-	if c.Count == 0 && !c.Used.IsZero() {
-		return 0 // an older version, in which each code had one use, wrote no Count
-	}
-	return max(1, c.Uses) - c.Count
-}
+func (c Code) Left() int { return max(1, c.Uses) - c.Count }
 
 // Invites stores the invite codes of a service as records, keyed by the hash of the code. Issue, Redeem and Revoke
 // store nothing themselves: they return changes, which the service commits together with its own.

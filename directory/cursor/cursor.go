@@ -87,10 +87,8 @@ func HashFilters(all, prefixes, whole []string, prefix string) (sum Filters) {
 	HashFields(h, "q")
 	HashFields(h, whole...)
 	HashFields(h, prefix)
-	if len(prefixes) > 0 { // without prefixes, cursors of older versions stay valid
-		HashFields(h, "prefixes")
-		HashFields(h, prefixes...)
-	}
+	HashFields(h, "prefixes")
+	HashFields(h, prefixes...)
 	copy(sum[:], h.Sum(nil))
 	return sum
 }

@@ -47,17 +47,8 @@ const (
 
 func (b Ban) key() string { return string(b.Kind) + ":" + b.Value }
 
-// NewBan is ParseBan for a ban that does not exist yet. It refuses a host that no card can have.
-func NewBan(text string) (Ban, error) {
-	ban, err := ParseBan(text)
-	if err == nil && ban.Kind == BanHost && !isHost.MatchString(ban.Value) {
-		return Ban{}, errBan
-	}
-	return ban, err
-}
-
 // ParseBan parses the text of an operator: an agent id "am_…", a fingerprint of 64 hex digits, a public key, an
-// address, an address range, or a host. It accepts each host that an earlier version let operators ban.
+// address, an address range, or a host. It refuses a host that no card can have.
 func ParseBan(text string) (Ban, error) {
 	text = strings.TrimSpace(text)
 	if wire.AgentID(text).Valid() {
@@ -77,7 +68,7 @@ func ParseBan(text string) (Ban, error) {
 	}
 	host := strings.ToLower(strings.TrimSuffix(text, "."))
 	u, err := url.Parse("https://" + host + "/")
-	if err != nil || u.Hostname() != host || !strings.Contains(host, ".") || len(host) > 253 {
+	if err != nil || u.Hostname() != host || !isHost.MatchString(listing.HostOf(u)) || len(host) > 253 {
 		return Ban{}, errBan
 	}
 	return Ban{Kind: BanHost, Value: listing.HostOf(u)}, nil

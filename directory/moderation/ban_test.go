@@ -9,7 +9,7 @@ import (
 	"github.com/agentmesh/agentmesh/signing"
 )
 
-func TestNewBan(t *testing.T) {
+func TestParseBan(t *testing.T) {
 	seed := sha256.Sum256([]byte("x"))
 	key := signing.NewEd25519FromSeed(seed[:])
 	sum := listing.Fingerprint(key.Public())
@@ -28,13 +28,13 @@ func TestNewBan(t *testing.T) {
 		{"Bücher.example", Ban{Kind: BanHost, Value: "xn--bcher-kva.example"}},
 		{"a_b.c-d.xn--p1ai", Ban{Kind: BanHost, Value: "a_b.c-d.xn--p1ai"}},
 	} {
-		if got, err := NewBan(tt.text); err != nil || got != tt.want {
-			t.Errorf("NewBan(%q) = %+v, %v, want %+v", tt.text, got, err, tt.want)
+		if got, err := ParseBan(tt.text); err != nil || got != tt.want {
+			t.Errorf("ParseBan(%q) = %+v, %v, want %+v", tt.text, got, err, tt.want)
 		}
 	}
 	for _, bad := range []string{"", "localhost", "a/b.example", "evil.example:443", "user@evil.example", "am_", "203.0.113.0/33", "*.evil.example", "203.0.113.*", "203.0.113", "203.0.113.256", "evil.example,", "a..b", ".evil.example", strings.Repeat("a.", 200) + "b"} {
-		if got, err := NewBan(bad); err == nil {
-			t.Errorf("NewBan(%q) = %+v, want an error", bad, got)
+		if got, err := ParseBan(bad); err == nil {
+			t.Errorf("ParseBan(%q) = %+v, want an error", bad, got)
 		}
 	}
 }

@@ -101,7 +101,7 @@ func (o operations) handOver(ctx context.Context, id wire.AgentID, order Order, 
 }
 
 func (o operations) ban(ctx context.Context, _ wire.AgentID, order Order, by string) (OrderResult, error) {
-	ban, err := moderation.NewBan(order.What)
+	ban, err := moderation.ParseBan(order.What)
 	if err != nil {
 		return OrderResult{}, err
 	}

@@ -83,7 +83,7 @@ func (r *Registrar) RotateKey(ctx context.Context) ([]owner.Listing, error) {
 }
 
 // rotate makes key the node's key. It stores each record before anything depends on it: first the id with its key
-// chain, second the fingerprint of the old key, third the new key. Only then does it use the new key. It begins by
+// chain, then the new key. Only then does it use the new key. It begins by
 // reading the stored key, because another process may have rotated the key meanwhile. If another process begins a
 // rotation before the key chain is stored, rotate refuses.
 func (r *Registrar) rotate(ctx context.Context, key *signing.PrivateKey) error {
@@ -104,17 +104,6 @@ func (r *Registrar) rotate(ctx context.Context, key *signing.PrivateKey) error {
 	} else if err != nil {
 		return err
 	}
-	for _, p := range r.registrations {
-		err := r.change(ctx, p, func(s *registrationState) (next time.Time, err error) {
-			if s.AgentID != "" && s.ListedKey == "" { // an earlier version registered the card
-				s.ListedKey = oldFingerprint
-			}
-			return time.Time{}, nil
-		})
-		if err != nil {
-			return fmt.Errorf("store the fingerprint of the old key: %w", err)
-		}
-	}
 	card := withKeyChain(old.Card.Tree.With("public_key", wire.Text(key.PublicText())), chain)
 	r.identityMu.Lock()
 	defer r.identityMu.Unlock()
@@ -124,6 +113,9 @@ func (r *Registrar) rotate(ctx context.Context, key *signing.PrivateKey) error {
 	}
 	r.retired[oldFingerprint] = old.Key
 	r.rotated.Store(time.Now().Unix())
+	for _, p := range r.registrations {
+		r.setNext(p, time.Time{}) // the directories list the old key
+	}
 	if err := r.setIdentity(key, card); err != nil {
 		return err
 	}

@@ -73,7 +73,7 @@ func (r *Registrar) chainAtStart(stored string, now time.Time) string {
 	if !own.Card.ID.HasDerivedShape() || key.AgentID() == own.Card.ID {
 		return ""
 	}
-	err := errors.New("an earlier version rotated the key, or somebody replaced it")
+	err := errors.New("somebody replaced the key")
 	shorter := stored[:max(strings.LastIndexByte(stored, ' '), 0)]
 	for _, chain := range []string{stored, shorter} {
 		if chain == "" {

@@ -97,8 +97,8 @@ type registrationState struct {
 	Refused    bool         `json:"refused,omitempty"`  // the directory refused and will refuse again
 	Failures   int          `json:"failures,omitempty"` // visits that failed in a row
 	// ListedKey is the fingerprint of the key on the card in the directory. After a rotation that the directory has not
-	// followed yet, that is an earlier key (AM-60). An earlier version stored it only then, hence the name in JSON.
-	ListedKey string `json:"previous_key,omitempty"`
+	// followed yet, that is an earlier key (AM-60).
+	ListedKey string `json:"listed_key,omitempty"`
 	// Followed is when the directory followed the last rotation.
 	Followed time.Time `json:"followed,omitzero"`
 }
