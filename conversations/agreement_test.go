@@ -4,7 +4,6 @@ import (
 	"testing"
 	"time"
 
-
 	"github.com/agentmesh/agentmesh/conversations"
 	"github.com/agentmesh/agentmesh/node/wire"
 )

@@ -5,7 +5,6 @@ import (
 	"testing"
 	"time"
 
-
 	"github.com/agentmesh/agentmesh/store"
 	"github.com/agentmesh/agentmesh/store/postgres/pgtest"
 )
