@@ -108,7 +108,7 @@ func (c *CalDAV) Busy(ctx context.Context, window Interval, owner *time.Location
 	}
 	var all calendarData
 	for _, o := range objects {
-		r := reader{zones: zones{owner: owner, described: make(map[string]zone)}, window: window}
+		r := reader{owner: owner, window: window}
 		if err := r.addCalendar(o.Data); err != nil {
 			return nil, nil, fmt.Errorf("read calendar %s: %w", c.Name(), err)
 		}

@@ -3,9 +3,7 @@ package calendar
 import (
 	"cmp"
 	"context"
-	"fmt"
 	"slices"
-	"sort"
 	"time"
 )
 
@@ -32,8 +30,7 @@ func (d calendarData) busy(ctx context.Context, window Interval) ([]Interval, []
 			return nil, nil, err
 		}
 		replacing := cmp.Or(overridesOf[e.uid], &overrides{})
-		moved, longest := replacing.maxChange(e.start.zone)
-		starts, err := e.starts(window, max(longest, e.length.estimate()), &budget)
+		starts, err := e.starts(window, &budget)
 		if err != nil {
 			problems = append(problems, Problem{UID: e.uid, Text: err.Error() + "; all the time counts as busy"})
 			add(window)
@@ -51,15 +48,7 @@ func (d calendarData) busy(ctx context.Context, window Interval) ([]Interval, []
 			if excluded[instant.Unix()] || excludedDays[start.wall.Truncate(24*time.Hour).Unix()] || replacing.replaces(instant) {
 				continue
 			}
-			if o := replacing.findFollowing(instant); o == nil {
-				add(e.length.from(start))
-			} else if !o.free {
-				add(o.length.from(o.shiftStart(start)))
-			}
-		}
-		if moved > maxShift { // starts did not list all recurrences that may have moved into the window
-			problems = append(problems, Problem{UID: e.uid, Text: "some recurrences moved by days; all the time counts as busy"})
-			add(window)
+			add(e.length.from(start))
 		}
 	}
 	for _, replacing := range overridesOf {
@@ -94,9 +83,6 @@ func (d calendarData) splitOverrides() (masters []event, overridesOf map[string]
 			masters[i] = e
 		}
 	}
-	for _, o := range overridesOf {
-		o.sortFollowing()
-	}
 	return masters, overridesOf
 }
 
@@ -104,7 +90,6 @@ func (d calendarData) splitOverrides() (masters []event, overridesOf map[string]
 type overrides struct {
 	all       []event
 	byInstant map[int64]int // index in all, by the instant of the recurrence
-	following []event       // the overrides that also move all later recurrences (RFC 5545 §3.2.13), in order
 }
 
 // add adds an override or replaces an older one for the same recurrence.
@@ -120,85 +105,36 @@ func (o *overrides) add(e event) {
 	}
 }
 
-// sortFollowing fills following. Call it when all overrides are added.
-func (o *overrides) sortFollowing() {
-	for _, e := range o.all {
-		if e.andFollowing {
-			o.following = append(o.following, e)
-		}
-	}
-	slices.SortFunc(o.following, func(a, b event) int { return a.replaced.instant().Compare(b.replaced.instant()) })
-}
-
 // replaces reports whether an override replaces the recurrence that begins at start.
 func (o *overrides) replaces(start time.Time) bool {
 	_, ok := o.byInstant[start.Unix()]
 	return ok
 }
 
-// findFollowing returns the last override at or before start that also moves all later recurrences, or nil.
-func (o *overrides) findFollowing(start time.Time) *event {
-	n := sort.Search(len(o.following), func(i int) bool { return o.following[i].replaced.instant().After(start) })
-	if n == 0 {
-		return nil
-	}
-	return &o.following[n-1]
-}
-
-// shift returns how far an override moves the recurrence that it replaces, by the wall clock of zone.
-func (e event) shift(zone zone) time.Duration {
-	return zone.wall(e.start.instant()).Sub(zone.wall(e.replaced.instant()))
-}
-
-// shiftStart moves the start of a later recurrence by the distance that e moves its own recurrence.
-func (e event) shiftStart(start moment) moment {
-	start.wall = start.wall.Add(e.shift(start.zone))
-	return start
-}
-
-// maxChange returns the largest shift, in either direction, and the largest length of the overrides in following.
-func (o *overrides) maxChange(zone zone) (shift, length time.Duration) {
-	for _, e := range o.following {
-		shift, length = max(shift, e.shift(zone).Abs()), max(length, e.length.estimate())
-	}
-	return shift, length
-}
-
-// maxShift is how far an override of following recurrences may move them; see [event.starts].
-const maxShift = 24 * time.Hour
-
-// maxRules bounds the rules of one event, which should have one (RFC 5545 §3.8.5.3).
-const maxRules = 16
-
-// starts lists the starts of the event's recurrences, which take at most about length. It leaves out the recurrences of
-// rules that are outside the window even if they move by maxShift. DTSTART is a recurrence even if no rule produces it.
-// budget is that of listRecurrences.
-func (e event) starts(window Interval, length time.Duration, budget *int) ([]moment, error) {
+// starts lists the starts of the event's recurrences, without most of those outside the window. DTSTART is a recurrence
+// even if the rule does not produce it. budget is that of listRecurrences.
+func (e event) starts(window Interval, budget *int) ([]moment, error) {
 	starts := append([]moment{e.start}, e.extra...)
-	if len(e.rules) == 0 {
+	if e.rule == "" {
 		return starts, nil
 	}
-	if len(e.rules) > maxRules {
-		return nil, fmt.Errorf("more than %d rules", maxRules)
-	}
-	from, until := e.start.zone.wall(window.Start.Add(-length-maxShift)), e.start.zone.wall(window.End.Add(maxShift))
+	const margin = 24 * time.Hour // for days that are longer than 24 hours
+	from, until := e.start.zone.wall(window.Start.Add(-e.length.estimate()-margin)), e.start.zone.wall(window.End.Add(margin))
 	toWall := e.start.zone.wall
 	if e.start.day { // programs write the last day as midnight in UTC or in the owner's zone; the later one counts
 		toWall = func(t time.Time) time.Time {
 			return slices.MaxFunc([]time.Time{t, e.start.zone.wall(t)}, time.Time.Compare)
 		}
 	}
-	for _, rule := range e.rules {
-		walls, err := listRecurrences(rule, e.start.wall, from, until, toWall, budget)
-		if err != nil {
-			return nil, err
+	walls, err := listRecurrences(e.rule, e.start.wall, from, until, toWall, budget)
+	if err != nil {
+		return nil, err
+	}
+	for _, wall := range walls {
+		if wall.Equal(e.start.wall) {
+			continue // it is listed already
 		}
-		for _, wall := range walls {
-			if wall.Equal(e.start.wall) {
-				continue // it is listed already
-			}
-			starts = append(starts, moment{wall: wall, zone: e.start.zone, day: e.start.day})
-		}
+		starts = append(starts, moment{wall: wall, zone: e.start.zone, day: e.start.day})
 	}
 	return starts, nil
 }

@@ -41,14 +41,12 @@ type event struct {
 	uid      string
 	sequence int
 	replaced *moment // RECURRENCE-ID: the recurrence that this event replaces; nil if it replaces none
-	// andFollowing is RANGE=THISANDFUTURE: the event replaces all later recurrences too.
-	andFollowing bool
-	start        moment
-	length       span
-	rules        []string
-	excluded     []moment // EXDATE
-	extra        []moment // RDATE
-	free         bool     // transparent, cancelled, or marked as free: it takes no time
+	start    moment
+	length   span
+	rule     string   // RRULE; empty: none
+	excluded []moment // EXDATE
+	extra    []moment // RDATE
+	free     bool     // transparent, cancelled, or marked as free: it takes no time
 }
 
 // moment is a point in time as a calendar writes it.
@@ -78,17 +76,15 @@ func (s span) estimate() time.Duration { return time.Duration(s.days)*24*time.Ho
 // calendarData is the content of one file or answer.
 type calendarData struct {
 	events   []event
-	blocked  []Interval // busy times that are not in events: from VFREEBUSY, and from events whose time is unclear
+	blocked  []Interval // busy times of events whose time is unclear
 	problems []Problem
 }
 
 // reader turns iCalendar text into events.
 type reader struct {
-	zones  zones
+	owner  *time.Location // zone of times without a zone
 	window Interval
 	out    calendarData
-
-	zoneRules int // number of rules in the zones so far
 }
 
 // parse parses one file. owner is the zone of times without a zone. An error means that the file as a whole cannot be
@@ -98,7 +94,7 @@ func parse(text []byte, owner *time.Location, window Interval) (calendarData, er
 	if err := checkBounds(text); err != nil {
 		return calendarData{}, err
 	}
-	r := reader{zones: zones{owner: owner, described: make(map[string]zone)}, window: window}
+	r := reader{owner: owner, window: window}
 	dec := ical.NewDecoder(bytes.NewReader(text))
 	for {
 		cal, err := decode(dec)
@@ -170,20 +166,8 @@ func decode(dec *ical.Decoder) (cal *ical.Calendar, err error) {
 	return dec.Decode()
 }
 
-// addCalendar adds the events and busy times of one VCALENDAR.
+// addCalendar adds the events of one VCALENDAR.
 func (r *reader) addCalendar(cal *ical.Calendar) error {
-	for _, child := range cal.Children {
-		if child.Name != ical.CompTimezone {
-			continue
-		}
-		id := value(child, ical.PropTimezoneID)
-		z, err := parseTimezone(child, r.window.End.AddDate(1, 0, 0), &r.zoneRules) // with a margin after the window
-		if err != nil {
-			r.addProblem("", "a time zone is not readable: "+err.Error())
-			continue
-		}
-		r.zones.described[strings.TrimPrefix(id, "/")] = z
-	}
 	for _, child := range cal.Children {
 		switch child.Name {
 		case ical.CompEvent:
@@ -192,7 +176,8 @@ func (r *reader) addCalendar(cal *ical.Calendar) error {
 			}
 			r.addEvent(child)
 		case ical.CompFreeBusy:
-			r.addFreeBusy(child)
+			r.addProblem("", "it has busy times without events (VFREEBUSY), which are not read; all the time counts as busy")
+			r.out.blocked = append(r.out.blocked, r.window)
 		}
 	}
 	return nil
@@ -216,11 +201,7 @@ func (r *reader) addProblem(uid, text string) {
 // addEvent adds one VEVENT. If the time of the event is unclear, all the time that it may take counts as busy.
 func (r *reader) addEvent(comp *ical.Component) {
 	e := event{uid: value(comp, ical.PropUID), free: takesNoTime(comp)}
-	for _, p := range comp.Props[ical.PropRecurrenceRule] {
-		if rule := strings.TrimSpace(p.Value); rule != "" {
-			e.rules = append(e.rules, rule)
-		}
-	}
+	e.rule = value(comp, ical.PropRecurrenceRule)
 	e.sequence, _ = strconv.Atoi(value(comp, ical.PropSequence)) // absent is 0
 	blockWindow := func(err error) {
 		if e.free {
@@ -228,6 +209,10 @@ func (r *reader) addEvent(comp *ical.Component) {
 		}
 		r.addProblem(e.uid, err.Error()+"; all the time that it may take counts as busy")
 		r.out.blocked = append(r.out.blocked, r.window)
+	}
+	if len(comp.Props[ical.PropRecurrenceRule]) > 1 {
+		blockWindow(errors.New("it has more than one rule"))
+		return
 	}
 	start, problem, err := r.parseMoment(comp.Props.Get(ical.PropDateTimeStart))
 	if err != nil {
@@ -241,7 +226,7 @@ func (r *reader) addEvent(comp *ical.Component) {
 	}
 	if problem != "" && !e.free {
 		r.addProblem(e.uid, problem)
-		if len(e.rules) > 0 || comp.Props.Get(ical.PropRecurrenceDates) != nil {
+		if e.rule != "" || comp.Props.Get(ical.PropRecurrenceDates) != nil {
 			blockWindow(errors.New("it recurs in a zone that is not known"))
 			return
 		}
@@ -255,20 +240,19 @@ func (r *reader) addEvent(comp *ical.Component) {
 			blockWindow(fmt.Errorf("RECURRENCE-ID: %w", err))
 			return
 		}
-		e.replaced, e.andFollowing = &id, strings.EqualFold(p.Params.Get(ical.ParamRange), "THISANDFUTURE")
+		if e.replaced = &id; strings.EqualFold(p.Params.Get(ical.ParamRange), "THISANDFUTURE") {
+			blockWindow(errors.New("it changes all later recurrences (RANGE)"))
+			return
+		}
 	}
-	var periods []event
-	if e.excluded, _, err = r.parseMoments(comp, ical.PropExceptionDates); err == nil {
-		e.extra, periods, err = r.parseMoments(comp, ical.PropRecurrenceDates)
+	if e.excluded, err = r.parseMoments(comp, ical.PropExceptionDates); err == nil {
+		e.extra, err = r.parseMoments(comp, ical.PropRecurrenceDates)
 	}
 	if err != nil {
 		blockWindow(err)
 		return
 	}
 	r.out.events = append(r.out.events, e)
-	if !e.free {
-		r.out.events = append(r.out.events, periods...)
-	}
 }
 
 // takesNoTime reports whether an event leaves its time free (RFC 5545 §3.8.2.7; Microsoft's property).
@@ -284,18 +268,18 @@ func (r *reader) parseMoment(p *ical.Prop) (m moment, problem string, err error)
 		return m, "", errors.New("is missing")
 	}
 	layout, text := localLayout, strings.TrimSpace(p.Value)
-	m.zone = namedZone{r.zones.owner}
+	m.zone = zone{r.owner}
 	switch len(text) {
 	case len(dateLayout):
 		layout, m.day = dateLayout, true
 	case len(utcLayout):
-		layout, m.zone = utcLayout, namedZone{time.UTC}
+		layout, m.zone = utcLayout, zone{time.UTC}
 	}
 	if m.wall, err = time.Parse(layout, text); err != nil {
 		return m, "", errNoTime
 	}
 	if id := p.Params.Get(ical.PropTimezoneID); id != "" && layout == localLayout {
-		z, ok := r.zones.find(id)
+		z, ok := findZone(id)
 		if !ok {
 			return m, "its time zone is not known", nil
 		}
@@ -306,47 +290,21 @@ func (r *reader) parseMoment(p *ical.Prop) (m moment, problem string, err error)
 
 var errNoTime = errors.New("is neither a date nor a time")
 
-// parseMoments parses every value of a list such as EXDATE. A period in RDATE becomes a separate event.
-func (r *reader) parseMoments(comp *ical.Component, name string) (out []moment, periods []event, err error) {
+// parseMoments parses every value of a list such as EXDATE. It refuses the periods that RDATE may have.
+func (r *reader) parseMoments(comp *ical.Component, name string) (out []moment, err error) {
 	for _, p := range comp.Props[name] {
 		for text := range strings.SplitSeq(p.Value, ",") {
 			prop := p
-			from, to, isPeriod := strings.Cut(text, "/")
-			prop.Value = from
+			prop.Value = text
 			m, problem, err := r.parseMoment(&prop)
 			if err == nil && problem != "" {
 				err = errors.New(problem)
 			}
-			if err == nil && isPeriod {
-				e := event{start: m}
-				e.length, err = r.parsePeriodLength(&prop, to, m)
-				periods = append(periods, e)
-			}
 			if err != nil {
-				return nil, nil, fmt.Errorf("%s: %w", name, err)
+				return nil, fmt.Errorf("%s: %w", name, err)
 			}
-			if !isPeriod {
-				out = append(out, m)
-			}
+			out = append(out, m)
 		}
 	}
-	return out, periods, nil
-}
-
-// addFreeBusy adds the busy periods of a VFREEBUSY (RFC 5545 §3.6.4).
-func (r *reader) addFreeBusy(comp *ical.Component) {
-	for _, p := range comp.Props[ical.PropFreeBusy] {
-		if strings.EqualFold(p.Params.Get(ical.ParamFreeBusyType), "FREE") {
-			continue
-		}
-		for text := range strings.SplitSeq(p.Value, ",") {
-			busy, err := parsePeriod(text)
-			if err != nil {
-				r.addProblem("", "FREEBUSY: "+err.Error())
-				r.out.blocked = append(r.out.blocked, r.window)
-				return
-			}
-			r.out.blocked = append(r.out.blocked, busy)
-		}
-	}
+	return out, nil
 }

@@ -46,23 +46,6 @@ RRULE:FREQ=YEARLY;INTERVAL=1;BYDAY=-1SU;BYMONTH=3
 END:DAYLIGHT
 END:VTIMEZONE`
 
-// datedTimezone describes Berlin with a date for each clock change.
-const datedTimezone = `BEGIN:VTIMEZONE
-TZID:Dated
-BEGIN:STANDARD
-DTSTART:20241027T030000
-RDATE:20251026T030000
-TZOFFSETFROM:+0200
-TZOFFSETTO:+0100
-END:STANDARD
-BEGIN:DAYLIGHT
-DTSTART:20240331T020000
-RDATE:20250330T020000,20260329T020000
-TZOFFSETFROM:+0100
-TZOFFSETTO:+0200
-END:DAYLIGHT
-END:VTIMEZONE`
-
 // wholeWindow is the result if everything has to count as busy.
 var wholeWindow = []string{"2026-03-01 00:00 - 2026-04-15 00:00"}
 
@@ -85,30 +68,18 @@ func TestBusy(t *testing.T) {
 			[]string{"2026-03-10 08:00 - 2026-03-10 09:00"}, 0},
 		{"windows zone without description", object(vevent("UID:1", `DTSTART;TZID="W. Europe Standard Time":20260410T090000`, "DURATION:PT1H")),
 			[]string{"2026-04-10 07:00 - 2026-04-10 08:00"}, 0},
-		{"described zone in winter", object(timezone, vevent("UID:1", "DTSTART;TZID=Customized Time Zone:20260310T090000", "DURATION:PT1H")),
-			[]string{"2026-03-10 08:00 - 2026-03-10 09:00"}, 0},
-		{"described zone with a name of the database", object(strings.ReplaceAll(timezone, "Customized Time Zone", "EST"), vevent("UID:1", "DTSTART;TZID=EST:20260410T090000", "DURATION:PT1H")),
-			[]string{"2026-04-10 07:00 - 2026-04-10 08:00"}, 0},
 		{"name of the database without description", object(vevent("UID:1", "DTSTART;TZID=UTC:20260410T090000", "DURATION:PT1H")),
 			[]string{"2026-04-10 09:00 - 2026-04-10 10:00"}, 0},
-		{"described zone in summer", object(timezone, vevent("UID:1", "DTSTART;TZID=Customized Time Zone:20260410T090000", "DURATION:PT1H")),
-			[]string{"2026-04-10 07:00 - 2026-04-10 08:00"}, 0},
+		{"zone that only the calendar describes", object(timezone, vevent("UID:1", "DTSTART;TZID=Customized Time Zone:20260310T120000", "DURATION:PT1H")),
+			[]string{"2026-03-09 09:00 - 2026-03-11 14:00"}, 1},
 		{"unknown zone blocks every hour it may be", object(vevent("UID:1", "DTSTART;TZID=Moon/Tycho:20260310T120000", "DURATION:PT1H")),
 			[]string{"2026-03-09 09:00 - 2026-03-11 14:00"}, 1},
 		{"unknown zone with more dates", object(vevent("UID:1", "DTSTART;TZID=Moon/Tycho:20260310T120000", "DURATION:PT1H", "RDATE;TZID=Moon/Tycho:20260312T120000")), wholeWindow, 2},
 		{"unknown zone that recurs", object(vevent("UID:1", "DTSTART;TZID=Moon/Tycho:20260310T120000", "DURATION:PT1H", "RRULE:FREQ=DAILY")), wholeWindow, 2},
 		{"time that the clock skips", object(vevent("UID:1", "DTSTART;TZID=America/New_York:20260308T023000", "DURATION:PT30M")),
 			[]string{"2026-03-08 07:30 - 2026-03-08 08:00"}, 0},
-		{"time that the clock skips in a described zone", object(timezone, vevent("UID:1", "DTSTART;TZID=Customized Time Zone:20260329T023000", "DURATION:PT30M")),
-			[]string{"2026-03-29 01:30 - 2026-03-29 02:00"}, 0},
-		{"first time after a skipped hour", object(timezone, vevent("UID:1", "DTSTART;TZID=Customized Time Zone:20260329T030000", "DURATION:PT30M")),
-			[]string{"2026-03-29 01:00 - 2026-03-29 01:30"}, 0},
 		{"time that the clock shows twice", object(vevent("UID:1", "DTSTART;TZID=Australia/Sydney:20260405T023000", "DURATION:PT30M")),
 			[]string{"2026-04-04 15:30 - 2026-04-04 16:00"}, 0},
-		{"described zone with dates", object(datedTimezone, vevent("UID:1", "DTSTART;TZID=Dated:20260310T090000", "DURATION:PT1H"), vevent("UID:2", "DTSTART;TZID=Dated:20260410T090000", "DURATION:PT1H")),
-			[]string{"2026-03-10 08:00 - 2026-03-10 09:00", "2026-04-10 07:00 - 2026-04-10 08:00"}, 0},
-		{"described zone whose rule ends in UTC", object(strings.ReplaceAll(timezone, "BYMONTH=3", "BYMONTH=3;UNTIL=20260329T010000Z"), vevent("UID:1", "DTSTART;TZID=Customized Time Zone:20260410T090000", "DURATION:PT1H")),
-			[]string{"2026-04-10 07:00 - 2026-04-10 08:00"}, 0},
 		{"all day", object(vevent("UID:1", "DTSTART;VALUE=DATE:20260310", "DTEND;VALUE=DATE:20260311")),
 			[]string{"2026-03-09 23:00 - 2026-03-10 23:00"}, 0},
 		{"all day without an end", object(vevent("UID:1", "DTSTART;VALUE=DATE:20260310")),
@@ -161,8 +132,7 @@ func TestBusy(t *testing.T) {
 			[]string{"2026-03-10 09:00 - 2026-03-10 10:00"}, 0},
 		{"alarm inside", object("BEGIN:VEVENT", "UID:1", "DTSTART:20260310T090000Z", "DURATION:PT1H", "BEGIN:VALARM", "TRIGGER:-PT15M", "ACTION:DISPLAY", "END:VALARM", "END:VEVENT"),
 			[]string{"2026-03-10 09:00 - 2026-03-10 10:00"}, 0},
-		{"free-busy answer", object("BEGIN:VFREEBUSY", "FREEBUSY:20260310T090000Z/PT1H,20260311T090000Z/20260311T100000Z", "FREEBUSY;FBTYPE=FREE:20260312T090000Z/PT1H", "END:VFREEBUSY"),
-			[]string{"2026-03-10 09:00 - 2026-03-10 10:00", "2026-03-11 09:00 - 2026-03-11 10:00"}, 0},
+		{"free-busy answer", object("BEGIN:VFREEBUSY", "FREEBUSY:20260310T090000Z/PT1H,20260311T090000Z/20260311T100000Z", "FREEBUSY;FBTYPE=FREE:20260312T090000Z/PT1H", "END:VFREEBUSY"), wholeWindow, 1},
 		{"two calendars in one file", append(object(vevent("UID:1", "DTSTART:20260310T090000Z", "DURATION:PT1H")), object(vevent("UID:2", "DTSTART:20260311T090000Z", "DURATION:PT1H"))...),
 			[]string{"2026-03-10 09:00 - 2026-03-10 10:00", "2026-03-11 09:00 - 2026-03-11 10:00"}, 0},
 		{"as Windows writes it, with a byte order mark", append([]byte("\ufeff"), object(vevent("UID:1", "DTSTART:20260310T090000Z", "DURATION:PT1H"))...),
@@ -181,29 +151,14 @@ func TestBusy(t *testing.T) {
 			[]string{"2026-03-10 08:00 - 2026-03-10 13:00"}, 0},
 		{"this one and all that follow moved", object(
 			vevent("UID:1", "DTSTART;TZID=Europe/Berlin:20260327T090000", "DURATION:PT1H", "RRULE:FREQ=DAILY;COUNT=4"),
-			vevent("UID:1", "RECURRENCE-ID;RANGE=THISANDFUTURE:20260328T080000Z", "DTSTART;TZID=Europe/Berlin:20260328T150000", "DURATION:PT2H")),
-			[]string{"2026-03-27 08:00 - 2026-03-27 09:00", "2026-03-28 14:00 - 2026-03-28 16:00", "2026-03-29 13:00 - 2026-03-29 15:00", "2026-03-30 13:00 - 2026-03-30 15:00"}, 0},
-		{"this one and all that follow cancelled", object(
-			vevent("UID:1", "DTSTART:20260310T090000Z", "DURATION:PT1H", "RRULE:FREQ=DAILY"),
-			vevent("UID:1", "RECURRENCE-ID;RANGE=THISANDFUTURE:20260312T090000Z", "DTSTART:20260312T090000Z", "DURATION:PT1H", "STATUS:CANCELLED")),
-			[]string{"2026-03-10 09:00 - 2026-03-10 10:00", "2026-03-11 09:00 - 2026-03-11 10:00"}, 0},
-		{"all that follow moved earlier, the last into the window", object(
-			vevent("UID:1", "DTSTART:20260401T020000Z", "DURATION:PT1H", "RRULE:FREQ=WEEKLY"),
-			vevent("UID:1", "RECURRENCE-ID;RANGE=THISANDFUTURE:20260408T020000Z", "DTSTART:20260407T230000Z", "DURATION:PT1H")),
-			[]string{"2026-04-01 02:00 - 2026-04-01 03:00", "2026-04-07 23:00 - 2026-04-08 00:00", "2026-04-14 23:00 - 2026-04-15 00:00"}, 0},
-		{"all that follow moved by weeks", object(
-			vevent("UID:1", "DTSTART:20260101T090000Z", "DURATION:PT1H", "RRULE:FREQ=DAILY;COUNT=3"),
-			vevent("UID:1", "RECURRENCE-ID;RANGE=THISANDFUTURE:20260102T090000Z", "DTSTART:20260310T090000Z", "DURATION:PT1H")), wholeWindow, 1},
+			vevent("UID:1", "RECURRENCE-ID;RANGE=THISANDFUTURE:20260328T080000Z", "DTSTART;TZID=Europe/Berlin:20260328T150000", "DURATION:PT2H")), wholeWindow, 1},
 		{"a whole-day series of which one moved", object(
 			vevent("UID:1", "DTSTART;VALUE=DATE:20260310", "RRULE:FREQ=DAILY;COUNT=2"), vevent("UID:1", "RECURRENCE-ID;VALUE=DATE:20260311", "DTSTART;VALUE=DATE:20260315")),
 			[]string{"2026-03-09 23:00 - 2026-03-10 23:00", "2026-03-14 23:00 - 2026-03-15 23:00"}, 0},
 		{"a moved recurrence without its series", object(vevent("UID:1", "RECURRENCE-ID:20260311T090000Z", "DTSTART:20260311T150000Z", "DURATION:PT1H")),
 			[]string{"2026-03-11 15:00 - 2026-03-11 16:00"}, 0},
-		{"extra dates with lengths of their own", object(vevent("UID:1", "DTSTART:20260310T090000Z", "DURATION:PT1H", "RDATE;VALUE=PERIOD:20260401T120000Z/PT2H,20260402T120000Z/20260402T150000Z")),
-			[]string{"2026-03-10 09:00 - 2026-03-10 10:00", "2026-04-01 12:00 - 2026-04-01 14:00", "2026-04-02 12:00 - 2026-04-02 15:00"}, 0},
-		{"an invalid extra period", object(vevent("UID:1", "DTSTART:20260310T090000Z", "DURATION:PT1H", "RDATE;VALUE=PERIOD:20260401T120000Z/20260401T110000Z")), wholeWindow, 1},
-		{"two rules", object(vevent("UID:1", "DTSTART:20260310T090000Z", "DURATION:PT1H", "RRULE:FREQ=DAILY;COUNT=2", "RRULE:FREQ=WEEKLY;COUNT=2")),
-			[]string{"2026-03-10 09:00 - 2026-03-10 10:00", "2026-03-11 09:00 - 2026-03-11 10:00", "2026-03-17 09:00 - 2026-03-17 10:00"}, 0},
+		{"extra dates with lengths of their own", object(vevent("UID:1", "DTSTART:20260310T090000Z", "DURATION:PT1H", "RDATE;VALUE=PERIOD:20260401T120000Z/PT2H,20260402T120000Z/20260402T150000Z")), wholeWindow, 1},
+		{"two rules", object(vevent("UID:1", "DTSTART:20260310T090000Z", "DURATION:PT1H", "RRULE:FREQ=DAILY;COUNT=2", "RRULE:FREQ=WEEKLY;COUNT=2")), wholeWindow, 1},
 		{"every other week on two days", object(vevent("UID:1", "DTSTART:20260302T090000Z", "DURATION:PT1H", "RRULE:FREQ=WEEKLY;INTERVAL=2;WKST=MO;BYDAY=MO,TH;COUNT=4")),
 			[]string{"2026-03-02 09:00 - 2026-03-02 10:00", "2026-03-05 09:00 - 2026-03-05 10:00", "2026-03-16 09:00 - 2026-03-16 10:00", "2026-03-19 09:00 - 2026-03-19 10:00"}, 0},
 		{"the last working day", object(vevent("UID:1", "DTSTART:20260130T090000Z", "DURATION:PT1H", "RRULE:FREQ=MONTHLY;BYDAY=MO,TU,WE,TH,FR;BYSETPOS=-1")),
@@ -225,10 +180,6 @@ func TestBusy(t *testing.T) {
 		{"a start that its rule leaves out", object(vevent("UID:1", "DTSTART:20260310T090000Z", "DURATION:PT1H", "RRULE:FREQ=WEEKLY;BYDAY=WE;COUNT=1")),
 			[]string{"2026-03-10 09:00 - 2026-03-10 10:00", "2026-03-11 09:00 - 2026-03-11 10:00"}, 0},
 		{"an end in an unknown zone", object(vevent("UID:1", "DTSTART:20260310T090000Z", "DTEND;TZID=Nowhere:20260310T100000")), wholeWindow, 1},
-		{"this one and all that follow made longer", object(
-			vevent("UID:1", "DTSTART:20260213T090000Z", "DURATION:PT1H", "RRULE:FREQ=WEEKLY;COUNT=3"),
-			vevent("UID:1", "RECURRENCE-ID;RANGE=THISANDFUTURE:20260220T090000Z", "DTSTART:20260220T090000Z", "DURATION:P5D")),
-			[]string{"2026-03-01 00:00 - 2026-03-04 09:00"}, 0},
 	} {
 		t.Run(tt.name, func(t *testing.T) {
 			window := Interval{time.Date(2026, 3, 1, 0, 0, 0, 0, time.UTC), time.Date(2026, 4, 15, 0, 0, 0, 0, time.UTC)}

@@ -9,19 +9,6 @@ import (
 	"github.com/emersion/go-ical"
 )
 
-// parsePeriodLength parses the second part of a period, an end or a duration. It returns the length of the period.
-func (r *reader) parsePeriodLength(p *ical.Prop, text string, start moment) (span, error) {
-	prop := *p
-	if prop.Value = strings.TrimSpace(text); strings.HasPrefix(strings.ToUpper(prop.Value), "P") {
-		return parseDuration(prop.Value, start)
-	}
-	end, _, err := r.parseMoment(&prop)
-	if err != nil {
-		return span{}, err
-	}
-	return spanBetween(start, end)
-}
-
 // parseLength parses DTEND or DURATION (RFC 5545 §3.6.1).
 func (r *reader) parseLength(comp *ical.Component, start moment) (span, error) {
 	if p := comp.Props.Get(ical.PropDateTimeEnd); p != nil {
@@ -90,21 +77,4 @@ func parsePositive(text string) (time.Duration, error) {
 		return 0, errors.New("is not a duration")
 	}
 	return d, nil
-}
-
-// parsePeriod parses start/end or start/duration, in UTC.
-func parsePeriod(text string) (Interval, error) {
-	from, to, _ := strings.Cut(strings.TrimSpace(text), "/")
-	start, err := time.Parse(utcLayout, from)
-	if err != nil {
-		return Interval{}, errNoTime
-	}
-	if end, err := time.Parse(utcLayout, to); err == nil && !end.Before(start) {
-		return Interval{start, end}, nil
-	}
-	d, err := parsePositive(to)
-	if err != nil {
-		return Interval{}, errors.New("is not a period")
-	}
-	return Interval{start, start.Add(d)}, nil
 }

@@ -1,7 +1,6 @@
 package calendar
 
-// windowsZones maps the zone names that Outlook and Exchange write as TZID to IANA names. It is used if a calendar does
-// not describe the zone itself. The pairs come from the Unicode CLDR (supplemental/windowsZones.xml, territory 001).
+// windowsZones maps the zone names that Outlook and Exchange write as TZID to IANA names. The pairs come from the Unicode CLDR (supplemental/windowsZones.xml, territory 001).
 var windowsZones = map[string]string{
 	"AUS Central Standard Time":       "Australia/Darwin",
 	"AUS Eastern Standard Time":       "Australia/Sydney",
