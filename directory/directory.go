@@ -29,7 +29,6 @@ import (
 	"github.com/agentmesh/agentmesh/directory/admission"
 	"github.com/agentmesh/agentmesh/directory/cursor"
 	"github.com/agentmesh/agentmesh/directory/discovery"
-	"github.com/agentmesh/agentmesh/directory/history"
 	"github.com/agentmesh/agentmesh/directory/mailbox"
 	"github.com/agentmesh/agentmesh/directory/moderation"
 	"github.com/agentmesh/agentmesh/directory/probe"
@@ -144,7 +143,6 @@ type Registry struct {
 	reporting  sync.Mutex      // serializes reports, so that concurrent reports at this process cannot exceed the bounds
 	reporters  *rate.Allowance // reports by address; nil for no limit
 	gate       *admission.Gate
-	days       *history.History // what happened on each of the last days
 }
 
 // New returns a directory that keeps its data in cfg.Store.
@@ -168,7 +166,6 @@ func New(cfg Config) *Registry {
 		changes: waiting.NewNotifier(maxWaiting),
 
 		cursors: cursor.NewKey(cfg.Store.Records(), recordNS),
-		days:    &history.History{},
 	}
 	if cfg.Session == nil {
 		r.cfg.Session = store.NewSession(cfg.Store.Leases(), cfg.Logger)

@@ -14,7 +14,6 @@ import (
 
 	"github.com/agentmesh/agentmesh/directory/cached"
 	"github.com/agentmesh/agentmesh/directory/discovery"
-	"github.com/agentmesh/agentmesh/directory/history"
 	"github.com/agentmesh/agentmesh/directory/listing"
 	"github.com/agentmesh/agentmesh/node/httpapi"
 	"github.com/agentmesh/agentmesh/node/wire"
@@ -150,14 +149,12 @@ func (r *Registry) listAgents(c echo.Context) error {
 		return err
 	}
 	if p, ok := r.pages.Get(raw); ok && p.gen == gen && p.position == position && !now.Before(p.readAt) && now.Before(p.staleAt) {
-		r.days.Add(history.Searched, now)
 		return p.Respond(c, listAge)
 	}
 	q, err := ParseQuery(raw)
 	if err != nil {
 		return err
 	}
-	r.days.Add(history.Searched, now)
 	found, err := r.search(c.Request().Context(), q, now)
 	if err != nil {
 		return err

@@ -14,7 +14,6 @@ import (
 
 	"github.com/labstack/echo/v4"
 
-	"github.com/agentmesh/agentmesh/directory/history"
 	"github.com/agentmesh/agentmesh/directory/listing"
 	"github.com/agentmesh/agentmesh/directory/site"
 	"github.com/agentmesh/agentmesh/node/httpapi"
@@ -104,7 +103,6 @@ func (r *Registry) showSearch(c echo.Context, count int) error {
 	var found page
 	if err == nil {
 		q.Limit, q.Cursor = pageAgents, params.Get("cursor")
-		r.days.Add(history.Searched, now)
 		found, err = r.search(ctx, q, now)
 	}
 	if refusal, ok := errors.AsType[*wire.Error](err); ok && refusal.Status == http.StatusBadRequest {

@@ -8,7 +8,6 @@ import (
 
 	"github.com/agentmesh/agentmesh/directory/cursor"
 	"github.com/agentmesh/agentmesh/directory/discovery"
-	"github.com/agentmesh/agentmesh/directory/history"
 	"github.com/agentmesh/agentmesh/directory/listing"
 	"github.com/agentmesh/agentmesh/directory/words"
 	"github.com/agentmesh/agentmesh/node/wire"
@@ -124,7 +123,6 @@ func findRanked(ctx context.Context, r *Registry, s discovery.Search) (discovery
 	if err != nil {
 		return discovery.Found{}, err
 	}
-	r.days.Add(history.Searched, now)
 	found, err := r.runPlan(ctx, p, s.Cursor, now)
 	if err != nil {
 		return discovery.Found{}, err

@@ -10,7 +10,6 @@ import (
 
 	"github.com/agentmesh/agentmesh/acl/credential"
 	"github.com/agentmesh/agentmesh/directory/admission"
-	"github.com/agentmesh/agentmesh/directory/history"
 	"github.com/agentmesh/agentmesh/directory/listing"
 	"github.com/agentmesh/agentmesh/directory/mailbox"
 	"github.com/agentmesh/agentmesh/directory/submission"
@@ -151,9 +150,6 @@ func (r *Registry) put(ctx context.Context, put store.PutCard, c submission.Cand
 	}
 	if m.Probed.IsZero() {
 		r.prober.Add(c.Card)
-	}
-	if verb == "registered" {
-		r.days.Add(history.Registered, wire.Now())
 	}
 	r.cfg.Logger.InfoContext(ctx, "card "+verb, "agent_id", stored.ID, "expires", stored.Expires)
 	return wire.Registered{AgentID: wire.AgentID(stored.ID), RegisteredAt: stored.Registered, ExpiresAt: stored.Expires}, nil

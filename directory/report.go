@@ -15,7 +15,6 @@ import (
 
 	"github.com/agentmesh/agentmesh/acl/credential"
 	"github.com/agentmesh/agentmesh/acl/rate"
-	"github.com/agentmesh/agentmesh/directory/history"
 	"github.com/agentmesh/agentmesh/directory/listing"
 	"github.com/agentmesh/agentmesh/directory/moderation"
 	"github.com/agentmesh/agentmesh/node/httpapi"
@@ -111,7 +110,6 @@ func (r *Registry) Report(ctx context.Context, id wire.AgentID, report ReportReq
 	if err != nil {
 		return fmt.Errorf("store report: %w", err)
 	}
-	r.days.Add(history.Reported, now)
 	r.cfg.Logger.WarnContext(ctx, "a card was reported", "agent_id", id, "kind", report.Kind)
 	return nil
 }

@@ -26,7 +26,6 @@ func (r *Registry) Run(ctx context.Context) {
 	}
 	var running sync.WaitGroup
 	defer running.Wait()
-	running.Go(func() { r.days.Keep(ctx, r.recs, recordNS, "history", r.cfg.Logger) })
 	running.Go(func() { followProcesses(ctx, r) })
 	if r.cfg.HTTP != nil {
 		r.cfg.Session.Do(ctx, Lease, r.prober.Run)

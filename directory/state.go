@@ -7,14 +7,13 @@ import (
 	"sort"
 	"time"
 
-	"github.com/agentmesh/agentmesh/directory/history"
 	"github.com/agentmesh/agentmesh/directory/listing"
 	"github.com/agentmesh/agentmesh/directory/site"
 	"github.com/agentmesh/agentmesh/node/wire"
 	"github.com/agentmesh/agentmesh/store"
 )
 
-// State is what the operator sees of a directory: its settings, its counts and the last days.
+// State is what the operator sees of a directory: its settings and its counts.
 type State struct {
 	Site                     site.Operator
 	Mode                     Mode
@@ -22,7 +21,6 @@ type State struct {
 	Cards, Connected, Probes int // Connected are owners whose agents poll their mailboxes; Probes are endpoints to probe
 	MailMessages, MailBytes  int64
 	MailFull                 bool
-	Days                     []history.Day
 }
 
 // ReadState returns the state of a directory.
@@ -30,7 +28,6 @@ func ReadState(ctx context.Context, r *Registry) (State, error) {
 	now := wire.Now()
 	s := State{
 		Site: r.cfg.Site, Mode: r.cfg.Mode, Mirror: r.cfg.ReadOnly, Connected: r.relay.Connections().Count(), Probes: r.prober.Queue().Len(),
-		Days: r.days.List(now),
 	}
 	var err error
 	if s.Cards, err = r.countAgents(ctx, now); err != nil {

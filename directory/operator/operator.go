@@ -13,7 +13,6 @@ import (
 	"github.com/labstack/echo/v4"
 
 	"github.com/agentmesh/agentmesh/directory"
-	"github.com/agentmesh/agentmesh/directory/history"
 	"github.com/agentmesh/agentmesh/directory/moderation"
 	"github.com/agentmesh/agentmesh/node/httpapi"
 	"github.com/agentmesh/agentmesh/node/wire"
@@ -104,24 +103,10 @@ func (p *pages) countReports(ctx context.Context) int {
 	return len(list)
 }
 
-// bar is a day in the chart of the overview.
-type bar struct {
-	history.Day
-	Registered, Searched, Reported int
-	High                           int // height: the searches in percent of the busiest day's
-}
-
-// X returns the position of the i-th bar in the chart, which is 300 wide and 100 high, and Y the position of the bar's
-// upper end.
-func (b bar) X(i int) int { return i * 300 / history.Days }
-func (b bar) Y() int      { return 100 - b.High }
-
 type overview struct {
 	directory.State
 	Mirrored string
 	Reports  int
-	Bars     []bar
-	Sum      bar // of the days in the chart
 	MailSize string
 }
 
@@ -131,15 +116,6 @@ func (p *pages) showOverview(c echo.Context) error {
 		return err
 	}
 	o := overview{State: state, Mirrored: p.Mirrored, Reports: p.countReports(c.Request().Context()), MailSize: formatBytes(state.MailBytes)}
-	most := 1
-	for _, d := range state.Days {
-		b := bar{Day: d, Registered: d.Counts[history.Registered], Searched: d.Counts[history.Searched], Reported: d.Counts[history.Reported]}
-		o.Sum.Registered, o.Sum.Searched, o.Sum.Reported = o.Sum.Registered+b.Registered, o.Sum.Searched+b.Searched, o.Sum.Reported+b.Reported
-		o.Bars, most = append(o.Bars, b), max(most, b.Searched)
-	}
-	for i := range o.Bars {
-		o.Bars[i].High = (o.Bars[i].Searched*100 + most - 1) / most
-	}
 	return p.shell.Render(c, p.overview, httpapi.View{Title: "Directory", Data: o})
 }
 
