@@ -71,9 +71,9 @@ func TestAttachAccess(t *testing.T) {
 // TestAttachRefusesKeys: Attach refuses a policy key that the kind would ignore.
 func TestAttachRefusesKeys(t *testing.T) {
 	home := meshtest.New(t).Node("home", nil)
-	link := bridge.Link{Name: "home", Policy: bridge.LinkPolicy{Route: "directory", Broadcast: true}}
+	link := bridge.Link{Name: "home", Policy: bridge.LinkPolicy{Tools: []string{"discover"}, Broadcast: true}}
 	_, err := home.Attach(bridge.Kind{Name: "fax"}, []bridge.Link{link})
-	for _, want := range []string{"remove policy.route of link home", "remove policy.broadcast of link home", "fax links use policy.access"} {
+	for _, want := range []string{"remove policy.tools of link home", "remove policy.broadcast of link home", "fax links use policy.access"} {
 		if err == nil || !strings.Contains(err.Error(), want) {
 			t.Errorf("Attach() = %v, want %q in it", err, want)
 		}

@@ -48,7 +48,7 @@ type Kind struct {
 // PolicyError reports a key of a link's policy that the link would ignore, or whose value it cannot use.
 type PolicyError struct {
 	Link string // name of the link
-	Key  string // as the configuration writes it: "policy.route"
+	Key  string // as the configuration writes it: "policy.tools"
 	Why  string
 	Fix  string
 }

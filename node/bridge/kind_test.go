@@ -37,7 +37,7 @@ func fill(v reflect.Value) {
 // TestCheckPolicy: a policy key that a kind does not declare is refused, with link, key and fix; a declared key is
 // accepted.
 func TestCheckPolicy(t *testing.T) {
-	all := []string{"route", "encrypt", "filter.types", "filter.from", "filter.keywords", "tools", "broadcast", "transit"}
+	all := []string{"encrypt", "filter.types", "filter.from", "filter.keywords", "tools", "broadcast"}
 	for _, tt := range []struct {
 		name    string
 		kind    bridge.Kind

@@ -2,7 +2,6 @@ package bridge
 
 import (
 	"cmp"
-	"errors"
 	"fmt"
 	"net/url"
 	"slices"
@@ -49,9 +48,6 @@ type LinkPolicy struct {
 	// Access mode for peers behind the link: open, allowlist or approval. Empty: approval, or allowlist if access.mode
 	// is allowlist. Danger: open lets everybody on the foreign network reach your hooks.
 	Access string `key:"access"`
-	// Not used by any kind of link, so setting it is an error. The key for requests that your own MESS exchange cannot
-	// serve is mess.route.
-	Route string `key:"route"`
 	// always: encrypt every message (moltspeak). By default, the class of a message decides.
 	Encrypt string `key:"encrypt"`
 	// Filter for incoming messages (mew, agentrelay).
@@ -62,8 +58,6 @@ type LinkPolicy struct {
 	Broadcast bool `key:"broadcast"`
 	// Limits on what comes over the link (mew).
 	Limits LinkLimits `key:"limits"`
-	// Rules for passing messages on to another network (mew). Without a rule, nothing is passed on.
-	Transit []Transit `key:"transit"`
 }
 
 // LinkLimits bounds what comes over one link. The limits apply to the link as a whole and replace the node's own
@@ -85,14 +79,6 @@ type LinkFilter struct {
 	From []string `key:"from"`
 	// Words; the message must contain at least one.
 	Keywords []string `key:"keywords"`
-}
-
-// Transit allows messages to pass from one link to another. "mesh" is the native side.
-type Transit struct {
-	// Name of the link that the messages come from.
-	From string `key:"from"`
-	// Name of the link that the messages go to.
-	To string `key:"to"`
 }
 
 // The tools that a link may offer to its foreign side.
@@ -175,11 +161,6 @@ func (p LinkPolicy) validate() error {
 	for _, t := range p.Tools {
 		if !slices.Contains(Tools(), t) {
 			return fmt.Errorf("policy.tools %q: must be one of %s", t, strings.Join(Tools(), ", "))
-		}
-	}
-	for _, t := range p.Transit {
-		if t.From == "" || t.To == "" {
-			return errors.New("policy.transit: each rule needs both from and to")
 		}
 	}
 	return nil

@@ -26,7 +26,6 @@ func TestLinkValidate(t *testing.T) {
 		{"secret in the registry url", func(l *bridge.Link) { l.RegistryURL = "https://t@x.example" }, "user name or a password"},
 		{"access", func(l *bridge.Link) { l.Policy.Access = "all" }, "access"},
 		{"tool", func(l *bridge.Link) { l.Policy.Tools = []string{"discover", "shell"} }, "shell"},
-		{"half a transit rule", func(l *bridge.Link) { l.Policy.Transit = []bridge.Transit{{From: "home"}} }, "transit"},
 	} {
 		t.Run(tt.name, func(t *testing.T) {
 			link := good

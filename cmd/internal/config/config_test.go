@@ -223,7 +223,6 @@ links:
     limits: {messages_per_minute: 90, open_conversations: 0}
     broadcast: true
     filter: {types: [chat], from: [cat]}
-    transit: [{from: mesh, to: home}]
   options: {allow_insecure: "false"}
 - {name: shelf, kind: mess, dir: ./threads, options: {}}
 `)
@@ -232,7 +231,7 @@ links:
 		t.Fatal(err)
 	}
 	home := c.Links[0]
-	if home.Space != "kitchen" || home.Policy.Transit[0].To != "home" || home.Policy.Filter.From[0] != "cat" ||
+	if home.Space != "kitchen" || home.Policy.Filter.From[0] != "cat" ||
 		home.Policy.Limits != (bridge.LinkLimits{Messages: 90, Conversations: bridge.NoLimit}) || home.Options["allow_insecure"] != "false" || c.Links[1].Dir != "./threads" {
 		t.Errorf("links = %+v", c.Links)
 	}
@@ -268,15 +267,15 @@ links:
 // and the fix.
 func TestLinkPolicyKeys(t *testing.T) {
 	set := map[string]string{
-		"policy.access": "access: allowlist", "policy.route": "route: directory", "policy.encrypt": "encrypt: always", "policy.tools": "tools: [discover]",
-		"policy.broadcast": "broadcast: true", "policy.transit": "transit: [{from: a, to: b}]",
+		"policy.access": "access: allowlist", "policy.encrypt": "encrypt: always", "policy.tools": "tools: [discover]",
+		"policy.broadcast":    "broadcast: true",
 		"policy.filter.types": "filter: {types: [chat]}", "policy.filter.from": "filter: {from: [bob]}", "policy.filter.keywords": "filter: {keywords: [tea]}",
 	}
 	filter := []string{"policy.filter.types", "policy.filter.from", "policy.filter.keywords"}
 	for kind, honored := range map[string][]string{
 		"mess":       {"policy.access"},
-		"mew":        append([]string{"policy.access", "policy.tools", "policy.broadcast", "policy.transit"}, filter...),
-		"agentrelay": append([]string{"policy.access", "policy.encrypt", "policy.broadcast"}, filter...),
+		"mew":        append([]string{"policy.access", "policy.tools", "policy.broadcast"}, filter...),
+		"agentrelay": append([]string{"policy.access", "policy.broadcast"}, filter...),
 		"moltspeak":  {"policy.access", "policy.encrypt"},
 	} {
 		for key, text := range set {

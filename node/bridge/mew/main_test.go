@@ -49,7 +49,7 @@ func (blockedNode) Accept(ctx context.Context, _ bridge.Inbound) (bridge.Outcome
 func startLink(t testing.TB, r *mewtest.Rig[*gateway.Gateway]) *link.Bridge {
 	t.Helper()
 	b, err := link.New(link.Config{
-		Links: []bridge.Link{{Name: "home", Kind: link.Kind, URL: r.URL(""), Space: "lab", Policy: bridge.LinkPolicy{Transit: []bridge.Transit{{From: "mesh", To: "home"}}}}}, Steps: r.Store.Steps(), Mesh: bridgetest.Mesh{Receiver: blockedNode{}}, Records: r.Store.Records(),
+		Links: []bridge.Link{{Name: "home", Kind: link.Kind, URL: r.URL(""), Space: "lab"}}, Steps: r.Store.Steps(), Mesh: bridgetest.Mesh{Receiver: blockedNode{}}, Records: r.Store.Records(),
 		Tokens: map[string]client.Credential{"home": "node-token"}, Retry: 5 * time.Millisecond, MaxRetry: 50 * time.Millisecond,
 		Dial: func(ctx context.Context, u *url.URL) (net.Conn, error) { return r.Dial(ctx, u) },
 	})

@@ -32,10 +32,6 @@ const (
 // Intents is a pattern for all intents of this package.
 const Intents = "com.github.rjcorwin.mew.*"
 
-// networkMesh stands for AgentMesh in a rule of policy.transit, which lets messages pass from one network to another.
-// Every other network in such a rule is the name of a link.
-const networkMesh = "mesh"
-
 // Config configures a bridge.
 type Config struct {
 	Links  []bridge.Link
@@ -176,5 +172,5 @@ func socketTarget(l bridge.Link) (*url.URL, error) {
 
 // LinkKind tells the node what MEW links support.
 func LinkKind() bridge.Kind {
-	return bridge.Kind{Name: Kind, Honors: []string{"filter", "limits", "tools", "broadcast", "transit"}, Intents: Intents}
+	return bridge.Kind{Name: Kind, Honors: []string{"filter", "limits", "tools", "broadcast"}, Intents: Intents}
 }

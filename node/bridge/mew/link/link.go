@@ -36,15 +36,15 @@ const (
 
 // Link connects the node with a space. Workers handle the envelopes for the node; those of one sender stay in order.
 type Link struct {
-	b         *Bridge
-	cfg       *bridge.Link
-	principal string
-	meter     *bridge.LinkMeter
-	log       *slog.Logger
-	records   *records
-	space     *membership
-	shareWake chan struct{} // wakes up runSharing
-	notices   *rate.Buckets // limits the notices to each sender; see newNotices
+	b          *Bridge
+	cfg        *bridge.Link
+	principal  string
+	meter      *bridge.LinkMeter
+	log        *slog.Logger
+	records    *records
+	space      *membership
+	expiryWake chan struct{} // wakes up runExpiry
+	notices    *rate.Buckets // limits the notices to each sender; see newNotices
 
 	seed    maphash.Seed
 	queues  [linkWorkers]chan job
@@ -72,7 +72,7 @@ func (b *Bridge) newLink(cfg bridge.Link) (*Link, error) {
 	log := b.log.With("link", cfg.Name)
 	l := &Link{
 		b: b, cfg: &cfg, principal: Principal(cfg.Name), meter: bridge.NewLinkMeter(cfg.Policy.Limits), log: log,
-		records: &records{cfg.Name, b.cfg.Records, log}, shareWake: make(chan struct{}, 1), notices: newNotices(), seed: maphash.MakeSeed(),
+		records: &records{cfg.Name, b.cfg.Records, log}, expiryWake: make(chan struct{}, 1), notices: newNotices(), seed: maphash.MakeSeed(),
 	}
 	for i := range l.queues {
 		l.queues[i] = make(chan job, linkQueue)
@@ -84,7 +84,7 @@ func (b *Bridge) newLink(cfg bridge.Link) (*Link, error) {
 		echoes: make(map[string]chan outcome),
 		onReachable: func(peer string) {
 			if peer == wholeSpace {
-				waiting.Wake(l.shareWake)
+				waiting.Wake(l.expiryWake)
 			}
 			b.cfg.Mesh.Reachable(l.address(peer))
 		},
@@ -125,7 +125,7 @@ func (l *Link) run(ctx context.Context) error {
 			}
 		})
 	}
-	g.Go(func() error { l.runSharing(ctx); return nil })
+	g.Go(func() error { l.runExpiry(ctx); return nil })
 	g.Go(func() error { l.space.run(ctx); return nil })
 	return g.Wait()
 }

@@ -237,37 +237,6 @@ func TestLinkCancelsOneChat(t *testing.T) {
 	}
 }
 
-// TestLinkNoTransit: without a rule that names both sides, no answer of an agent reaches the participant as a chat, and no
-// chat reaches an agent (MEW-L6, THREATS 20).
-func TestLinkNoTransit(t *testing.T) {
-	l := newLab(t, bridge.LinkPolicy{Access: "open", Tools: bridge.Tools()})
-	conv := l.use("cat", bridge.ToolSend, `{"to":"`+string(l.far.ID())+`","text":"a word"}`).GetStr("conversation_id")
-	asked := l.inbox(l.far, node.ItemNew)
-	if _, err := l.far.Send(t.Context(), node.Outgoing{
-		To: l.home.ID(), Conv: asked.Conversation, Intent: wire.Deliver, Via: "owner", Payload: mewtest.Parse(t, `{"action":"deliver","message":{"body":"secret"}}`),
-	}, 20*time.Second); err != nil {
-		t.Fatal(err)
-	}
-	cat := l.peers["cat"]
-	cat.Send(`{"id":"c1","kind":"chat","to":["node"],"context":"` + conv + `","payload":{"text":"to the agent"}}`)
-	l.await("in the inbox", func() bool {
-		items, _, err := l.home.Inbox(t.Context(), node.ItemNew, "", 10)
-		return err == nil && len(items) == 2
-	})
-	items, _, err := l.home.Inbox(t.Context(), node.ItemNew, "", 10)
-	if err != nil || string(items[1].Conversation) == conv || items[1].Address == "" {
-		t.Errorf("a chat with a foreign conversation's id came in as %+v, %v", items[1], err)
-	}
-	if got, _, err := l.far.Inbox(t.Context(), node.ItemNew, "", 10); err != nil || len(got) != 1 {
-		t.Errorf("the agent got %d messages, %v", len(got), err)
-	}
-	for _, s := range cat.Fence() {
-		if strings.Contains(s, "secret") {
-			t.Errorf("the participant saw %s", s)
-		}
-	}
-}
-
 // TestLinkSendWaits: a caller that sends to a participant and waits gets the participant's answer, not only the news
 // that the space accepted the message.
 func TestLinkSendWaits(t *testing.T) {

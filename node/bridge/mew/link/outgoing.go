@@ -165,10 +165,3 @@ func (m *membership) checkPeer(peer string) error {
 	}
 	return nil
 }
-
-// canSpeak reports whether the node is in the space and not paused.
-func (m *membership) canSpeak() bool {
-	m.mu.Lock()
-	defer m.mu.Unlock()
-	return m.conn != nil && !m.pause.on
-}

@@ -13,6 +13,7 @@ import (
 	"testing/synctest"
 	"time"
 
+	"github.com/agentmesh/agentmesh/node"
 	"github.com/agentmesh/agentmesh/node/bridge"
 	"github.com/agentmesh/agentmesh/node/bridge/bridgetest"
 	"github.com/agentmesh/agentmesh/node/bridge/mew/envelope"
@@ -63,50 +64,45 @@ func TestLinkFilter(t *testing.T) {
 	}
 }
 
-// TestLinkToLink: a participant reaches another link of the node if a rule names both directions, and no other link,
-// whatever its name is (MEW-L6).
-func TestLinkToLink(t *testing.T) {
+// TestLinkNoTransit: a participant cannot write to the peer of another link through this node, and nothing that an agent
+// writes to the node reaches the space (MEW-L6, THREATS 20).
+func TestLinkNoTransit(t *testing.T) {
 	den := newClubConfig(t, allKinds, "owl")
 	den.ID = "den"
 	den.Participants[0].Tokens = []string{"den-node-token"}
 	den.Participants[1].Tokens = []string{"owl-token"}
 	r := start(t, newClubConfig(t, allKinds, "cat", "dog"), den)
-	policy := bridge.LinkPolicy{Access: "open", Tools: []string{bridge.ToolSend}, Transit: []bridge.Transit{{From: "home", To: "den"}, {From: "den", To: "home"}}}
 	there := bridge.Link{Name: "den", Kind: Kind, URL: r.URL(""), Space: "den", Policy: bridge.LinkPolicy{Access: "open"}}
-	l := newLabOn(t, r, meshtest.New(t), linkOf(r, policy), there)
+	l := newLabOn(t, r, meshtest.New(t), linkOf(r, bridge.LinkPolicy{Access: "open", Tools: bridge.Tools()}), there)
 	cat, owl := l.peers["cat"], r.Join("owl-token")
-	send := func(to string) wire.Value {
-		t.Helper()
-		id := envelope.NewID()
-		cat.Send(`{"id":"` + id + `","kind":"mcp/request","to":["node"],"payload":{"jsonrpc":"2.0","id":1,"method":"tools/call","params":{"name":"send","arguments":{"to":"` + to + `","text":"over the hills"}}}}`)
-		for {
-			if v := cat.FromNode("mcp/response"); mewtest.About(v) == id {
-				return v
-			}
-		}
-	}
-	v := send("mew:den/owl")
-	chat := owl.FromNode("chat")
-	if mewtest.Text(mewtest.Payload(chat, "text")) != "over the hills" || mewtest.Text(mewtest.Payload(v, "result", "structuredContent", "conversation_id")) != chat.GetStr("context") {
-		t.Errorf("the tool says %s, and the other space got %s", v.JSON(), chat.JSON())
-	}
-	owl.Send(`{"id":"o1","kind":"chat","to":["node"],"correlation_id":["` + chat.GetStr("id") + `"],"payload":{"text":"far away"}}`)
-	if back := cat.FromNode("chat"); back.GetStr("context") != chat.GetStr("context") || !strings.Contains(mewtest.Text(mewtest.Payload(back, "text")), "far away") {
-		t.Errorf("back came %s", back.JSON())
-	}
 	pseudonym := bridge.Address{Kind: Kind, Link: "den", Peer: "owl"}.Pseudonym()
-	for _, to := range []string{"mew:other/owl", "mess:other/owl", string(pseudonym)} {
-		if v := send(to); mewtest.Payload(v, "error").IsNull() {
-			t.Errorf("to %s: %s", to, v.JSON())
+	for _, to := range []string{"mew:den/owl", "mew:other/owl", "mess:other/owl", string(pseudonym)} {
+		if sent := l.use("cat", bridge.ToolSend, `{"to":"`+to+`","text":"over the hills"}`); !sent.IsNull() {
+			t.Errorf("to %s: %s", to, sent.JSON())
 		}
-	}
-	owl.Fence()
-	l.l.cfg.Policy.Transit = nil
-	if v := send("mew:den/owl"); !strings.Contains(string(mewtest.Payload(v, "error").JSON()), "nothing pass") {
-		t.Errorf("without a rule: %s", v.JSON())
 	}
 	if extra := owl.Fence(); len(extra) > 0 {
 		t.Errorf("the other space saw %s", extra)
+	}
+	conv := l.use("cat", bridge.ToolSend, `{"to":"`+string(l.far.ID())+`","text":"a word"}`).GetStr("conversation_id")
+	asked := l.inbox(l.far, node.ItemNew)
+	if _, err := l.far.Send(t.Context(), node.Outgoing{
+		To: l.home.ID(), Conv: asked.Conversation, Intent: wire.Deliver, Via: "owner", Payload: mewtest.Parse(t, `{"action":"deliver","message":{"body":"secret"}}`),
+	}, 20*time.Second); err != nil {
+		t.Fatal(err)
+	}
+	cat.Send(`{"id":"c1","kind":"chat","to":["node"],"context":"` + conv + `","payload":{"text":"to the agent"}}`)
+	l.await("in the inbox", func() bool {
+		items, _, err := l.home.Inbox(t.Context(), node.ItemNew, "", 10)
+		return err == nil && len(items) == 2 && string(items[1].Conversation) != conv && items[1].Address != ""
+	})
+	if got, _, err := l.far.Inbox(t.Context(), node.ItemNew, "", 10); err != nil || len(got) != 1 {
+		t.Errorf("the agent got %d messages, %v", len(got), err)
+	}
+	for _, s := range cat.Fence() {
+		if strings.Contains(s, "secret") {
+			t.Errorf("the participant saw %s", s)
+		}
 	}
 }
 

@@ -255,7 +255,7 @@ func TestLinkProposalByCommandRefused(t *testing.T) {
 		}
 	}
 	l.peers["cat"].Send(`{"kind":"participant/pause","to":["node"],"payload":{}}`)
-	l.await("paused", func() bool { return !l.l.space.canSpeak() })
+	l.await("paused", func() bool { return l.l.View().Participants[0].Paused })
 	if _, _, err := l.l.Decide(t.Context(), key, true, ""); err == nil || !strings.Contains(err.Error(), "paused") {
 		t.Errorf("during a pause: %v", err)
 	}

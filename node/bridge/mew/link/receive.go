@@ -81,8 +81,8 @@ func markSource(address bridge.Address, payload wire.Value, id string) wire.Valu
 // handleChat gives a chat for this node to the node, as a mesh.message (MEW-L3).
 func (l *Link) handleChat(ctx context.Context, j job) error {
 	text := j.e.Payload.GetStr("text")
-	if _, forwarded := j.e.Payload.Get(transitMember); forwarded || text == "" || !l.passesFilter(&j.e, text) {
-		return nil // a node takes no answer that another node passes on (MEW-L6)
+	if text == "" || !l.passesFilter(&j.e, text) {
+		return nil
 	}
 	message := wire.Obj(wire.TextField("body", text))
 	if f := j.e.Payload.GetStr("format"); f == "markdown" {

@@ -3,9 +3,7 @@ package link
 import (
 	"context"
 	"encoding/json"
-	"errors"
 	"slices"
-	"strconv"
 	"time"
 
 	"github.com/agentmesh/agentmesh/node/bridge"
@@ -19,25 +17,10 @@ import (
 // Conversation is a conversation of the mesh that a participant opened with the tool send. No other participant can read
 // or write in it (MEW-L6).
 type Conversation struct {
-	Conv    wire.ConversationID `json:"conversation_id"`
-	Peer    wire.AgentID        `json:"peer"`
-	Address string              `json:"address,omitempty"` // of a foreign peer
-	To      string              `json:"to"`                // the participant who opened it
-	After   uint64              `json:"after,omitempty"`   // number of the last entry that the participant got
-	Silent  bool                `json:"silent,omitempty"`  // the link sends no answers; the tool inbox shows them
+	Conv wire.ConversationID `json:"conversation_id"`
+	Peer wire.AgentID        `json:"peer"`
+	To   string              `json:"to"` // the participant who opened it
 }
-
-// network returns the network of the conversation: AgentMesh, or the name of a link.
-func (c Conversation) network() string {
-	if a, err := bridge.ParseAddress(c.Address); err == nil {
-		return a.Link
-	}
-	return networkMesh
-}
-
-// transitMember is a member in the payload of an answer that the link passes on. No node takes such a chat as a message
-// to itself (MEW-L6).
-const transitMember = "agentmesh"
 
 // kindOpened is the kind of the record of a [Conversation].
 const kindOpened = "opened"
@@ -47,7 +30,6 @@ const (
 	// enough, because a participant may have a new id at each join.
 	maxOpened      = 500
 	maxOpenedByOne = 50 // conversations that one participant opened
-	maxShared      = 50 // entries of a conversation that a participant gets at once
 )
 
 // conversationsOpened returns the conversations that participants opened.
@@ -65,20 +47,13 @@ func (l *Link) conversationsOpened(ctx context.Context) ([]Conversation, error) 
 	return out, nil
 }
 
-// changeOf returns the change that stores a conversation.
-func (r *records) changeOf(c Conversation) store.Change {
-	change := r.remember(kindOpened, openKey(c.Peer, c.Conv), c, keepConversation)
-	change.Record.Terms = append(change.Record.Terms, r.openedBy(c.To))
-	return change
-}
-
 // openedBy returns the search term of the conversations that a participant opened.
 func (r *records) openedBy(participant string) string {
 	return r.key(kindOpened, envelope.Digest(participant))
 }
 
 // open stores a conversation that a participant opens. If the participant, or all participants together, have opened
-// too many, it replaces the conversation whose answers the participant got least recently.
+// too many, it replaces the oldest one.
 func (r *records) open(ctx context.Context, c Conversation) error {
 	now := time.Now()
 	own, err := r.store.List(ctx, nsLinks, r.openedBy(c.To), "", maxOpenedByOne, now)
@@ -98,82 +73,25 @@ func (r *records) open(ctx context.Context, c Conversation) error {
 	}
 	var changes []store.Change
 	if full != nil {
-		oldest := slices.MinFunc(full, func(x, y store.Record) int { return x.Expires.Compare(y.Expires) }) // each answer extends Expires
+		oldest := slices.MinFunc(full, func(x, y store.Record) int { return x.Expires.Compare(y.Expires) })
 		changes = append(changes, store.Change{Record: store.Record{NS: nsLinks, Key: oldest.Key}, IfRev: oldest.Rev, Delete: true})
 	}
-	return r.store.Apply(ctx, append(changes, r.changeOf(c)), now)
+	put := r.remember(kindOpened, openKey(c.Peer, c.Conv), c, keepConversation)
+	put.Record.Terms = append(put.Record.Terms, r.openedBy(c.To))
+	return r.store.Apply(ctx, append(changes, put), now)
 }
 
-// runSharing tells the space about expired proposals and requests, and sends participants the answers of agents, until
-// ctx ends.
-func (l *Link) runSharing(ctx context.Context) {
-	again := time.Tick(shareEvery)
+// runExpiry tells the space about expired proposals and requests, until ctx ends.
+func (l *Link) runExpiry(ctx context.Context) {
+	again := time.Tick(expireEvery)
 	for {
 		select {
-		case <-l.shareWake:
+		case <-l.expiryWake:
 		case <-again:
 		case <-ctx.Done():
 			return
 		}
 		l.answerExpired(ctx)
-		if !l.space.canSpeak() {
-			continue
-		}
-		all, err := l.conversationsOpened(ctx)
-		if err != nil && ctx.Err() == nil {
-			l.log.Warn("read the conversations that participants opened", "err", err)
-		}
-		for _, c := range all {
-			if err := l.share(ctx, c); err != nil && ctx.Err() == nil {
-				l.log.Info("send an answer to a participant", "conversation", c.Conv, "err", err)
-			}
-		}
-	}
-}
-
-// share sends the participant the new entries of the agent in a conversation. It marks an entry as sent once the space
-// has accepted it.
-func (l *Link) share(ctx context.Context, c Conversation) error {
-	if c.Silent || l.space.checkPeer(c.To) != nil {
-		return nil
-	}
-	entries, err := l.b.cfg.Steps.Transcript(ctx, store.ConvKey{Peer: string(c.Peer), ID: string(c.Conv)}, c.After, maxShared)
-	if err != nil {
-		return err
-	}
-	for _, e := range entries {
-		rec, err := l.records.store.Get(ctx, nsLinks, l.records.key(kindOpened, openKey(c.Peer, c.Conv)), time.Now())
-		if errors.Is(err, store.ErrNotFound) {
-			return nil
-		} else if err != nil {
-			return err
-		}
-		if text := c.entryText(e); text != "" && !e.Out {
-			if err := l.space.say(ctx, newExcerpt(c, e, text)); err != nil {
-				return err
-			}
-		}
-		c.After = e.N
-		change := l.records.changeOf(c)
-		change.IfRev = rec.Rev
-		if err := l.records.store.Apply(ctx, []store.Change{change}, time.Now()); errors.Is(err, store.ErrConflict) {
-			return nil // another conversation has replaced this one
-		} else if err != nil {
-			return err
-		}
-	}
-	if len(entries) == maxShared {
-		waiting.Wake(l.shareWake)
-	}
-	return nil
-}
-
-// newExcerpt returns the chat that shows the participant an entry of the agent.
-func newExcerpt(c Conversation, e store.Entry, text string) envelope.Draft {
-	return envelope.Draft{
-		ID: "am-b-" + envelope.Digest(string(c.Peer), string(c.Conv), strconv.FormatUint(e.N, 10)), Kind: envelope.KindChat, To: []string{c.To}, Context: string(c.Conv),
-		Payload: wire.Obj(wire.TextField("text", string(c.Peer)+": "+text), wire.TextField("format", "plain"),
-			wire.Field(transitMember, wire.Obj(wire.TextField("conversation_id", string(c.Conv)), wire.TextField("agent_id", string(c.Peer))))),
 	}
 }
 
@@ -182,11 +100,6 @@ func (b *Bridge) followEvents(ctx context.Context) {
 	b.cfg.Mesh.Follow(ctx, func(e bridge.Event) {
 		if e.Item != nil {
 			b.followItem(ctx, *e.Item)
-		}
-		if e.Missing || e.Conv != (store.ConvKey{}) { // events were lost, or a conversation has a new entry
-			for _, l := range b.links {
-				waiting.Wake(l.shareWake)
-			}
 		}
 	})
 }
@@ -203,7 +116,7 @@ func (b *Bridge) followItem(ctx context.Context, item bridge.ItemState) {
 	switch {
 	case item.State == "expired" && item.Intent != wire.Deliver:
 		l.records.apply(ctx, l.records.remember("expired", string(item.Conversation), item.Conversation, keepSent))
-		waiting.Wake(l.shareWake)
+		waiting.Wake(l.expiryWake)
 	case item.Intent == wire.Deliver:
 		if key, ok := load[string](ctx, l.records, "msg", string(item.MessageID)); ok {
 			switch item.State {

@@ -198,7 +198,6 @@ func TestLinkSuite(t *testing.T) {
 			[]byte(`{"id":"1","kind":"chat","to":["node"],"payload":[]}`),
 			[]byte(`{"id":"1","kind":"chat","to":["somebody-else"],"payload":{"text":"hello"}}`),
 			[]byte(`{"id":"1","kind":"chat","payload":{"text":"to everybody"}}`),
-			[]byte(`{"id":"1","kind":"chat","to":["node"],"payload":{"text":"hello","agentmesh":{}}}`),
 			[]byte(`{"protocol":"mew/v0.3","id":"1","kind":"chat","to":["node"],"payload":{"text":"hello"}}`),
 			[]byte(`{"id":"1","kind":"chat","to":["node"],"payload":{"text":"` + strings.Repeat("a", 300<<10) + `"}}`),
 			[]byte(`{"id":"1","kind":"mcp/proposal","to":["node"],"payload":{"params":"` + strings.Repeat("a", 300<<10) + `"}}`),

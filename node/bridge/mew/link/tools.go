@@ -104,19 +104,13 @@ func (l *Link) discover(ctx context.Context, arguments wire.Value) (wire.Value, 
 
 const maxToolText = 64 << 10 // bytes
 
-// sendFor sends a participant's message to an agent. It sends over another link only if a rule allows that (MEW-L6).
+// sendFor sends a participant's message to an agent. Nothing passes to another link (MEW-L6).
 func (l *Link) sendFor(ctx context.Context, from string, arguments wire.Value) (wire.Value, error) {
 	to, text := arguments.GetStr("to"), arguments.GetStr("text")
 	if text == "" || len(text) > maxToolText {
 		return wire.Value{}, &toolFault{"text must be 1 to 65536 bytes"}
 	}
 	out := bridge.Outgoing{To: wire.AgentID(to), Conv: wire.ConversationID(arguments.GetStr("conversation_id"))}
-	if a, err := bridge.ParseAddress(to); err == nil {
-		if !l.allowsTransit(l.cfg.Name, a.Link) {
-			return wire.Value{}, wire.ErrNotAllowed.At("the owner lets nothing pass from this space to that network")
-		}
-		out.To, out.Address = a.Pseudonym(), a.String()
-	}
 	if !out.To.Valid() {
 		return wire.Value{}, &toolFault{"to must be the id of an agent, am_…"}
 	}
@@ -127,9 +121,7 @@ func (l *Link) sendFor(ctx context.Context, from string, arguments wire.Value) (
 		}
 	} else {
 		out.Conv = wire.NewConversationID()
-		c := Conversation{Conv: out.Conv, Peer: out.To, Address: out.Address, To: from}
-		c.Silent = !l.allowsTransit(c.network(), l.cfg.Name)
-		if err := l.records.open(ctx, c); err != nil { // before the send, because the answer may come at once
+		if err := l.records.open(ctx, Conversation{Conv: out.Conv, Peer: out.To, To: from}); err != nil { // before the send, because the answer may come at once
 			return wire.Value{}, err
 		}
 	}
@@ -194,7 +186,7 @@ func (c Conversation) newestMessages(ctx context.Context, steps store.Steps) ([]
 		return nil, err
 	}
 	for _, e := range entries {
-		if text := c.entryText(e); text != "" {
+		if text := entryText(e); text != "" {
 			messages = append(messages, wire.Obj(wire.Field("by_agent", wire.Bool(!e.Out)),
 				wire.TextField("at", wire.FormatTime(e.At)), wire.TextField("text", text)))
 		}
@@ -202,17 +194,8 @@ func (c Conversation) newestMessages(ctx context.Context, steps store.Steps) ([]
 	return messages[max(0, len(messages)-maxInbox):], nil
 }
 
-// entryText returns the text of a transcript entry, or "" for an entry that only reports a state. A message from a link
-// is stored in its foreign form; if it is not a chat, entryText returns that form.
-func (c Conversation) entryText(e store.Entry) string {
-	if c.Address != "" && !e.Out {
-		v, err := wire.ParseForeign(e.Raw, envelope.MaxDepth, envelope.MaxValues)
-		payload, _ := v.Get("payload")
-		if text := payload.GetStr("text"); err == nil && v.GetStr("kind") == envelope.KindChat && text != "" {
-			return text
-		}
-		return strings.ToValidUTF8(string(e.Raw[:min(len(e.Raw), maxToolText)]), "")
-	}
+// entryText returns the text of a transcript entry, or "" for an entry that only reports a state.
+func entryText(e store.Entry) string {
 	v, err := wire.ParseObject(e.Raw)
 	if err != nil {
 		return ""
@@ -233,11 +216,6 @@ func (c Conversation) entryText(e store.Entry) string {
 	return strings.ToValidUTF8(text[:min(len(text), maxToolText)], "")
 }
 
-// allowsTransit reports whether the owner lets messages pass from one network to another (MEW-L6).
-func (l *Link) allowsTransit(from, to string) bool {
-	return slices.Contains(l.cfg.Policy.Transit, bridge.Transit{From: from, To: to})
-}
-
 // findLink returns the link and the participant in an address.
 func (b *Bridge) findLink(address string) (*Link, string, error) {
 	a, err := bridge.ParseAddress(address)
@@ -250,5 +228,5 @@ func (b *Bridge) findLink(address string) (*Link, string, error) {
 	return nil, "", errors.New("there is no link " + a.Link)
 }
 
-// shareEvery is the time between two looks for new entries, in case an event was missed.
-const shareEvery = 15 * time.Second
+// expireEvery is the time between two attempts to answer expired proposals and requests.
+const expireEvery = 15 * time.Second
