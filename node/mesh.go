@@ -1,7 +1,6 @@
 package node
 
 import (
-	"cmp"
 	"context"
 	"encoding/json"
 	"errors"
@@ -52,10 +51,10 @@ func (m mesh) Asks() *acl.Asks { return m.n.asks }
 
 // Send implements [bridge.Mesh].
 func (m mesh) Send(ctx context.Context, out bridge.Outgoing) (owner.Sent, error) {
-	return m.n.SendForAnswer(ctx, Outgoing{
-		To: out.To, Address: out.Address, Conv: out.Conv, Intent: out.Intent, Payload: out.Payload, Via: cmp.Or(out.Author, "bridge"),
-		Records: out.Records, Deadline: out.Deadline,
-	}, out.Wait)
+	const wait = 0
+	return m.n.Send(ctx, Outgoing{
+		To: out.To, Address: out.Address, Conv: out.Conv, Intent: out.Intent, Payload: out.Payload, Via: "bridge", Records: out.Records,
+	}, wait)
 }
 
 // Reachable implements [bridge.Mesh].

@@ -28,7 +28,6 @@ type Outgoing struct {
 	Once      bool                `json:"once,omitempty"`        // send only if that item still waits for an answer
 	Via       string              `json:"via"`                   // who wrote it: "owner", "agent", "hook", "bridge", "node"
 	Seal      SealChoice          `json:"seal,omitempty"`
-	Deadline  time.Time           `json:"deadline,omitzero"` // of a new conversation; zero: none
 	// Records are changes for the step that stores the message. They are lost if the owner must approve it first.
 	Records []store.Change `json:"-"`
 
@@ -327,7 +326,7 @@ func (n *Node) enqueue(ctx context.Context, u *conversations.Unit, out Outgoing)
 	}
 	event := conversations.Event{
 		Kind: conversations.Sent, At: u.Now, Intent: out.Intent, Payload: out.Payload, Principal: principal(out), Address: out.Address,
-		Idle: n.bridges.silence(out.Intent), Sealed: out.sealTo != "", Deadline: out.Deadline,
+		Idle: n.bridges.silence(out.Intent), Sealed: out.sealTo != "",
 	}
 	event.ID, event.Answers = s.Message.ID, out.InReplyTo
 	switch {

@@ -21,7 +21,7 @@ var openToAgent = strings.Fields(`
 	GET/calendar GET/calendar/free POST/calendar/cancel GET/clients/probes/:probe GET/directory/cards
 	GET/mew/spaces GET/mew/spaces/:name GET/mew/spaces/:name/events
 	GET/mew/links GET/mew/links/:name GET/mew/links/:name/events
-	GET/moltspeak GET/moltspeak/search POST/moltspeak/send GET/moltspeak/consents GET/moltspeak/peers
+	GET/moltspeak GET/moltspeak/search GET/moltspeak/consents GET/moltspeak/peers
 	GET/agentrelay/agents GET/agentrelay/links/:link/feed GET/agentrelay/links/:link/peers
 `)
 

@@ -10,6 +10,7 @@ import (
 
 	"github.com/agentmesh/agentmesh/cmd/internal/exit"
 	"github.com/agentmesh/agentmesh/cmd/internal/terminal"
+	"github.com/agentmesh/agentmesh/node/bridge"
 	"github.com/agentmesh/agentmesh/node/bridge/moltspeak"
 	"github.com/agentmesh/agentmesh/node/bridge/moltspeak/message"
 	"github.com/agentmesh/agentmesh/node/bridge/moltspeak/registry"
@@ -54,8 +55,12 @@ type moltspeakTarget struct {
 }
 
 func (t moltspeakTarget) send(ctx context.Context, a *app, c sendFlags, intent wire.Intent, payload wire.Value) error {
+	to := bridge.Address{Kind: moltspeak.Kind, Link: t.Link, Peer: t.Peer}
+	if _, ok := message.ParseName(t.Peer); !ok || to.Validate() != nil {
+		return exit.Fail(exit.Usage, errors.New("a MoltSpeak agent is named by link and agent@org"))
+	}
 	return a.send(ctx, c, func(waitSeconds int) owner.Call[owner.Sent] {
-		return moltspeak.SendMessage.With(moltspeak.NewMessage{Link: t.Link, Peer: t.Peer, Intent: intent, Payload: payload, Wait: waitSeconds > 0})
+		return owner.SendMessage.With(owner.NewMessage{To: to.String(), Intent: intent, Payload: payload, WaitSeconds: waitSeconds})
 	})
 }
 

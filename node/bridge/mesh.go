@@ -53,15 +53,12 @@ type Mesh interface {
 
 // Outgoing is a message that a bridge sends into the mesh or to a foreign peer.
 type Outgoing struct {
-	To       wire.AgentID
-	Address  string              // of a foreign peer, whose pseudonym is To; empty for an agent of the mesh
-	Conv     wire.ConversationID // empty: the message opens a new conversation
-	Intent   wire.Intent
-	Payload  wire.Value
-	Records  []store.Change // committed together with the message; ignored if the owner is asked first
-	Deadline time.Time      // of the conversation that the message opens; zero: the conversation expires by silence
-	Author   string         // [owner.Author] of a message that the bridge only passes on; empty: the bridge wrote it
-	Wait     time.Duration  // how long to wait for the answer
+	To      wire.AgentID
+	Address string              // of a foreign peer, whose pseudonym is To; empty for an agent of the mesh
+	Conv    wire.ConversationID // empty: the message opens a new conversation
+	Intent  wire.Intent
+	Payload wire.Value
+	Records []store.Change // committed together with the message; ignored if the owner is asked first
 }
 
 // Event is a change in the node. Exactly one of its fields is set.

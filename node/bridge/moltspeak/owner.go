@@ -7,16 +7,13 @@ import (
 	"fmt"
 	"net/http"
 	"slices"
-	"strconv"
 	"time"
 
 	"github.com/labstack/echo/v4"
 
 	"github.com/agentmesh/agentmesh/acl"
-	"github.com/agentmesh/agentmesh/node/bridge"
 	"github.com/agentmesh/agentmesh/node/bridge/moltspeak/message"
 	"github.com/agentmesh/agentmesh/node/bridge/moltspeak/registry"
-	"github.com/agentmesh/agentmesh/node/httpapi"
 	"github.com/agentmesh/agentmesh/node/owner"
 	"github.com/agentmesh/agentmesh/node/wire"
 	"github.com/agentmesh/agentmesh/store"
@@ -46,18 +43,6 @@ type Status struct {
 	Registries []registry.State `json:"registries,omitempty"` // the registries of the links
 }
 
-// sendWait is how long a command waits for an answer: the time that the peer has (AM-32), and some for the network.
-const sendWait = 40 * time.Second
-
-// NewMessage starts a conversation with an agent behind a link.
-type NewMessage struct {
-	Link    string      `json:"link"`
-	Peer    string      `json:"peer"` // agent@org
-	Intent  wire.Intent `json:"intent"`
-	Payload wire.Value  `json:"payload,omitzero"`
-	Wait    bool        `json:"wait"` // wait for the answer
-}
-
 // Done is the result of an operation without other results.
 type Done struct {
 	OK bool `json:"ok"`
@@ -67,7 +52,6 @@ type Done struct {
 var (
 	ShowStatus    = owner.Endpoint[owner.None, Status]{Method: http.MethodGet, Path: "/moltspeak", Right: owner.Read}
 	SearchAgents  = owner.Endpoint[owner.None, owner.List[registry.Entry]]{Method: http.MethodGet, Path: "/moltspeak/search", Right: owner.Read}
-	SendMessage   = owner.Endpoint[NewMessage, owner.Sent]{Method: http.MethodPost, Path: "/moltspeak/send", Right: owner.Send}
 	ListConsents  = owner.Endpoint[owner.None, owner.List[Grant]]{Method: http.MethodGet, Path: "/moltspeak/consents", Right: owner.Read}
 	RevokeConsent = owner.Endpoint[owner.None, Done]{Method: http.MethodDelete, Path: "/moltspeak/consents/:id", Right: owner.Decide}
 	ListPeers     = owner.Endpoint[owner.None, owner.List[PeerView]]{Method: http.MethodGet, Path: "/moltspeak/peers", Right: owner.Read}
@@ -85,7 +69,6 @@ func (b *Bridge) Operations() []owner.Operation {
 			}, nil
 		}),
 		SearchAgents.Serve(b.registrar.Search),
-		SendMessage.Serve(b.ownerSend),
 		ListConsents.Serve(func(c echo.Context, _ owner.None) (owner.List[Grant], error) {
 			list, err := b.grants.list(c.Request().Context(), "", time.Now())
 			return owner.List[Grant]{Items: list}, err
@@ -208,28 +191,4 @@ func (b *Bridge) handshakeCall(ctx context.Context, to target, d message.Draft) 
 		return nil, fmt.Errorf("the answer of the peer: %w", e)
 	}
 	return c, nil
-}
-
-// ownerSend serves [SendMessage].
-func (b *Bridge) ownerSend(c echo.Context, in NewMessage) (sent owner.Sent, err error) {
-	address := bridge.Address{Kind: Kind, Link: in.Link, Peer: in.Peer}
-	if _, ok := message.ParseName(address.Peer); !ok || address.Validate() != nil {
-		return sent, wire.ErrQuery.At("a MoltSpeak agent is named by link and agent@org")
-	}
-	out := bridge.Outgoing{To: address.Pseudonym(), Address: address.String(), Intent: in.Intent, Payload: in.Payload, Author: owner.Author(owner.Door(c))}
-	if in.Wait {
-		out.Wait = sendWait
-		if err := httpapi.KeepOpen(c, sendWait+10*time.Second); err != nil {
-			return sent, err
-		}
-	}
-	// The deadline also ends our side of the task (MS-33).
-	if ms, ok := in.Payload.Get("deadline"); ok && in.Intent == IntentTask {
-		if token, isNumber := ms.Num(); isNumber {
-			if n, err := strconv.ParseInt(token, 10, 64); err == nil && n > 0 {
-				out.Deadline = time.UnixMilli(n)
-			}
-		}
-	}
-	return b.cfg.Mesh.Send(c.Request().Context(), out)
 }

@@ -2,23 +2,16 @@ package moltspeak
 
 import (
 	"bytes"
-	"context"
 	"fmt"
 	"net/http"
-	"net/http/httptest"
 	"strings"
 	"testing"
 	"time"
 
 	"github.com/agentmesh/agentmesh/node/bridge"
-	"github.com/agentmesh/agentmesh/node/bridge/bridgetest"
 	"github.com/agentmesh/agentmesh/node/bridge/moltspeak/message"
-	"github.com/agentmesh/agentmesh/node/httpapi"
-	"github.com/agentmesh/agentmesh/node/meshtest"
-	"github.com/agentmesh/agentmesh/node/owner"
 	"github.com/agentmesh/agentmesh/node/wire"
 	"github.com/agentmesh/agentmesh/signing"
-	"github.com/labstack/echo/v4"
 )
 
 const cat, dog = "cat@acme", "dog@acme"
@@ -424,33 +417,6 @@ func TestHeldMessagesAreToldOnce(t *testing.T) {
 			if data, _ := m.P.Get("data"); status != http.StatusAccepted || m.Op != message.OpRespond || m.P.GetStr("status") != "partial" || data.GetStr("action") != want {
 				t.Errorf("message %d: %d %s, want %s", i+1, status, m.P.JSON(), want)
 			}
-		}
-	}
-}
-
-type sentMesh struct {
-	bridge.Mesh
-	sent []bridge.Outgoing
-}
-
-func (m *sentMesh) Send(_ context.Context, out bridge.Outgoing) (owner.Sent, error) {
-	m.sent = append(m.sent, out)
-	return owner.Sent{}, nil
-}
-
-// TestSendNamesItsDoor: a message that the owner's agent sends through the bridge is not recorded as the owner's
-// (THREATS row 40).
-func TestSendNamesItsDoor(t *testing.T) {
-	s := meshtest.Store(t)
-	mesh := &sentMesh{Mesh: bridgetest.NewMesh(&fakeNode{s: s}, s)}
-	r := newRig(t, mesh, s, nil)
-	for door, author := range map[string]string{httpapi.DoorOfAgent: "agent", "cli": "owner"} {
-		req := httptest.NewRequest(http.MethodPost, "/owner/moltspeak/send", nil)
-		req.Header.Set(httpapi.DoorHeader, door)
-		mesh.sent = nil
-		_, err := r.b.ownerSend(echo.New().NewContext(req, nil), NewMessage{Link: "cats", Peer: "cat@acme", Intent: wire.Deliver})
-		if err != nil || len(mesh.sent) != 1 || mesh.sent[0].Author != author {
-			t.Errorf("through %s: sent %+v, %v", door, mesh.sent, err)
 		}
 	}
 }
