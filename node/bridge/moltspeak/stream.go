@@ -22,10 +22,9 @@ const (
 	streamIdle     = 10 * time.Minute
 	maxStreams     = 64 // open streams of all peers
 	maxStreamBytes = 64 << 20
-	maxRefusedEnds = 3 // refused ends of one stream, because each attempt reads all its data
 )
 
-// openStream is a stream whose end has not been accepted yet.
+// openStream is a stream whose end has not arrived yet.
 type openStream struct {
 	peer, kind, contentType string
 	class                   message.Class    // the class of every part
@@ -34,10 +33,7 @@ type openStream struct {
 	next                    int64            // expected seq; -1 before the first chunk
 	chunks                  int64
 	data                    []byte
-	last                    [32]byte // digest of the start or of the last chunk
 	began, active           time.Time
-	ended                   bool          // its end is being handled, so it takes no more parts
-	refusals                int           // how often its end was refused temporarily
 	sources                 []rate.Source // the address and networks of the peer
 }
 
@@ -50,24 +46,20 @@ type streams struct {
 
 func newStreams() *streams { return &streams{open: make(map[string]*openStream)} }
 
-// add adds a part of a stream. complete is the whole stream if the part is a valid end, and otherwise nil. The caller
-// that gets a complete stream must call finish.
+// add adds a part of a stream. complete is the whole stream if the part is a valid end, and otherwise nil.
 func (s *streams) add(c *request, p message.Stream) (complete *openStream, e *message.Error) {
 	s.mu.Lock()
 	defer s.mu.Unlock()
 	s.sweep(c.now)
 	key := wire.HashOf(c.m.From.Name(), p.ID)
 	st := s.open[key]
-	if st != nil && st.last == c.digest {
-		return nil, nil // a repeat of a part whose replay record could not be stored
-	}
 	if p.Action == "start" {
 		if st != nil {
 			return nil, message.FailAt(message.CodeInvalidParam, "p.stream_id", "is open already")
 		}
 		return nil, s.start(key, c, p)
 	}
-	if st == nil || st.ended {
+	if st == nil {
 		return nil, message.FailAt(message.CodeInvalidParam, "p.stream_id", "is not an open stream")
 	}
 	if st.class != c.m.Class && p.Action != "error" {
@@ -78,7 +70,6 @@ func (s *streams) add(c *request, p message.Stream) (complete *openStream, e *me
 	switch p.Action {
 	case "chunk":
 		if e = s.chunk(st, p); e == nil {
-			st.last = c.digest
 			return nil, nil
 		}
 	case "end":
@@ -88,18 +79,17 @@ func (s *streams) add(c *request, p message.Stream) (complete *openStream, e *me
 		case p.Checksum != "" && p.Checksum != message.Checksum(sha256.Sum256(st.data)):
 			e = message.FailAt(message.CodeInvalidParam, "p.checksum", "does not match")
 		default:
-			st.ended = true
-			return st, nil
+			complete = st
 		}
 	}
-	s.drop(key) // "error", or a part that is not valid
-	return nil, e
+	s.drop(key) // "end", "error", or a part that is not valid
+	return complete, e
 }
 
 func (s *streams) start(key string, c *request, p message.Stream) *message.Error {
 	st := &openStream{
 		peer: c.m.From.Name(), kind: p.Type, contentType: p.ContentType, class: c.m.Class, pii: c.m.PII, next: -1,
-		known: c.isKnown(), sources: c.sources, began: c.now, active: c.now, last: c.digest,
+		known: c.isKnown(), sources: c.sources, began: c.now, active: c.now,
 	}
 	ofPeer := count(maps.Values(s.open), func(o *openStream) bool { return o.peer == st.peer })
 	strangers := count(maps.Values(s.open), func(o *openStream) bool { return !o.known })
@@ -157,17 +147,11 @@ func (s *streams) drop(key string) {
 	}
 }
 
-// finish drops a stream after its end was handled, or a part was refused, with the error e. If e is temporary, the
-// stream stays open for another attempt at its end, until maxRefusedEnds.
-func (s *streams) finish(peer, id string, e *message.Error) {
+// remove drops a stream because a part of it was refused.
+func (s *streams) remove(peer, id string) {
 	s.mu.Lock()
 	defer s.mu.Unlock()
-	key := wire.HashOf(peer, id)
-	if st := s.open[key]; st != nil && e != nil && e.Code.IsTemporary() && st.refusals+1 < maxRefusedEnds {
-		st.ended, st.refusals = false, st.refusals+1
-		return
-	}
-	s.drop(key)
+	s.drop(wire.HashOf(peer, id))
 }
 
 // sweep drops the streams that are idle. The caller holds s.mu.
@@ -187,23 +171,22 @@ func (b *Bridge) handleStream(c *request, p message.Stream) (a answer, e *messag
 	}
 	isPersonal := c.m.Class == message.PII
 	if isPersonal {
-		e = c.m.PII.CheckCoverage(personal.Types(c.m.Content()), c.now)
+		if e := c.m.PII.CheckCoverage(personal.Types(c.m.Content()), c.now); e != nil {
+			b.streams.remove(c.m.From.Name(), p.ID)
+			return answer{}, e
+		}
 	}
-	if e == nil && complete == nil {
+	if complete == nil {
 		return answer{}, b.replays.storeUnlessRepeat(c)
 	}
-	if e == nil {
-		c.m.PII = complete.pii
-		payload := complete.payload(p.ID)
-		if isPersonal { // parts may hide data that is split across two of them, or in base64
-			e = c.m.PII.CheckCoverage(personal.Types(message.StreamText(payload)), c.now)
-		}
-		if e == nil {
-			a, e = b.passOn(c, IntentStream, payload, "conv_"+wire.HashOf(c.m.From.Name(), "stream", p.ID), convState{})
+	c.m.PII = complete.pii
+	payload := complete.payload(p.ID)
+	if isPersonal { // parts may hide data that is split across two of them, or in base64
+		if e := c.m.PII.CheckCoverage(personal.Types(message.StreamText(payload)), c.now); e != nil {
+			return answer{}, e
 		}
 	}
-	b.streams.finish(c.m.From.Name(), p.ID, e)
-	return a, e
+	return b.passOn(c, IntentStream, payload, "conv_"+wire.HashOf(c.m.From.Name(), "stream", p.ID), convState{})
 }
 
 // payload returns the payload of a complete stream for the node.

@@ -1,20 +1,15 @@
 package moltspeak
 
 import (
-	"context"
 	"crypto/rand"
 	"encoding/base64"
-	"errors"
 	"strings"
 	"testing"
 	"time"
 
 	"github.com/agentmesh/agentmesh/acl/rate"
-	"github.com/agentmesh/agentmesh/node/bridge"
 	"github.com/agentmesh/agentmesh/node/bridge/moltspeak/message"
 	"github.com/agentmesh/agentmesh/node/bridge/moltspeak/personal"
-	"github.com/agentmesh/agentmesh/node/wire"
-	"github.com/agentmesh/agentmesh/store"
 )
 
 // partFrom returns a message of its own digest that carries a part of a stream.
@@ -88,78 +83,6 @@ func TestStreamsHaveOneClass(t *testing.T) {
 	})
 	if code != "" || len(n.got) != 2 || strings.Contains(string(n.got[1].Payload.JSON()), "jane.doe") {
 		t.Errorf("what each piece holds is not masked: %q, %d messages, %s", code, len(n.got), n.got[len(n.got)-1].Payload.JSON())
-	}
-}
-
-// TestStreamEndIsRepeated: a stream whose end was refused for the moment stays open, so that the peer can repeat the
-// end. Any other refusal drops the stream.
-func TestStreamEndIsRepeated(t *testing.T) {
-	for refusal, stays := range map[*wire.Error]bool{wire.ErrHoldsFull: true, wire.ErrUnavailable: true, wire.ErrNotAllowed: false} {
-		r, n := newTestRig(t, nil)
-		r.shake(cat)
-		n.take = func(bridge.Inbound) (bridge.Outcome, error) { return bridge.Outcome{}, refusal }
-		if code := r.streamFrom(cat, "text", "hello", func(string, *message.Draft) {}); code.IsTemporary() != stays {
-			t.Fatalf("%v: %q", refusal, code)
-		}
-		n.take = nil
-		before := len(n.got)
-		code := r.code(cat, r.draft(cat, message.OpStream, `{"action":"end","stream_id":"s","total_chunks":1}`))
-		if delivered := len(n.got) > before; delivered != stays || (code == "") != stays || len(r.b.streams.open) != 0 || r.b.streams.bytes != 0 {
-			t.Errorf("%v: the repeated end: %q, delivered %v, %d bytes stay", refusal, code, delivered, r.b.streams.bytes)
-		}
-	}
-}
-
-// TestStreamEndsAreFew: a stream stays open for only a few attempts at its end, because each attempt reads all its
-// data.
-func TestStreamEndsAreFew(t *testing.T) {
-	r, n := newTestRig(t, nil)
-	r.shake(cat)
-	n.take = func(bridge.Inbound) (bridge.Outcome, error) { return bridge.Outcome{}, wire.ErrUnavailable }
-	r.streamFrom(cat, "text", "hello", func(string, *message.Draft) {})
-	for len(n.got) < maxRefusedEnds && r.code(cat, r.draft(cat, message.OpStream, `{"action":"end","stream_id":"s"}`)).IsTemporary() {
-	}
-	code := r.code(cat, r.draft(cat, message.OpStream, `{"action":"end","stream_id":"s"}`))
-	if code != message.CodeInvalidParam || len(n.got) != maxRefusedEnds || r.b.streams.bytes != 0 {
-		t.Errorf("after %d refused ends: %q, %d bytes stay", len(n.got), code, r.b.streams.bytes)
-	}
-}
-
-// fullRecords stores no replay record while full is set.
-type fullRecords struct {
-	store.Records
-	full *bool
-}
-
-func (f fullRecords) Apply(ctx context.Context, changes []store.Change, now time.Time) error {
-	if *f.full && changes[0].Record.NS == nsReplays {
-		return errors.New("full")
-	}
-	return f.Records.Apply(ctx, changes, now)
-}
-
-// TestPartIsRepeated: a part whose replay record could not be stored can be repeated, and counts once.
-func TestPartIsRepeated(t *testing.T) {
-	r, n := newTestRig(t, nil)
-	r.shake(cat)
-	full := false
-	r.b.replays.records = fullRecords{r.b.records, &full}
-	for piece, p := range steps("text", "hello") {
-		raw := r.sign(cat, r.draft(cat, message.OpStream, p))
-		if full = piece != "end"; full {
-			if m, _ := r.sendRaw(cat, raw); m.P.GetStr("code") != string(message.CodeInternal) {
-				t.Errorf("%s without a replay record: %s", piece, m.P.JSON())
-			}
-			full = false
-		}
-		for range 2 {
-			if m, _ := r.sendRaw(cat, raw); m.Op == message.OpError {
-				t.Errorf("%s again: %s", piece, m.P.JSON())
-			}
-		}
-	}
-	if len(n.got) != 1 || n.got[0].Payload.GetStr("data") != "hello" {
-		t.Errorf("the node got %d messages", len(n.got))
 	}
 }
 
