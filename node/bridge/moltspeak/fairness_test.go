@@ -186,7 +186,6 @@ func TestOpenStreamsAreShared(t *testing.T) {
 func TestPinsAreShared(t *testing.T) {
 	eachNetwork(t, func(t *testing.T, attacker func(int) []rate.Source) {
 		r, _ := newTestRig(t, nil)
-		r.b.pins.lastSweep.Store(time.Now().Unix()) // no sweep during the test
 		begun := time.Now().Add(-time.Hour)
 		var changes []store.Change
 		for i := range maxStrangers - 2 {
@@ -325,9 +324,6 @@ func TestConsentQuestionsAreShared(t *testing.T) {
 			if code := ask(hosted(i), fmt.Sprintf("hosted%d@provider", i)); code != "" {
 				t.Errorf("agent %d at a hosting provider: %s", i, code)
 			}
-		}
-		if code := ask(attacker(0), evil(0)); code != "" {
-			t.Errorf("the same question again: %s", code)
 		}
 		if code := ask(nil, cat); code != "" {
 			t.Errorf("a known peer: %s", code)

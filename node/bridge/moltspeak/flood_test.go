@@ -64,7 +64,6 @@ func TestStrangersTakeNoPins(t *testing.T) {
 	if code := ping(friend); code != "" {
 		t.Errorf("a peer that the owner approved: %s", code)
 	}
-	r.b.pins.lastSweep.Store(0)
 	if err := r.b.pins.forgetStrangers(t.Context(), time.Now().Add(forgetEmpty+time.Minute)); err != nil {
 		t.Fatal(err)
 	}

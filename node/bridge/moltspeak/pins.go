@@ -7,7 +7,6 @@ import (
 	"log/slog"
 	"slices"
 	"sync"
-	"sync/atomic"
 	"time"
 
 	"github.com/agentmesh/agentmesh/acl"
@@ -27,7 +26,6 @@ const (
 	forgetEmpty    = 24 * time.Hour    // of silence, if a stranger has no conversation and no question to the owner
 	forgetStranger = keepConversations // of silence, for any other stranger
 	forgetEvery    = time.Hour         // between two sweeps
-	forgetWhenFull = time.Minute       // between two sweeps while a new pin finds no room
 )
 
 // pins stores a record for each peer, with the pinned key and everything else that we know about the peer.
@@ -40,7 +38,6 @@ type pins struct {
 	log        *slog.Logger
 	notices    *rate.Buckets                                     // limits how often we report that a pinned peer used another key
 	onOtherKey func(ctx context.Context, address bridge.Address) // nil: only log
-	lastSweep  atomic.Int64                                      // time of the last sweep, in Unix seconds
 
 	mu     sync.Mutex
 	madeAt time.Time                 // the time at which table was made
@@ -160,11 +157,6 @@ func (pins *pins) update(c *request) *message.Error {
 		return nil
 	}
 	err := pins.save(c.ctx, p, c.now)
-	if errors.Is(err, store.ErrQuota) && pins.isDue(c.now, forgetWhenFull) {
-		if err = pins.forgetStrangers(c.ctx, c.now); err == nil {
-			err = pins.save(c.ctx, p, c.now)
-		}
-	}
 	if errors.Is(err, store.ErrQuota) {
 		err = pins.displace(c.ctx, p, c.now)
 	}
@@ -211,11 +203,11 @@ func (pins *pins) setGranted(ctx context.Context, name string, granted bool) err
 	return pins.save(ctx, p, now)
 }
 
-// run deletes old pins of strangers from time to time until ctx ends.
+// run deletes old pins of strangers every hour until ctx ends, except while the clock is in doubt.
 func (pins *pins) run(ctx context.Context) {
 	tick := time.Tick(forgetEvery)
 	for now := time.Now(); ; {
-		if pins.isDue(now, forgetWhenFull) { // update may have swept just before
+		if pins.clock.Reliable() {
 			if err := pins.forgetStrangers(ctx, now); err != nil && ctx.Err() == nil {
 				pins.log.WarnContext(ctx, "moltspeak: cannot delete old pins of strangers", "err", err)
 			}
@@ -226,14 +218,6 @@ func (pins *pins) run(ctx context.Context) {
 		case now = <-tick:
 		}
 	}
-}
-
-// isDue reports whether a sweep is due, because the last one is longer ago than interval. It returns true to only one
-// of several concurrent callers. While the clock is in doubt, no sweep is due.
-func (pins *pins) isDue(now time.Time, interval time.Duration) bool {
-	last := pins.lastSweep.Load()
-	since := now.Sub(time.Unix(last, 0)).Abs() // absolute, because the clock may have been set back
-	return since >= interval && pins.clock.Reliable() && pins.lastSweep.CompareAndSwap(last, now.Unix())
 }
 
 // forgetStrangers deletes the pins of strangers that have been silent for forgetStranger, or only for forgetEmpty if
