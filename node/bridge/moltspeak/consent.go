@@ -114,8 +114,8 @@ func (b *Bridge) handleConsent(c *request, p message.Consent) (answer, *message.
 	return respond("success", wire.Obj(wire.Field("revoked", wire.Bool(true)))), nil
 }
 
-// askForConsent asks the owner for a consent. Each peer may have only one question waiting. If the peer repeats that
-// question, it gets the same answer; any other question is refused until the owner decides.
+// askForConsent asks the owner for a consent. Each peer may have only one question waiting; another one is refused until
+// the owner decides.
 func (b *Bridge) askForConsent(c *request, p message.Consent) (answer, *message.Error) {
 	if c.standing == acl.Rejected {
 		return answer{}, message.Fail(message.CodeCapability)
@@ -131,11 +131,8 @@ func (b *Bridge) askForConsent(c *request, p message.Consent) (answer, *message.
 		Boxed: c.packet.Boxed, Confidential: c.m.Class == message.Confidential,
 	}
 	ask, err := question.open(b, c)
-	if errors.Is(err, store.ErrConflict) || errors.Is(err, store.ErrQuota) {
-		ask, err = question.findOpen(b, c)
-	}
 	switch {
-	case errors.Is(err, store.ErrNotFound):
+	case errors.Is(err, store.ErrConflict), errors.Is(err, store.ErrQuota):
 		e := message.Fail(message.CodeRateLimit).Because(err)
 		e.Delay = consentDelay
 		return answer{}, e
@@ -175,25 +172,6 @@ func (question consentAsk) open(b *Bridge, c *request) (acl.Ask, error) {
 		return acl.Ask{}, err
 	}
 	return ask, nil
-}
-
-// findOpen returns the waiting question of the peer if it asks for the same consent, or else store.ErrNotFound.
-func (question consentAsk) findOpen(b *Bridge, c *request) (acl.Ask, error) {
-	asks, _, err := b.cfg.Mesh.Asks().List(c.ctx, acl.AskFilter{Subject: c.address.String(), State: acl.AskPending}, "", 100, c.now)
-	if err != nil {
-		return acl.Ask{}, err
-	}
-	for _, ask := range asks {
-		var open consentAsk
-		if ask.Kind != askConsent || json.Unmarshal(ask.Body, &open) != nil {
-			continue
-		}
-		open.Re, open.Boxed, open.Confidential = question.Re, question.Boxed, question.Confidential
-		if string(wire.MustMarshal(open)) == string(wire.MustMarshal(question)) {
-			return ask, nil
-		}
-	}
-	return acl.Ask{}, store.ErrNotFound
 }
 
 // consentRejected returns the answer to a request for consent that the owner rejected.
@@ -288,18 +266,6 @@ func (g grants) checkToken(ctx context.Context, token, peer string, now time.Tim
 func (g grants) find(ctx context.Context, id, peer string, now time.Time) (grant Grant, ok bool) {
 	_, known, err := store.ReadRecord(ctx, g.records, nsConsents, id, &grant, now)
 	return grant, err == nil && known && grant.Peer == peer && grant.isLive(now)
-}
-
-// currentAnswer returns the answer that a peer gets now to its request for consent: the stored answer p, or a
-// rejection if the owner has revoked the consent that p announces.
-func (g grants) currentAnswer(ctx context.Context, p wire.Value, now time.Time) (wire.Value, error) {
-	data, _ := p.Get("data")
-	var grant Grant
-	_, _, err := store.ReadRecord(ctx, g.records, nsConsents, strings.TrimPrefix(data.GetStr("proof"), proofPrefix), &grant, now)
-	if grant.Revoked != 0 {
-		p = consentRejected().Value()
-	}
-	return p, err
 }
 
 // revoke ends a grant at once. Revoking it again does nothing.

@@ -405,11 +405,7 @@ func (b *Bridge) deliverCallback(ctx context.Context, cb callback) error {
 	if err != nil {
 		return storeFailure(err)
 	}
-	answer, err := b.grants.currentAnswer(ctx, cb.P, now)
-	if err != nil {
-		return storeFailure(err)
-	}
-	d := message.Draft{ID: newID(), Re: cb.Re, Op: message.OpConsentResponse, Time: now, To: to, P: answer, Class: cb.Class}
+	d := message.Draft{ID: newID(), Re: cb.Re, Op: message.OpConsentResponse, Time: now, To: to, P: cb.P, Class: cb.Class}
 	if b.links.usesCoreOnly(to, p) {
 		d = d.ToCore()
 	}
