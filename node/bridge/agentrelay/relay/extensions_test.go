@@ -133,17 +133,16 @@ func TestHistoryOfAnotherHolder(t *testing.T) {
 	st := openStore(t)
 	s := newTestRelayOn(t, st, Config{MaxAgents: 2, Extensions: Extensions{History: true}})
 	alice := s.join("alice")
-	bob := &registration{ID: "bob", Token: credential.HashOf("x").String(), Since: time.Now().Add(-keepUnused)}
-	s.agents.mu.Lock()
-	s.agents.put(bob)
-	s.agents.mu.Unlock()
+	s.register("bob")
 	alice.send(`{"to":["bob"],"payload":"for bob alone"}`)
 	alice.quiet()
-	if _, _, err := s.agents.register(t.Context(), registration{ID: "eve"}); err != nil { // eve replaces bob
-		t.Fatal(err)
-	}
-	if err := s.agents.remove(t.Context(), "eve"); err != nil {
-		t.Fatal(err)
+	for _, id := range []string{"bob", "eve", "mallory"} { // the last removal takes the place of the first one
+		if id != "bob" {
+			s.register(id)
+		}
+		if err := s.agents.remove(t.Context(), id); err != nil {
+			t.Fatal(err)
+		}
 	}
 	if got := s.join("bob").ask("command", `{"command":"history"}`); len(list(got, "messages", "id")) != 0 {
 		t.Errorf("the new holder of the id reads %s", got.JSON())

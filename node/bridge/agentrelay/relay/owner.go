@@ -90,7 +90,7 @@ func ownerError(err error) error {
 
 func (r *Relay) addAgent(c echo.Context, in NewAgent) (frame.Credentials, error) {
 	httpapi.Private(c)
-	id, token, err := r.agents.register(c.Request().Context(), registration{ID: in.ID, Used: true, Trusted: in.Trusted})
+	id, token, err := r.agents.register(c.Request().Context(), registration{ID: in.ID, Trusted: in.Trusted})
 	return frame.Credentials{AgentID: id, Token: token}, ownerError(err)
 }
 
@@ -136,7 +136,7 @@ func (r *Relay) Join(ctx context.Context, id string) (frame.Credentials, error) 
 			return frame.Credentials{AgentID: a.ID, Token: token}, err
 		}
 	}
-	own := registration{ID: id, Used: true, Trusted: true, Own: true}
+	own := registration{ID: id, Trusted: true, Own: true}
 	id, token, err := r.agents.register(ctx, own)
 	if errors.Is(err, errTaken) {
 		own.ID = ""

@@ -7,7 +7,6 @@ import (
 	"errors"
 	"fmt"
 	"net/http"
-	"slices"
 	"strings"
 	"testing"
 	"time"
@@ -245,66 +244,17 @@ func TestTombstones(t *testing.T) {
 	check := func(s *testRelay) {
 		t.Helper()
 		for id, want := range map[string]error{"agent-0": nil, "agent-1": nil, "agent-2": errTaken, "agent-4": errTaken} {
-			if _, _, err := s.agents.reserveID(id, time.Now()); !errors.Is(err, want) {
+			if _, err := s.agents.chooseID(id, time.Now()); !errors.Is(err, want) {
 				t.Errorf("%s: %v, want %v", id, err, want)
 			}
 		}
-		if _, _, err := s.agents.reserveID("agent-4", time.Now().Add(keepRemoved)); err != nil {
+		if _, err := s.agents.chooseID("agent-4", time.Now().Add(keepRemoved)); err != nil {
 			t.Errorf("a year later: %v", err)
 		}
 	}
 	check(s)
 	s.stop()
 	check(newTestRelayOn(t, st, Config{MaxAgents: 3}))
-}
-
-// TestUnusedMakeWay: a full relay drops only agents that did not connect within a day of registering, the oldest first.
-func TestUnusedMakeWay(t *testing.T) {
-	st := openStore(t)
-	old := time.Now().Add(-keepUnused - time.Minute)
-	var changes []store.Change
-	for _, a := range []*registration{
-		{ID: "used", Since: old.Add(-time.Hour), Used: true}, {ID: "unused-2", Since: old}, {ID: "unused-1", Since: old.Add(-time.Second)}, {ID: "fresh", Since: time.Now()},
-	} {
-		a.Token = credential.HashOf(a.ID).String()
-		changes = append(changes, a.change(store.Absent))
-	}
-	if err := st.Records().Apply(t.Context(), changes, time.Now()); err != nil {
-		t.Fatal(err)
-	}
-	s := newTestRelayOn(t, st, Config{MaxAgents: 4})
-	for n, gone := range []string{"unused-1", "unused-2", ""} {
-		_, _, err := s.agents.register(t.Context(), registration{ID: fmt.Sprintf("new-%d", n)})
-		if want := map[bool]error{true: nil, false: errFull}[gone != ""]; !errors.Is(err, want) {
-			t.Errorf("registration %d: %v, want %v", n, err, want)
-		}
-		if _, there := s.agents.get(gone); there {
-			t.Errorf("registration %d: %s is still there", n, gone)
-		}
-	}
-	s.stop()
-	var left []string
-	for _, a := range newTestRelayOn(t, st, Config{MaxAgents: 4}).agents.list() {
-		left = append(left, a.ID)
-	}
-	if !slices.Equal(left, []string{"fresh", "new-0", "new-1", "used"}) {
-		t.Errorf("after a restart: %v", left)
-	}
-}
-
-// TestUsedLasts: the first connection of an agent marks its registration as used, durably.
-func TestUsedLasts(t *testing.T) {
-	st := openStore(t)
-	s := newTestRelayOn(t, st, Config{})
-	s.join("alice")
-	s.register("bob")
-	s.stop()
-	s = newTestRelayOn(t, st, Config{})
-	for id, want := range map[string]bool{"alice": true, "bob": false} {
-		if a, ok := s.agents.get(id); !ok || a.Used != want {
-			t.Errorf("%s used: %v, want %v", id, a.Used, want)
-		}
-	}
 }
 
 // hookedRecords calls a function while changes are written.
@@ -318,33 +268,6 @@ func (w hookedRecords) Apply(ctx context.Context, changes []store.Change, now ti
 		return err
 	}
 	return w.Records.Apply(ctx, changes, now)
-}
-
-// TestWhoMakesWayStaysOut: an agent that is being replaced cannot connect during the write. If the write fails, it can
-// connect again.
-func TestWhoMakesWayStaysOut(t *testing.T) {
-	st := openStore(t)
-	a := &registration{ID: "unused", Token: credential.HashOf("unused").String(), Since: time.Now().Add(-keepUnused - time.Minute)}
-	if err := st.Records().Apply(t.Context(), []store.Change{a.change(store.Absent)}, time.Now()); err != nil {
-		t.Fatal(err)
-	}
-	s := newTestRelayOn(t, st, Config{MaxAgents: 1})
-	var admitted bool
-	failed := errors.New("the disk is full")
-	s.agents.records = hookedRecords{st.Records(), func() error { _, admitted = s.agents.lookup("unused"); return failed }}
-	if _, _, err := s.agents.register(t.Context(), registration{ID: "new"}); !errors.Is(err, failed) || admitted {
-		t.Errorf("register = %v, the old token was valid meanwhile: %v", err, admitted)
-	}
-	if _, ok := s.agents.lookup("unused"); !ok || s.agents.count() != 1 {
-		t.Error("nothing was written, but the old agent is gone")
-	}
-	s.agents.records = hookedRecords{st.Records(), func() error { admitted = s.agents.admit(a.ID, a.Token); return nil }}
-	if _, _, err := s.agents.register(t.Context(), registration{ID: "new"}); err != nil || admitted {
-		t.Errorf("register = %v, the old agent was admitted meanwhile: %v", err, admitted)
-	}
-	if _, ok := s.agents.get("new"); !ok || s.agents.count() != 1 {
-		t.Errorf("%d are registered", s.agents.count())
-	}
 }
 
 // TestJoin: the node of the process keeps its id and gets a new token at each call. If somebody else has the id, the

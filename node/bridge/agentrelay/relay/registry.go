@@ -1,7 +1,6 @@
 package relay
 
 import (
-	"cmp"
 	"context"
 	"crypto/rand"
 	"errors"
@@ -26,8 +25,6 @@ const (
 	MaxAgents = 10_000
 	// keepRemoved is how long a tombstone stays.
 	keepRemoved = 365 * 24 * time.Hour
-	// keepUnused is how long an agent that never connected keeps its id when the relay is full.
-	keepUnused = 24 * time.Hour
 )
 
 // registration is an agent of the relay. It holds only the hash of the agent's token (AR-5).
@@ -37,7 +34,6 @@ type registration struct {
 	Since   time.Time `json:"since"`
 	Removed time.Time `json:"removed,omitzero"`
 	Active  time.Time `json:"active,omitzero"`   // time of its last message, up to an hour too early after a restart (AR-42)
-	Used    bool      `json:"used,omitempty"`    // it has connected, or the owner registered it or renewed its token
 	Trusted bool      `json:"trusted,omitempty"` // no rate limit (AR-31)
 	Own     bool      `json:"own,omitempty"`     // it is the node of this process
 
@@ -56,7 +52,6 @@ var (
 type registry struct {
 	records store.Records
 	max     int
-	clock   *store.WallClock
 	stamps  stamps // of registrations and frames
 
 	writing sync.Mutex // held during a write, so that two writes cannot take one id; taken before mu
@@ -67,9 +62,9 @@ type registry struct {
 	unsaved map[string]bool          // agents whose activity is not stored yet
 }
 
-func loadRegistry(ctx context.Context, records store.Records, limit int, clock *store.WallClock) (*registry, error) {
+func loadRegistry(ctx context.Context, records store.Records, limit int) (*registry, error) {
 	r := &registry{
-		records: records, max: limit, clock: clock, agents: make(map[string]*registration), tokens: make(map[string]string),
+		records: records, max: limit, agents: make(map[string]*registration), tokens: make(map[string]string),
 		unsaved: make(map[string]bool),
 	}
 	for a, err := range store.DecodeAll(ctx, records, nsAgents, "", time.Now(), store.Decode[registration]) {
@@ -113,22 +108,14 @@ func (r *registry) register(ctx context.Context, a registration, others ...store
 	r.writing.Lock()
 	defer r.writing.Unlock()
 	now := time.Now()
-	id, old, err := r.reserveID(a.ID, now)
+	id, err := r.chooseID(a.ID, now)
 	if err != nil {
 		return "", "", err
 	}
 	token := credential.New("tok_") // AR-5
 	a.ID, a.Token, a.Since = id, credential.HashOf(token).String(), r.stamps.registrationTime()
 	changes := append([]store.Change{a.change(store.Absent)}, others...)
-	if old != nil {
-		changes = append([]store.Change{old.deletion()}, changes...)
-	}
 	if err := r.records.Apply(ctx, changes, now); err != nil {
-		if old != nil {
-			r.mu.Lock()
-			defer r.mu.Unlock()
-			r.put(old)
-		}
 		return "", "", err
 	}
 	r.mu.Lock()
@@ -137,18 +124,12 @@ func (r *registry) register(ctx context.Context, a registration, others ...store
 	return id, token, nil
 }
 
-// reserveID returns an id that no agent has or had recently: id, or a new one if id is empty. If the relay is full,
-// it also returns an unused agent to replace, which can no longer connect. The caller holds r.writing.
-func (r *registry) reserveID(id string, now time.Time) (newID string, old *registration, err error) {
+// chooseID returns an id that no agent has or had recently: id, or a new one if id is empty. The caller holds r.writing.
+func (r *registry) chooseID(id string, now time.Time) (string, error) {
 	r.mu.Lock()
 	defer r.mu.Unlock()
 	if len(r.tokens) >= r.max {
-		if !r.clock.Reliable() { // a wrong clock must not cost an agent its id
-			return "", nil, errFull
-		}
-		if old = r.oldest(func(a *registration) bool { return a.Token != "" && !a.Used && now.Sub(a.Since) >= keepUnused }); old == nil {
-			return "", nil, errFull
-		}
+		return "", errFull
 	}
 	for id == "" {
 		if try := "agent-" + strings.ToLower(rand.Text()[:8]); r.agents[try] == nil {
@@ -156,24 +137,9 @@ func (r *registry) reserveID(id string, now time.Time) (newID string, old *regis
 		}
 	}
 	if a := r.agents[id]; a != nil && (a.Token != "" || now.Sub(a.Removed) < keepRemoved) {
-		return "", nil, errTaken
+		return "", errTaken
 	}
-	if old != nil {
-		r.drop(old)
-	}
-	return id, old, nil
-}
-
-// oldest returns the matching agent with the earliest time: of its removal or, if it was not removed, of its
-// registration. It returns nil if no agent matches. The caller holds r.mu.
-func (r *registry) oldest(match func(*registration) bool) (first *registration) {
-	at := func(a *registration) time.Time { return cmp.Or(a.Removed, a.Since) }
-	for _, a := range r.agents {
-		if match(a) && (first == nil || at(a).Before(at(first))) {
-			first = a
-		}
-	}
-	return first
+	return id, nil
 }
 
 // drop removes an agent from memory. The caller holds r.mu.
@@ -192,7 +158,7 @@ func (r *registry) renew(ctx context.Context, id string) (token string, err erro
 		return "", errUnknown
 	}
 	token = credential.New("tok_")
-	a.Token, a.Used = credential.HashOf(token).String(), true
+	a.Token = credential.HashOf(token).String()
 	return token, r.store(ctx, a, nil)
 }
 
@@ -215,7 +181,13 @@ func (r *registry) oldestTombstone() *registration {
 	if len(r.agents)-len(r.tokens) < r.max {
 		return nil
 	}
-	return r.oldest(func(a *registration) bool { return a.Token == "" })
+	var oldest *registration
+	for _, a := range r.agents {
+		if a.Token == "" && (oldest == nil || a.Removed.Before(oldest.Removed)) {
+			oldest = a
+		}
+	}
+	return oldest
 }
 
 // store changes an agent durably, and at the same time deletes old if it is not nil. The caller holds r.writing.
@@ -282,16 +254,13 @@ func (r *registry) count() int {
 	return len(r.tokens)
 }
 
-// admit reports whether hash is still the token hash of the agent, and marks the registration as used.
+// admit reports whether hash is still the token hash of the agent.
 func (r *registry) admit(id, hash string) bool {
 	r.mu.Lock()
 	defer r.mu.Unlock()
 	a := r.agents[id]
 	if a == nil || a.Token == "" || a.Token != hash {
 		return false
-	}
-	if !a.Used {
-		a.Used, r.unsaved[id] = true, true
 	}
 	return true
 }
@@ -323,7 +292,7 @@ func (r *registry) activeSince(since time.Time) int {
 	return n
 }
 
-// flush stores the activity of the agents, and whether they have connected.
+// flush stores the activity of the agents.
 func (r *registry) flush(ctx context.Context) error {
 	r.writing.Lock() // no agent is dropped meanwhile
 	defer r.writing.Unlock()
@@ -345,9 +314,7 @@ func (r *registry) flush(ctx context.Context) error {
 		for _, saved := range batch {
 			a := r.agents[saved.ID]
 			a.storedActive = saved.Active
-			if a.Used == saved.Used { // otherwise it has connected meanwhile
-				delete(r.unsaved, a.ID)
-			}
+			delete(r.unsaved, a.ID)
 		}
 		r.mu.Unlock()
 	}

@@ -1,13 +1,11 @@
 package relay
 
 import (
-	"context"
 	"fmt"
 	"testing"
 	"time"
 
 	"github.com/agentmesh/agentmesh/acl/credential"
-	"github.com/agentmesh/agentmesh/store"
 )
 
 // putAgents puts n registered agents into the registry of a relay, without its store.
@@ -45,34 +43,6 @@ func TestBusyAgentIsStored(t *testing.T) {
 	again := newIdleRelay(t, Config{Records: r.cfg.Records}, 0)
 	if n := again.agents.activeSince(began.Add(119 * time.Minute)); n != 1 {
 		t.Errorf("after a restart, %d agents were active in the last minutes, want 1", n)
-	}
-}
-
-// applyHook calls before at each commit.
-type applyHook struct {
-	store.Records
-	before func()
-}
-
-func (h *applyHook) Apply(ctx context.Context, changes []store.Change, now time.Time) error {
-	h.before()
-	return h.Records.Apply(ctx, changes, now)
-}
-
-// TestFirstConnectionDuringFlush: that an agent has connected is stored although the connection came while the relay
-// stored the activity of this agent. Otherwise a full relay would give its id away (see keepUnused).
-func TestFirstConnectionDuringFlush(t *testing.T) {
-	hook := &applyHook{openStore(t).Records(), func() {}}
-	r := newIdleRelay(t, Config{Records: hook}, 1)
-	r.agents.markActive("agent-0", time.Now())
-	hook.before = func() { r.agents.admit("agent-0", credential.HashOf("agent-0").String()) }
-	for range 2 {
-		if err := r.agents.flush(t.Context()); err != nil {
-			t.Fatal(err)
-		}
-	}
-	if a, ok := newIdleRelay(t, Config{Records: hook}, 0).agents.get("agent-0"); !ok || !a.Used {
-		t.Errorf("after a restart, the agent is %+v, want it used", a)
 	}
 }
 

@@ -100,7 +100,7 @@ func New(ctx context.Context, cfg Config) (*Relay, error) {
 	cfg.Registration = cmp.Or(cfg.Registration, credential.Closed)
 	cfg.Stats = cmp.Or(cfg.Stats, StatsPublic)
 	clock := store.NewWallClock(cfg.Logger)
-	agents, err := loadRegistry(ctx, cfg.Records, cmp.Or(cfg.MaxAgents, MaxAgents), clock)
+	agents, err := loadRegistry(ctx, cfg.Records, cmp.Or(cfg.MaxAgents, MaxAgents))
 	if err != nil {
 		return nil, err
 	}
@@ -132,11 +132,10 @@ func New(ctx context.Context, cfg Config) (*Relay, error) {
 }
 
 // newRegistrationPool returns the pool of registrations for a relay of at most maxAgents agents. The pool has room for
-// a quarter of them, at least 100, and refills during keepUnused. So strangers need longer than keepUnused to fill a
-// relay of 200 or more agents, and their first unused ids can then be replaced.
+// a quarter of them, at least 100, and refills in a day, so that the owner can act before strangers fill the relay.
 func newRegistrationPool(maxAgents int) *rate.Pool {
 	n := max(maxAgents/4, 100)
-	return rate.NewPool(rate.Limit(float64(n)/keepUnused.Seconds()), n)
+	return rate.NewPool(rate.Limit(float64(n)/(24*time.Hour).Seconds()), n)
 }
 
 // Run maintains the relay until ctx ends. Then it closes every connection with 1001, and returns when all of them are
