@@ -19,12 +19,11 @@ var tablesSQL string
 // migrationLock is the advisory lock under which one process at a time makes the tables.
 const migrationLock = 0x616d6573
 
+const createVersions = "create table if not exists schema_version (version int primary key, at timestamptz not null default now());\n"
+
 // createScript returns the statements, without a transaction, that make the tables.
 func createScript() string {
-	return fmt.Sprintf(`create table schema_version (version int primary key, at timestamptz not null default now());
-%s
-insert into schema_version (version) values (%d);
-`, strings.TrimRight(tablesSQL, "\n"), tablesVersion)
+	return fmt.Sprintf("%s%s\ninsert into schema_version (version) values (%d);\n", createVersions, strings.TrimRight(tablesSQL, "\n"), tablesVersion)
 }
 
 // version returns the version of the tables, or 0 if the schema has no tables. If this program must not use them, the
@@ -50,7 +49,11 @@ func migrate(ctx context.Context, conn *pgx.Conn) (before int, err error) {
 		if _, err := tx.Exec(ctx, "select pg_advisory_xact_lock($1)", migrationLock); err != nil {
 			return err
 		}
-		// Another process may have made the tables while this one waited.
+		// Another process may have made the tables while this one waited. The server then finds schema_version only after
+		// this statement, because it remembers that the table was missing.
+		if _, err := conn.PgConn().Exec(ctx, createVersions).ReadAll(); err != nil {
+			return asMissingRight(err)
+		}
 		if before, err = version(ctx, tx); err != nil || before > 0 {
 			return err
 		}
