@@ -9,7 +9,6 @@ import (
 	"net/url"
 	"strconv"
 	"strings"
-	"time"
 
 	"github.com/agentmesh/agentmesh/cmd/internal/daemon"
 	"github.com/agentmesh/agentmesh/cmd/internal/exit"
@@ -167,15 +166,8 @@ type mewStatusCmd struct {
 
 func (c *mewStatusCmd) Run(ctx context.Context, a *app) error {
 	if c.Participant != "" {
-		e := mewEnvelope{ID: newMewID(), Kind: "participant/request-status", To: []string{c.Participant}, Payload: struct{}{}}
-		return c.sendAndAwait(ctx, a, e, "participant/status", func(v wire.Value) error {
-			if a.globals.JSON {
-				return a.JSON(v)
-			}
-			payload, _ := v.Get("payload")
-			a.Print("%s", terminal.CleanJSON(payload.JSON()))
-			return nil
-		})
+		e := mewEnvelope{Kind: "participant/request-status", To: []string{c.Participant}, Payload: struct{}{}}
+		return c.send(ctx, a, e, "asked; agentmesh mew tail shows the answer")
 	}
 	return a.withClient(ctx, func(o *daemon.Client) error {
 		path, err := c.path(ctx, o)
@@ -187,8 +179,6 @@ func (c *mewStatusCmd) Run(ctx context.Context, a *app) error {
 		return err
 	})
 }
-
-func newMewID() string { return "cli-" + strconv.FormatInt(time.Now().UnixNano(), 36) }
 
 // showSpace prints a space. All texts in it are from others and must be cleaned.
 func (a *app) showSpace(s view.Space) {
@@ -221,7 +211,7 @@ type mewTailCmd struct {
 func (c *mewTailCmd) Run(ctx context.Context, a *app) error {
 	return c.withRunningSpace(ctx, a, func(o *daemon.Client, path string) error {
 		n, space := 0, view.Space{}
-		err := followMewEvents(ctx, o, path, nil, func(raw string, v wire.Value) (bool, error) {
+		err := followMewEvents(ctx, o, path, func(raw string, v wire.Value) (bool, error) {
 			if a.globals.JSON {
 				a.Print("%s", terminal.EscapeUnsafe([]byte(raw)))
 			} else {
@@ -242,9 +232,8 @@ func (c *mewTailCmd) Run(ctx context.Context, a *app) error {
 	})
 }
 
-// followMewEvents follows the envelopes of a space. It calls onBegin, unless nil, when the stream begins, and then
-// calls visit for each envelope until visit returns true.
-func followMewEvents(ctx context.Context, o *daemon.Client, path string, onBegin func() error, visit func(string, wire.Value) (bool, error), a *app) error {
+// followMewEvents follows the envelopes of a space. It calls visit for each envelope until visit returns true.
+func followMewEvents(ctx context.Context, o *daemon.Client, path string, visit func(string, wire.Value) (bool, error), a *app) error {
 	resp, err := o.Do(ctx, http.MethodGet, path+"/events", nil, nil)
 	if err != nil {
 		return err
@@ -255,12 +244,6 @@ func followMewEvents(ctx context.Context, o *daemon.Client, path string, onBegin
 	lost := false
 	for lines.Scan() {
 		line := lines.Text()
-		if onBegin != nil {
-			if err := onBegin(); err != nil {
-				return err
-			}
-			onBegin = nil
-		}
 		data, ok := strings.CutPrefix(line, "data: ")
 		switch {
 		case line == "event: lost":
@@ -282,37 +265,6 @@ func followMewEvents(ctx context.Context, o *daemon.Client, path string, onBegin
 		return exit.Fail(exit.Unavailable, err)
 	}
 	return exit.Fail(exit.Unavailable, errors.New("the running agentmesh ended the stream"))
-}
-
-// mewAnswerTimeout bounds the wait of sendAndAwait.
-const mewAnswerTimeout = 10 * time.Second
-
-// sendAndAwait sends an envelope, waits for an answer of the given kind, and shows it.
-func (t mewTarget) sendAndAwait(ctx context.Context, a *app, e mewEnvelope, kind string, show func(wire.Value) error) error {
-	caller := ctx
-	ctx, cancel := context.WithTimeout(ctx, mewAnswerTimeout)
-	defer cancel()
-	return t.withRunningSpace(ctx, a, func(o *daemon.Client, path string) error {
-		err := followMewEvents(ctx, o, path, func() error {
-			_, err := o.Call(ctx, http.MethodPost, path+"/messages", nil, e)
-			return err
-		}, func(_ string, v wire.Value) (bool, error) {
-			answered, _ := v.Get("correlation_id")
-			for id := range answered.Elems() {
-				if s, _ := id.Str(); s == e.ID && v.GetStr("kind") == kind {
-					return true, show(v)
-				}
-			}
-			return false, nil
-		}, a)
-		if caller.Err() != nil { // the user stopped it
-			return exit.FailSilently(exit.TryAgain)
-		}
-		if ctx.Err() != nil {
-			return exit.Fail(exit.Unavailable, fmt.Errorf("no answer within %s", mewAnswerTimeout))
-		}
-		return err
-	})
 }
 
 type mewConnectCmd struct{ linkArg }
