@@ -32,7 +32,6 @@ const (
 // remote is an agent that we write to.
 type remote struct {
 	Address   string            `json:"address"`
-	Name      string            `json:"name,omitempty"` // from its card: untrusted text
 	Interface message.Interface `json:"interface"`
 	Digest    string            `json:"digest"`        // of its card
 	Key       string            `json:"key,omitempty"` // thumbprint of the signing key; "" if no signature can be checked
@@ -193,7 +192,7 @@ func (o *outbound) fetchCard(ctx context.Context, base *url.URL, reach client.Re
 		return remote{}, errors.New("the agent card names no interface for A2A 1.0 over JSON-RPC or HTTP+JSON")
 	}
 	digest := message.Digest(card)
-	found := remote{Name: wire.OneLine(card.GetStr("name"), 100), Interface: iface, Digest: hex.EncodeToString(digest[:])}
+	found := remote{Interface: iface, Digest: hex.EncodeToString(digest[:])}
 	found.Key, err = o.signerOf(ctx, card, base, reach)
 	return found, err
 }
@@ -263,9 +262,9 @@ func restPath(method string, params wire.Value) (verb, path string) {
 	return http.MethodPost, "/message:send"
 }
 
-// request makes one call and returns the response. If another attempt may help, the error is a *client.SendError with
-// Retry set; every other error is final.
-func (o *outbound) request(ctx context.Context, r remote, method string, params wire.Value) (*http.Response, error) {
+// call makes one call and returns its result. The error is a *message.Error if the agent refused the call, and a
+// *client.SendError if the call failed on the way or its answer cannot be read. Every other error is final.
+func (o *outbound) call(ctx context.Context, r remote, method string, params wire.Value) (wire.Value, error) {
 	verb, target := http.MethodPost, r.Interface.URL
 	if r.Interface.Tenant != "" {
 		params = params.With("tenant", wire.Text(r.Interface.Tenant))
@@ -283,7 +282,7 @@ func (o *outbound) request(ctx context.Context, r remote, method string, params 
 	}
 	req, err := http.NewRequestWithContext(ctx, verb, target, bytes.NewReader(body))
 	if err != nil {
-		return nil, err
+		return wire.Value{}, err
 	}
 	req.Header.Set("Content-Type", "application/json")
 	req.Header.Set("Accept", "application/json, "+message.MediaType)
@@ -294,20 +293,10 @@ func (o *outbound) request(ctx context.Context, r remote, method string, params 
 	}
 	resp, err := o.cfg.HTTP.Do(ctx, r.reach, req)
 	if _, refused := errors.AsType[*client.GuardError](err); refused {
-		return nil, err
-	}
-	if err != nil {
-		return nil, &client.SendError{Retry: true, Processed: true, Cause: err}
-	}
-	return resp, nil
-}
-
-// call makes one call and returns its result. The error is a *message.Error if the agent refused the call. Any other
-// error comes from [outbound.request], or is a *client.SendError for an answer that cannot be read.
-func (o *outbound) call(ctx context.Context, r remote, method string, params wire.Value) (wire.Value, error) {
-	resp, err := o.request(ctx, r, method, params)
-	if err != nil {
 		return wire.Value{}, err
+	}
+	if err != nil {
+		return wire.Value{}, &client.SendError{Retry: true, Processed: true, Cause: err}
 	}
 	data, err := client.ReadAll(resp, message.MaxBody)
 	if err != nil {

@@ -146,11 +146,11 @@ func (b *Bridge) NameAt(t *testing.T, at string) string {
 	if err != nil {
 		t.Fatal(err)
 	}
-	found, err := b.out.fetchCard(t.Context(), base, client.Loopback)
+	card, err := b.out.readCard(t.Context(), base, client.Loopback)
 	if err != nil {
 		t.Error(err)
 	}
-	return found.Name
+	return card.GetStr("name")
 }
 
 // CountRead returns how many messages of its conversation a request for a task keeps in memory, and their bytes.
