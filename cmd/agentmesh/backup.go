@@ -46,12 +46,10 @@ func (c *backupCmd) Run(ctx context.Context, a *app) (err error) {
 	stop := a.StartProgress("writing the backup", data.String)
 	defer stop()
 	if c.File == "-" {
-		manifest, archive := datadir.PeekManifest(data)
-		if err := datadir.CopyArchive(a.Out, archive, encryption); err != nil {
+		if err := datadir.CopyArchive(a.Out, data, encryption); err != nil {
 			return datadir.ExplainDiskFull(fmt.Errorf("write backup: %w", err))
 		}
-		a.noteLeftOut(manifest)
-		return nil
+		return nil // restore names the files that are not in the archive
 	}
 	n, manifest, err := datadir.SaveArchive(c.File, data, encryption)
 	stop()

@@ -9,14 +9,12 @@ import (
 )
 
 type restoreCmd struct {
-	File     string `arg:"" help:"Archive that backup wrote. Without --replace, the data directory must be empty or missing."`
+	File     string `arg:"" help:"Archive that backup wrote. The data directory must be empty or missing."`
 	Identity string `placeholder:"FILE" help:"File with the age identity for an encrypted archive; - reads standard input."`
-	Replace  bool   `help:"Replace the content of the data directory. The old content is kept in a folder replaced-… in the directory."`
 }
 
 type restoreReport struct {
-	Data     string `json:"data"`
-	Replaced string `json:"replaced,omitempty"` // the folder with the old content
+	Data string `json:"data"`
 	datadir.Manifest
 }
 
@@ -35,17 +33,13 @@ func (c *restoreCmd) Run(ctx context.Context, a *app) error {
 	}
 	defer archive.Close()
 	stop := a.StartProgress("unpacking and checking the archive", nil)
-	replaced, err := datadir.Dir(dir).Restore(ctx, archive, c.Replace)
+	err = datadir.Dir(dir).Restore(ctx, archive)
 	stop()
 	if err != nil {
 		return err
 	}
 	a.noteLeftOut(archive.Manifest)
-	err = a.report(restoreReport{dir, replaced, archive.Manifest}, func() {
+	return a.report(restoreReport{dir, archive.Manifest}, func() {
 		a.Note("restored %s into %s, from a backup made at %s", cmp.Or(terminal.Clean(archive.Manifest.AgentID), "a directory"), dir, terminal.FormatTime(archive.Manifest.Made))
 	})
-	if replaced != "" {
-		a.Note("the old content is in %s; delete it when you no longer need it: it contains private keys", replaced)
-	}
-	return err
 }

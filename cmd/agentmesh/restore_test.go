@@ -38,16 +38,14 @@ func mustRun(t *testing.T, dir string, args ...string) {
 	}
 }
 
-// TestRestoreKilled: after a kill at any moment, the directory contains one complete agent, the old one or that of the
-// archive, and the next restore works.
+// TestRestoreKilled: after a kill at any moment, the directory is empty or has one complete agent, and the next restore
+// into an empty directory works.
 func TestRestoreKilled(t *testing.T) {
 	if runtime.GOOS == "windows" {
 		t.Skip("no SIGKILL on Windows")
 	}
 	t.Parallel()
-	dir, archived := filepath.Join(t.TempDir(), "data"), filepath.Join(t.TempDir(), "archived")
-	archive := filepath.Join(t.TempDir(), "archive.zip")
-	mustRun(t, dir, "init")
+	archived, archive := filepath.Join(t.TempDir(), "archived"), filepath.Join(t.TempDir(), "archive.zip")
 	mustRun(t, archived, "init")
 	for i := range 40 { // files to move
 		if err := os.WriteFile(filepath.Join(archived, "hook"+strings.Repeat("x", i)), make([]byte, 100<<10), 0o600); err != nil {
@@ -55,46 +53,40 @@ func TestRestoreKilled(t *testing.T) {
 		}
 	}
 	mustRun(t, archived, "backup", archive)
-	before, after := agentAt(t, dir), agentAt(t, archived)
+	want := agentAt(t, archived)
 	began := time.Now()
 	mustRun(t, filepath.Join(t.TempDir(), "timed"), "restore", archive)
 	took := time.Since(began)
 
 	const rounds = 12
-	seen := map[string]int{}
+	complete := 0
 	for i := range rounds {
-		cmd := agentmeshAt(dir, "restore", "--replace", archive)
+		dir := filepath.Join(t.TempDir(), "data")
+		cmd := agentmeshAt(dir, "restore", archive)
 		if err := cmd.Start(); err != nil {
 			t.Fatal(err)
 		}
 		time.Sleep(took * time.Duration(i) / (rounds - 2))
 		cmd.Process.Kill()
 		cmd.Wait()
-		got := agentAt(t, dir)
-		if got != before && got != after {
-			t.Fatalf("round %d: the agent is %q, want %s or %s", i, got, before, after)
-		}
-		seen[got]++
-		if got == after {
-			if _, err := os.Stat(filepath.Join(dir, "hook")); err != nil {
-				t.Fatalf("round %d: the agent of the archive without its files: %v", i, err)
+		if out, err := agentmeshAt(dir, "check").CombinedOutput(); err != nil { // nothing was in place yet
+			if !strings.Contains(string(out), "there is no agent in") {
+				t.Fatalf("round %d: %v\n%s", i, err, out)
 			}
+			mustRun(t, dir, "restore", archive)
+		} else {
+			complete++
+		}
+		if got := agentAt(t, dir); got != want {
+			t.Fatalf("round %d: the agent is %q, want %s", i, got, want)
+		}
+		if _, err := os.Stat(filepath.Join(dir, "hook")); err != nil {
+			t.Fatalf("round %d: the agent of the archive without its files: %v", i, err)
+		}
+		left, err := filepath.Glob(filepath.Join(dir, ".agentmesh-*"))
+		if err != nil || len(left) > 0 {
+			t.Errorf("left behind: %v, %v", left, err)
 		}
 	}
-	if err := os.Mkdir(filepath.Join(dir, datadir.PrefixRestore+"left"), 0o700); err != nil {
-		t.Fatal(err)
-	}
-	mustRun(t, dir, "status")
-	if _, err := os.Stat(filepath.Join(dir, datadir.PrefixRestore+"left")); !os.IsNotExist(err) {
-		t.Errorf("the next command did not remove the folder of a killed restore: %v", err)
-	}
-	t.Logf("killed %d restores: %v", rounds, seen)
-	mustRun(t, dir, "restore", "--replace", archive)
-	if got := agentAt(t, dir); got != after {
-		t.Errorf("at the end the agent is %s, want %s", got, after)
-	}
-	left, err := filepath.Glob(filepath.Join(dir, ".agentmesh-*"))
-	if err != nil || len(left) > 0 {
-		t.Errorf("left behind: %v, %v", left, err)
-	}
+	t.Logf("killed %d restores, %d of them were complete", rounds, complete)
 }

@@ -2,12 +2,8 @@ package datadir
 
 import (
 	"archive/zip"
-	"bufio"
 	"bytes"
-	"compress/flate"
 	"context"
-	"encoding/binary"
-	"encoding/json"
 	"errors"
 	"fmt"
 	"io"
@@ -116,31 +112,6 @@ func CopyArchive(w io.Writer, archive io.Reader, encryption *signing.AgeFile) er
 		return err // leave encrypted open, so that half an archive does not look complete
 	}
 	return encrypted.Close()
-}
-
-// maxPackedManifest bounds the bytes at the beginning of an archive in which PeekManifest looks for the manifest.
-const maxPackedManifest = 64 << 10
-
-// PeekManifest returns the manifest at the beginning of an archive that arrives as a stream, and a reader for the whole
-// archive. The manifest is empty if the stream begins with something else.
-func PeekManifest(archive io.Reader) (m Manifest, whole io.Reader) {
-	const (
-		headerSize    = 30 // of an entry, without its name
-		nameLengthAt  = 26 // where the header has the length of the name
-		extraLengthAt = 28 // where the header has the length of the extra field, which follows the name
-	)
-	b := bufio.NewReaderSize(archive, maxPackedManifest)
-	head, _ := b.Peek(maxPackedManifest) // the archive may be shorter
-	if len(head) < headerSize {
-		return m, b
-	}
-	name := int(binary.LittleEndian.Uint16(head[nameLengthAt:]))
-	begin := headerSize + name + int(binary.LittleEndian.Uint16(head[extraLengthAt:]))
-	if len(head) < begin || string(head[headerSize:headerSize+name]) != fileManifest {
-		return m, b
-	}
-	_ = json.NewDecoder(flate.NewReader(bytes.NewReader(head[begin:]))).Decode(&m)
-	return m, b
 }
 
 // SaveArchive writes an archive to a temporary file beside name, reads its table of contents back, and only then

@@ -36,9 +36,8 @@ type archiveContent struct {
 	leftOut []string // the first files that are not in the archive, each with the reason
 }
 
-// collectFiles finds the regular files in a data directory, except transient files, the file with the path of the
-// owner's socket, backups, and other data directories inside. It does not follow links: a link points outside the
-// directory, or to a file that is in the archive anyway.
+// collectFiles finds the regular files in a data directory, except transient files, backups, and other data directories
+// inside. It does not follow links: a link points outside the directory, or to a file that is in the archive anyway.
 func collectFiles(root *os.Root) (archiveContent, error) {
 	var c archiveContent
 	err := fs.WalkDir(root.FS(), ".", func(name string, d fs.DirEntry, err error) error {
@@ -58,7 +57,7 @@ func collectFiles(root *os.Root) (archiveContent, error) {
 			}
 		case d.Type()&fs.ModeSymlink != 0 && name != FileDatabase: // the archive has a copy of the database
 			c.omit(name, "a symbolic link")
-		case d.Type().IsRegular() && !isTransient(name) && name != httpapi.SocketPointerFile:
+		case d.Type().IsRegular() && !isTransient(name):
 			c.add(root, name)
 		}
 		return nil
@@ -115,10 +114,10 @@ func inspectFile(root *os.Root, name string) (size int64, isBackup bool, err err
 }
 
 // transientFiles are the files at the top of a data directory that belong to one process or are copied in another way.
-var transientFiles = []string{httpapi.SessionsFile, httpapi.SocketFile, FilePID, FileLock, fileManifest, FileDatabase}
+var transientFiles = []string{httpapi.SessionsFile, httpapi.SocketFile, httpapi.SocketPointerFile, FilePID, FileLock, fileManifest, FileDatabase}
 
 // isTransient reports whether a file or folder is not copied into an archive: the lock and pid files, the owner's
-// socket, the sessions, the database with the files beside it, a manifest, and temporary files of atomic writes, backup
+// socket and the file with its path, the sessions, the database with the files beside it, a manifest, and temporary files of atomic writes, backup
 // and restore.
 func isTransient(name string) bool {
 	dir, base := path.Split(name)

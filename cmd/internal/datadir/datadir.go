@@ -46,7 +46,7 @@ type Dir string
 func (d Dir) Path(name string) string { return filepath.Join(string(d), name) }
 
 // Open returns the data directory and creates it if it does not exist. It refuses a directory that is open to other
-// users. It finishes a restore that was interrupted while it replaced the content (see replace.go).
+// users. It finishes a restore that was interrupted while it moved files into place (see restore.go).
 func Open(dir string) (Dir, error) {
 	if err := os.MkdirAll(dir, 0o700); err != nil {
 		return "", exit.FailHint(exit.Config, fmt.Errorf("make the data directory: %w", err), "name another one with --data")
@@ -58,7 +58,7 @@ func Open(dir string) (Dir, error) {
 	if runtime.GOOS != "windows" && info.Mode().Perm()&0o077 != 0 {
 		return "", exit.FailHint(exit.Config, fmt.Errorf("the data directory %s is open to other users", dir), "chmod 700 "+dir)
 	}
-	if err := Dir(dir).finishReplace(); err != nil {
+	if err := Dir(dir).finishRestore(); err != nil {
 		return "", err
 	}
 	return Dir(dir), nil

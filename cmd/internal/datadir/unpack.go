@@ -15,45 +15,43 @@ import (
 	"syscall"
 
 	"github.com/agentmesh/agentmesh/cmd/internal/exit"
-	"github.com/agentmesh/agentmesh/node/httpapi"
 	"github.com/agentmesh/agentmesh/signing"
 	"github.com/agentmesh/agentmesh/store/bolt"
 )
 
-// Restore unpacks an archive into the data directory. The directory must be empty, unless replace is set. kept is the
-// folder that keeps the old content, or "" if the directory was empty.
-func (d Dir) Restore(ctx context.Context, archive *Archive, replace bool) (kept string, err error) {
+// Restore unpacks an archive into the data directory, which must be empty or missing.
+func (d Dir) Restore(ctx context.Context, archive *Archive) (err error) {
 	_, statErr := os.Stat(string(d))
 	if d, err = Open(string(d)); err != nil {
-		return "", err
+		return err
 	}
 	defer func() {
 		if errors.Is(statErr, fs.ErrNotExist) {
 			_ = os.Remove(string(d)) // fails, as it should, if the directory is not empty
 		}
 	}()
-	release, err := d.lockForRestore(replace)
+	release, err := d.lockForRestore()
 	if err != nil {
-		return "", err
+		return err
 	}
 	defer release()
 	stage, err := os.MkdirTemp(string(d), PrefixRestore+"*") // mode 0700
 	if err != nil {
-		return "", exit.Fail(exit.Config, fmt.Errorf("restore: %w", err))
+		return exit.Fail(exit.Config, fmt.Errorf("restore: %w", err))
 	}
 	defer func() { _ = os.RemoveAll(stage) }() // a successful restore has renamed it
 	if err := unpack(archive.zip, stage); err != nil {
-		return "", err
+		return err
 	}
 	if err := Dir(stage).verifyRestore(ctx); err != nil {
-		return "", exit.Fail(exit.Input, fmt.Errorf("the archive: %w", err))
+		return exit.Fail(exit.Input, fmt.Errorf("the archive: %w", err))
 	}
-	return d.replaceWith(stage)
+	return d.place(stage)
 }
 
-// lockForRestore refuses a directory that another process uses, and a directory with content unless replace is set. It
-// keeps other processes from opening the directory until the caller calls release.
-func (d Dir) lockForRestore(replace bool) (release func(), err error) {
+// lockForRestore refuses a directory that another process uses, and a directory with content. It keeps other processes
+// from opening the directory until the caller calls release.
+func (d Dir) lockForRestore() (release func(), err error) {
 	unlock, err := d.lockBriefly()
 	if err != nil {
 		return nil, err
@@ -67,15 +65,11 @@ func (d Dir) lockForRestore(replace bool) (release func(), err error) {
 	switch {
 	case err != nil:
 		return nil, exit.Fail(exit.Config, fmt.Errorf("restore: %w", err))
-	case len(names) > 0 && !replace:
-		return nil, exit.FailHint(exit.Config, fmt.Errorf("the data directory %s is not empty", string(d)), "restore into a new directory with --data, or add --replace")
-	}
-	releaseDatabase, err := bolt.Hold(d.Path(FileDatabase))
-	if errors.Is(err, bolt.ErrLocked) {
-		return nil, d.InUse()
+	case len(names) > 0:
+		return nil, exit.FailHint(exit.Config, fmt.Errorf("the data directory %s is not empty", string(d)), "restore into a new directory with --data")
 	}
 	d.removeStale()
-	return func() { releaseDatabase(); unlock() }, nil // any other error of Hold means that no process can use the database
+	return unlock, nil
 }
 
 // verifyRestore checks the database and, as far as possible without a passphrase, the keys of an unpacked archive.
@@ -197,7 +191,7 @@ func unpack(z *zip.Reader, dir string) error {
 	}
 	remaining := int64(maxOwnBytes + maxOwnBytes/16) // bytes that the files except the database may have, with room for the program's files
 	for _, f := range z.File {
-		if f.Name == fileManifest || f.Name == httpapi.SocketPointerFile { // which old backups may hold
+		if f.Name == fileManifest {
 			continue
 		}
 		isDatabase := f.Name == FileDatabase

@@ -3,8 +3,6 @@ package datadir
 import (
 	"archive/zip"
 	"bytes"
-	"errors"
-	"io"
 	"io/fs"
 	"os"
 	"path/filepath"
@@ -24,7 +22,7 @@ func TestUnpackRefuses(t *testing.T) {
 		{"../evil", 0o600}, {"hooks/../../evil", 0o600}, {"/evil", 0o600}, {"", 0o600}, {"./evil", 0o600}, {"hooks//evil", 0o600},
 		{"evil/", fs.ModeDir | 0o700}, {"link", fs.ModeSymlink | 0o777}, {"pipe", fs.ModeNamedPipe | 0o600},
 		{"pid", 0o600}, {httpapi.SocketFile, 0o600}, {"agentmesh.db.index", 0o600}, {".signing.key.123", 0o600}, {"twice", 0o600},
-		{prefixPlace + "1/" + FileConfig, 0o600}, {prefixReplace + "1/" + FileDatabase, 0o600}, {"hooks/" + PrefixRestore + "1/run", 0o600},
+		{dirPlace + "/" + FileConfig, 0o600}, {httpapi.SocketPointerFile, 0o600}, {"hooks/" + PrefixRestore + "1/run", 0o600},
 	}
 	for _, tt := range tests {
 		t.Run(tt.name, func(t *testing.T) {
@@ -44,19 +42,6 @@ func TestUnpackRefuses(t *testing.T) {
 				t.Errorf("beside the directory: %v, %v", entries, err)
 			}
 		})
-	}
-}
-
-// TestUnpackLeavesOutTheSocketPointer: a restored pointer would name the socket of the process that was backed up, and
-// then the restored agent could not serve. Backups of earlier versions contain a pointer if the path of the data
-// directory was long.
-func TestUnpackLeavesOutTheSocketPointer(t *testing.T) {
-	dir := t.TempDir()
-	if err := unpack(newArchive(t, 0o600, FileKey, httpapi.SocketPointerFile), dir); err != nil {
-		t.Fatal(err)
-	}
-	if _, err := os.Lstat(filepath.Join(dir, httpapi.SocketPointerFile)); !errors.Is(err, fs.ErrNotExist) {
-		t.Errorf("%s was restored: %v", httpapi.SocketPointerFile, err)
 	}
 }
 
@@ -134,35 +119,4 @@ func newArchive(t *testing.T, mode fs.FileMode, names ...string) *zip.Reader {
 		t.Fatal(err)
 	}
 	return r
-}
-
-// TestPeekManifest: the manifest is known before the archive has been written, and the archive stays whole. Other
-// streams have no manifest.
-func TestPeekManifest(t *testing.T) {
-	var out bytes.Buffer
-	z := zip.NewWriter(&out)
-	if err := addEntry(z, fileManifest, 0o600, strings.NewReader(`{"format":1,"left_out":["x: a backup"]}`)); err != nil {
-		t.Fatal(err)
-	}
-	if err := addEntry(z, FileDatabase, 0o600, bytes.NewReader(make([]byte, 3*maxPackedManifest))); err != nil {
-		t.Fatal(err)
-	}
-	if err := z.Close(); err != nil {
-		t.Fatal(err)
-	}
-	archive := out.Bytes()
-	for name, tt := range map[string]struct {
-		data []byte
-		want int
-	}{
-		"archive": {archive, 1}, "beginning": {archive[:35], 0}, "empty": {nil, 0}, "other": {[]byte(strings.Repeat("PK", 200)), 0},
-	} {
-		m, whole := PeekManifest(bytes.NewReader(tt.data))
-		if len(m.LeftOut) != tt.want {
-			t.Errorf("%s: the manifest is %+v", name, m)
-		}
-		if got, err := io.ReadAll(whole); err != nil || !bytes.Equal(got, tt.data) {
-			t.Errorf("%s: %d bytes, %v, want %d", name, len(got), err, len(tt.data))
-		}
-	}
 }
