@@ -78,13 +78,9 @@ func (o OwnerAPI) CountApprovals(ctx context.Context, maxCount int) (int, error)
 	return count(maxCount, o.n.asks.All(ctx, acl.AskFilter{State: acl.AskPending}, time.Now()))
 }
 
-// Limits returns the node's limits and modes.
-func (o OwnerAPI) Limits() owner.Limits {
-	cfg := o.n.cfg
-	return owner.Limits{
-		Mode: o.n.mode(), Outgoing: cfg.Outbound.mode(), Rates: cfg.Rates, Hold: o.n.policy().Hold, HoldFor: cfg.HoldFor,
-		Idle: o.n.book.IdleFor(), Retention: cfg.Retention, MaxKept: cfg.MaxKept, MaxBytes: cfg.MaxBytes,
-	}
+// Modes returns the access modes.
+func (o OwnerAPI) Modes() owner.Modes {
+	return owner.Modes{Incoming: o.n.mode(), Outgoing: o.n.cfg.Outbound.mode()}
 }
 
 // Refusals returns the newest refused messages since the process started, newest first. next closes at the next

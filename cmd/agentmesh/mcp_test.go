@@ -294,20 +294,6 @@ func TestMCPOverHTTP(t *testing.T) {
 			t.Errorf("%s: %d %s, want %d", name, resp.StatusCode, body, tt.want)
 		}
 	}
-	r, err := http.NewRequestWithContext(t.Context(), "GET", base+"/mcp/server-card", nil)
-	if err != nil {
-		t.Fatal(err)
-	}
-	r.Header.Set("Authorization", "Bearer "+token)
-	resp, err := http.DefaultClient.Do(r)
-	if err != nil {
-		t.Fatal(err)
-	}
-	defer resp.Body.Close()
-	card, _ := io.ReadAll(resp.Body)
-	if resp.StatusCode != 200 || resp.Header.Get("Content-Type") != "application/mcp-server-card+json" || !strings.Contains(string(card), `"url":"`+base+`/mcp"`) {
-		t.Errorf("server card = %d %s", resp.StatusCode, card)
-	}
 }
 
 // serveMCP starts a serve with a token for the agent. It returns the URL of the owner listener and both tokens.

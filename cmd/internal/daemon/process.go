@@ -359,13 +359,6 @@ func (p *Process) mountMCP() {
 		return nil
 	})
 	mountContacts(p.owner.Agent(), contact.New(contact.Config{Client: api, Records: p.store.Records(), Logger: p.log}))
-	p.owner.Agent().GET("/mcp"+mcp.CardPath, func(c echo.Context) error {
-		card, err := mcp.ServerCard("http://"+c.Request().Host+"/mcp", p.build.Version)
-		if err == nil {
-			httpapi.ServeDocument(c, mcp.CardType, "private, max-age=3600", card)
-		}
-		return err
-	})
 }
 
 // newDirectories returns clients for the directories that the node joins: the configured ones, or else that of this

@@ -44,7 +44,7 @@ var Examples = map[string][]Example{
 	"config":     {{"Find errors in the configuration, and list the guards that it turns off:", "agentmesh config check"}},
 	"check":      {{"Verify keys, database and every transcript, while agentmesh serve is not running:", "agentmesh check"}},
 	"backup":     {{"Write a backup to a file:", "agentmesh backup monday.zip"}, {"Encrypt the backup to an age key on another machine:", "agentmesh backup monday.age --recipient age1zvkyg2lqzraa2lnjvqej32nkuu0ues2s82hzrye869xeexvn73equnujwj"}},
-	"restore":    {{"Restore into a new data directory:", "agentmesh --data restored restore monday.zip"}, {"Restore an encrypted backup:", "agentmesh --data restored restore --identity key.txt monday.age"}},
+	"restore":    {{"Restore into a new data directory:", "agentmesh restore monday.zip --data restored"}, {"Restore an encrypted backup:", "agentmesh restore monday.age --identity key.txt --data restored"}},
 	"message":    {{"Print the bytes that a signature covers:", "agentmesh message canonical message.json"}, {"Verify a signature:", "agentmesh message verify --public-key key.pub signed.json"}},
 	"completion": {{"Print the script for bash, to be sourced:", "agentmesh completion bash"}},
 }

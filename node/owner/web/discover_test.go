@@ -1,7 +1,6 @@
 package web_test
 
 import (
-	"net/http"
 	"strings"
 	"testing"
 
@@ -31,9 +30,4 @@ func TestPageDiscovers(t *testing.T) {
 	if body := p.must("discover?q=nobody-like-that"); !strings.Contains(body, "No agents found.") {
 		t.Errorf("a search without a hit:\n%s", body)
 	}
-	resp, err := p.http.Get(p.url("peers"))
-	if err != nil || resp.StatusCode != http.StatusOK || !strings.HasSuffix(resp.Request.URL.Path, "/people") {
-		t.Errorf("the old path leads to %v, %v", resp.Request.URL, err)
-	}
-	resp.Body.Close()
 }

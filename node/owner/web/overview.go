@@ -3,8 +3,6 @@ package web
 import (
 	"context"
 	"net/url"
-	"strconv"
-	"time"
 
 	"github.com/labstack/echo/v4"
 
@@ -20,11 +18,7 @@ type overviewView struct {
 	NoProgram   bool      // see [Programs.NoProgram]
 }
 
-const (
-	maxAsksOnOverview     = 3
-	maxRefusalsOnSettings = 10
-	maxRefusalsOnLimits   = 64
-)
+const maxAsksOnOverview = 3
 
 func (p *pages) showOverview(c echo.Context) error {
 	if p.setup != nil && p.setup.Profile().Fresh { // the owner has not chosen a name yet
@@ -57,10 +51,10 @@ type refusalView struct {
 	Shown owner.ShownName
 }
 
-func (p *pages) viewRefusals(ctx context.Context, maxCount int) []refusalView {
+func (p *pages) viewRefusals(ctx context.Context) []refusalView {
 	refusals, _ := p.n.Refusals()
 	var views []refusalView
-	for _, r := range refusals[:min(len(refusals), maxCount)] {
+	for _, r := range refusals {
 		views = append(views, refusalView{r, p.shownName(ctx, r.From)})
 	}
 	return views
@@ -71,7 +65,7 @@ func (p *pages) showSettings(c echo.Context) error {
 	if err != nil {
 		return err
 	}
-	view := settingsView{Status: status, Refusals: p.viewRefusals(c.Request().Context(), maxRefusalsOnSettings)}
+	view := settingsView{Status: status, Refusals: p.viewRefusals(c.Request().Context())}
 	return p.shell.Render(c, p.settings, httpapi.View{
 		Title: "Settings", Done: p.doneMessage(c), Data: view,
 		Topics: []string{string(owner.TopicOutbox), string(owner.TopicStatus), topicRefusals},
@@ -87,51 +81,6 @@ func (p *pages) pause(c echo.Context, form url.Values) error {
 		return httpapi.Done(c, "settings", "paused")
 	}
 	return httpapi.Done(c, "settings", "resumed")
-}
-
-// limitView is a limit as the page shows it.
-type limitView struct{ What, Value string }
-
-type limitsView struct {
-	Mode      acl.Mode
-	Messages  []limitView
-	Waiting   []limitView
-	Kept      []limitView
-	HoldRules []acl.HoldRule
-	Refusals  []refusalView
-}
-
-func (p *pages) showLimits(c echo.Context) error {
-	limits := p.n.Limits()
-	perHour := func(n int) string {
-		if n <= 0 {
-			return "no limit"
-		}
-		return httpapi.FormatNumber(int64(n)) + " an hour"
-	}
-	view := limitsView{
-		Mode: limits.Mode,
-		Messages: []limitView{
-			{"New conversations of one sender", perHour(limits.Rates.NewConversations)},
-			{"Messages in one conversation", perHour(limits.Rates.Conversation)},
-			{"Messages in all", perHour(limits.Rates.Total)},
-			{"Strangers together", "half of that, divided among their networks"},
-		},
-		Waiting: []limitView{
-			{"Waiting messages of one stranger", "16, at most 64 KiB"},
-			{"Strangers with waiting messages", httpapi.FormatNumber(int64(acl.SenderSlot("").Max))},
-			{"Of a known sender, in one conversation", "16"},
-			{"A question waits", formatDays(limits.HoldFor)},
-		},
-		Kept: []limitView{
-			{"A silent conversation expires after", formatDays(limits.Idle)},
-			{"An ended conversation is kept for", formatDays(limits.Retention)},
-			{"Maximum number of conversations", httpapi.FormatNumber(int64(limits.MaxKept))},
-			{"Maximum size of all messages", formatSize(limits.MaxBytes)},
-		},
-		HoldRules: limits.Hold, Refusals: p.viewRefusals(c.Request().Context(), maxRefusalsOnLimits),
-	}
-	return p.shell.Render(c, p.limits, httpapi.View{Title: "Limits", Topics: []string{topicRefusals}, Data: view})
 }
 
 type noticesView struct{ Notices listPage[owner.Notice] }
@@ -153,20 +102,4 @@ func formatCount(n int) string {
 		return httpapi.FormatNumber(httpapi.MaxCount) + "+"
 	}
 	return httpapi.FormatNumber(int64(n))
-}
-
-func formatSize(bytes int64) string {
-	units := []string{"bytes", "KiB", "MiB", "GiB", "TiB"}
-	value, unit := float64(bytes), 0
-	for ; value >= 1024 && unit < len(units)-1; unit++ {
-		value /= 1024
-	}
-	return strconv.FormatFloat(value, 'f', -1, 64) + " " + units[unit]
-}
-
-func formatDays(d time.Duration) string {
-	if d >= 48*time.Hour {
-		return httpapi.FormatNumber(int64(d/(24*time.Hour))) + " days"
-	}
-	return httpapi.FormatNumber(int64(d/time.Hour)) + " hours"
 }

@@ -41,7 +41,7 @@ type Node interface {
 	// Audit returns the log of decisions.
 	Audit() *acl.Audit
 	Paused() bool
-	Limits() owner.Limits
+	Modes() owner.Modes
 	// Refusals returns the newest refusals since the process started, newest first; equal ones are merged. The channel
 	// closes at the next refusal.
 	Refusals() (list []owner.Refusal, next <-chan struct{})
@@ -68,7 +68,7 @@ type pages struct {
 	blocked lastBlock // what the undo form of the next page undoes
 
 	overview, settings, found, approvals, approval, inbox, item, conversations, conversation *httpapi.PageTemplate
-	compose, peers, outbox, limits, notices, audit, profile, connect, person                 *httpapi.PageTemplate
+	compose, peers, outbox, notices, audit, profile, connect, person                         *httpapi.PageTemplate
 }
 
 // door is the name of the page in the audit log and in decisions.
@@ -90,7 +90,7 @@ func Mount(shell *httpapi.Pages, n Node, setup Setup, log *slog.Logger) {
 		n: namedNode{owner.WithNames(n), localNode{n}}, setup: setup, log: cmp.Or(log, slog.New(slog.DiscardHandler)), shell: shell,
 		overview: read("overview"), settings: read("settings"), found: read("discover"), approvals: read("approvals"), approval: read("approval"), inbox: read("inbox"),
 		item: read("item"), conversations: read("conversations"), conversation: read("conversation"),
-		compose: read("compose"), peers: read("peers"), outbox: read("outbox"), limits: read("limits"), notices: read("notices"),
+		compose: read("compose"), peers: read("peers"), outbox: read("outbox"), notices: read("notices"),
 		audit: read("log"), profile: read("profile"), connect: read("connect"), person: read("person"),
 	}
 	shell.SetBar(func(context.Context) httpapi.Bar { return httpapi.Bar{Name: n.Card().Name, Paused: n.Paused()} })
@@ -112,7 +112,6 @@ func Mount(shell *httpapi.Pages, n Node, setup Setup, log *slog.Logger) {
 	}
 	shell.Add(
 		httpapi.Nav{Path: "outbox", Title: "Outbox", Under: "Settings"},
-		httpapi.Nav{Path: "limits", Title: "Limits", Under: "Settings"},
 		httpapi.Nav{Path: "notices", Title: "Notices", Under: "Settings"},
 		httpapi.Nav{Path: "log", Title: "Log", Under: "Settings"},
 	)
@@ -142,11 +141,9 @@ func Mount(shell *httpapi.Pages, n Node, setup Setup, log *slog.Logger) {
 	p.get("/people", p.showPeers)
 	p.post("/people", p.changePeer)
 	p.get("/people/:id", p.showPerson)
-	p.get("/peers", func(c echo.Context) error { return httpapi.Done(c, "people", "") }) // the earlier path of /people
 	p.get("/discover", p.discover)
 	p.get("/settings", p.showSettings)
 	p.get("/outbox", p.showOutbox)
-	p.get("/limits", p.showLimits)
 	p.get("/notices", p.showNotices)
 	p.get("/log", p.showLog)
 }

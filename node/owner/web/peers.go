@@ -38,7 +38,7 @@ func (p *pages) renderPeers(c echo.Context, status int, errorText string) error 
 	if err != nil {
 		return err
 	}
-	view := peersView{Mode: p.n.Limits().Mode, Query: c.QueryParam("q")}
+	view := peersView{Mode: p.n.Modes().Incoming, Query: c.QueryParam("q")}
 	for _, peer := range peers {
 		if !strings.Contains(strings.ToLower(peer.ID+" "+peer.Name+" "+strings.Join(peer.Aliases, " ")), strings.ToLower(view.Query)) {
 			continue
@@ -74,7 +74,7 @@ func (p *pages) row(peer owner.Peer) peerRow {
 	switch {
 	case peer.Write:
 		r.Buttons = append(r.Buttons, peerButton{"no-write", "Ask before sending", ""})
-	case p.n.Limits().Outgoing == acl.Approval:
+	case p.n.Modes().Outgoing == acl.Approval:
 		r.Buttons = append(r.Buttons, peerButton{"write", "Send without asking", ""})
 	}
 	r.Buttons = append(r.Buttons, peerButton{"forget", "Forget", "quiet"})

@@ -22,13 +22,5 @@ type Refusal struct {
 	Intent wire.Intent
 }
 
-// Limits are the limits of a node, for display.
-type Limits struct {
-	Mode, Outgoing  acl.Mode
-	Rates           acl.Rates
-	Hold            []acl.HoldRule
-	HoldFor         time.Duration // how long a question waits
-	Idle, Retention time.Duration // how long a silent conversation stays open and an ended one is stored
-	MaxKept         int           // conversations
-	MaxBytes        int64         // size of the messages in all conversations
-}
+// Modes are the access modes of a node.
+type Modes struct{ Incoming, Outgoing acl.Mode }
