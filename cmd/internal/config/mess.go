@@ -21,9 +21,6 @@ type MESS struct {
 	// Folder of files that your own requests may name by file://. The files become attachments before a request leaves.
 	// Empty: such a reference stays text.
 	Attachments string `key:"attachments"`
-	// If no executor here may claim a request, hand it to an agent that the directory lists with all required
-	// capabilities, without asking you. Danger: requests of strangers go to agents that you have not chosen.
-	Route bool `key:"route"`
 	// Calls per minute and key. 0: no limit.
 	CallsPerMinute int `key:"calls_per_minute"`
 	// New threads per hour and requester. 0: no limit.

@@ -30,7 +30,7 @@ func newMESS(p *Process, links []linkConfig, mesh bridge.Mesh) (bridge.Service, 
 			CallsPerMinute: zeroIsOff(c.CallsPerMinute), ThreadsPerHour: zeroIsOff(c.ThreadsPerHour),
 			RegistrationsPerHour: zeroIsOff(c.RegistrationsPerHour),
 		}),
-		Serve: c.Serve == "on" || c.Serve == "auto" && !p.cfg.Public(), Local: !p.cfg.Public(), URL: p.base, Route: c.Route,
+		Serve: c.Serve == "on" || c.Serve == "auto" && !p.cfg.Public(), Local: !p.cfg.Public(), URL: p.base,
 		Mesh: mesh, Names: p.node.OwnerAPI(), Notices: p.notices, Store: p.bridgeStore, HTTP: p.http, Logger: p.log,
 	}
 	if c.Directory != "" {

@@ -36,7 +36,6 @@ type Config struct {
 	Local    bool   // the node serves this machine only: the local profile (AM-82)
 	URL      string // the public URL of the listener
 	Mirror   string // directory of the thread files; "" for none (MESS-51)
-	Route    bool   // if no local executor can do a request, offer it to a listed agent without asking the owner (MESS-44)
 
 	Links  []bridge.Link
 	Tokens map[string]client.Credential // tokens of the links, by the name of the link

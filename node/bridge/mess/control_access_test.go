@@ -55,7 +55,6 @@ func TestOnePeerHoldsNobodyUp(t *testing.T) {
 	buckets := rate.NewBuckets(rate.PerHour(1), 1, 10)
 	home := newMeshNode(t, mesh, "home", func(c *Config) {
 		c.Exchange.LimitThreads(buckets, 1)
-		c.Route = true
 		c.Mesh = listAgents(c.Mesh, away.node.ID())
 	})
 	home.executor("carol")
@@ -75,6 +74,7 @@ func TestOnePeerHoldsNobodyUp(t *testing.T) {
 		return err == nil && len(page.Records) == 1
 	})
 	second := home.request("another", "{intent: paint the fridge, requires: [painting]}")
+	home.decide(askRoute, acl.Approve)
 	eventually(t, "the offer of another thread", func() bool { return len(home.thread(second).Peers) == 1 })
 	home.want(ref, thread.Claimed)
 }

@@ -14,6 +14,7 @@ import (
 
 	"github.com/labstack/echo/v4"
 
+	"github.com/agentmesh/agentmesh/acl"
 	"github.com/agentmesh/agentmesh/node/bridge/bridgetest"
 	"github.com/agentmesh/agentmesh/node/bridge/mess/exchange"
 	"github.com/agentmesh/agentmesh/node/bridge/mess/thread"
@@ -37,10 +38,10 @@ func TestSharedAttachment(t *testing.T) {
 	away.executor("bob")
 	home := newMeshNode(t, mesh, "home", func(c *Config) {
 		c.HTTP = client.NewHTTP(client.HTTPConfig{Local: true})
-		c.Route = true
 		c.Mesh = listAgents(c.Mesh, away.node.ID())
 	})
 	ref := home.request("client", "{intent: look into the fridge}")
+	home.decide(askRoute, acl.Approve)
 	photo := bytes.Repeat([]byte("\xff\xd8\xffphoto"), 50_000)
 	there := away.waitMeshThread()
 	away.status("bob", there, "claimed")

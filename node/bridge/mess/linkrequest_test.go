@@ -43,7 +43,6 @@ func (a *foreignLink) owner(path, body string, header ...string) (int, wire.Valu
 func TestRequestForALinkAlone(t *testing.T) {
 	asked := make(chan []string, 10)
 	a := newForeignLink(t, func(c *Config) {
-		c.Route = true
 		c.Mesh = directoryMesh{c.Mesh, func(q client.Query) ([]wire.Card, error) {
 			asked <- q.Capabilities
 			return []wire.Card{{ID: "am_somebodyelse"}}, nil

@@ -26,7 +26,6 @@ func TestThroughTheMesh(t *testing.T) {
 	mesh := meshtest.New(t)
 	away := newMeshNode(t, mesh, "away", nil)
 	home := newMeshNode(t, mesh, "home", func(c *Config) {
-		c.Route = true
 		c.Mesh = directoryMesh{c.Mesh, func(q client.Query) ([]wire.Card, error) {
 			if len(q.Capabilities) != 1 || q.Capabilities[0] != "vacuum-floor" || len(q.Intents) != 1 || q.Intents[0] != Intent {
 				t.Errorf("the directory is asked for %+v", q)
@@ -36,6 +35,7 @@ func TestThroughTheMesh(t *testing.T) {
 	})
 	away.executor("roomba", "vacuum-floor")
 	ref := home.request("client", "{id: vacuum-kitchen, intent: vacuum the kitchen, requires: [vacuum-floor]}")
+	home.decide(askRoute, acl.Approve)
 	there := away.waitMeshThread()
 	if th := away.thread(there); th.Requester != string(home.node.ID()) || th.Intent != "vacuum the kitchen" {
 		t.Fatalf("it arrived as %+v", th)

@@ -129,7 +129,7 @@ func (b *Bridge) deliverNotice(ctx context.Context, n exchange.Notice) (until ti
 	case n.To == thread.OwnerID:
 		return until, b.notifyOwner(ctx, t, n, removal)
 	case n.To == exchange.ToDirectory:
-		return until, b.offerToDirectory(ctx, t, removal)
+		return until, b.askToRoute(ctx, t, removal)
 	case n.Kind == exchange.NoticeTaken:
 		return until, b.withdrawOffer(ctx, t, n.To, removal)
 	case t.Peers[n.To].Conv != "":
@@ -242,20 +242,14 @@ func (b *Bridge) notifyOwner(ctx context.Context, t *thread.Thread, n exchange.N
 	return b.updateOwner(ctx, t, append(removal, b.cfg.Notices.Change(notice)))
 }
 
-// offerToDirectory offers the thread to the first agent of the directory that can do it, or asks the owner first. If no
-// agent can do it and an executor declined, the thread ends.
-func (b *Bridge) offerToDirectory(ctx context.Context, t *thread.Thread, removal []store.Change) error {
+// askToRoute asks the owner whether to offer the thread to an agent of the directory that can do it.
+func (b *Bridge) askToRoute(ctx context.Context, t *thread.Thread, removal []store.Change) error {
 	list, err := b.findAgents(ctx, t)
 	if err != nil {
 		return err
 	}
-	switch {
-	case len(list) == 0 && len(t.Declined) > 0:
-		return b.x.GiveUp(ctx, t.Ref, removal)
-	case len(list) == 0 || !t.IsClaimable():
+	if len(list) == 0 || !t.IsClaimable() {
 		return b.records.Apply(ctx, removal, time.Now())
-	case b.cfg.Route:
-		return b.offerTo(ctx, t.Ref, string(list[0].ID), "", removal)
 	}
 	const maxCandidates = 10 // that the question shows
 	list = list[:min(len(list), maxCandidates)]

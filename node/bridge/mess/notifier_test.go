@@ -222,10 +222,10 @@ func TestUnsendableMessages(t *testing.T) {
 	away := newMeshNode(t, mesh, "away", nil)
 	away.executor("bob")
 	home := newMeshNode(t, mesh, "home", func(c *Config) {
-		c.Route = true
 		c.Mesh = listAgents(c.Mesh, away.node.ID())
 	})
 	ref := home.request(thread.OwnerID, "{intent: look}")
+	home.decide(askRoute, acl.Approve)
 	there := away.waitMeshThread()
 	away.status("bob", there, "claimed")
 	away.status("bob", there, "needs_input, questions: [{field: '1', question: Where?}, {field: b, question: When?}]")

@@ -6,6 +6,7 @@ import (
 	"strings"
 	"testing"
 
+	"github.com/agentmesh/agentmesh/acl"
 	"github.com/agentmesh/agentmesh/node/bridge/mess/exchange"
 	"github.com/agentmesh/agentmesh/node/bridge/mess/thread"
 	"github.com/agentmesh/agentmesh/node/meshtest"
@@ -18,10 +19,10 @@ func TestSmallAttachmentsTravel(t *testing.T) {
 	mesh := meshtest.New(t)
 	away := newMeshNode(t, mesh, "away", func(c *Config) { c.Serve = false })
 	home := newMeshNode(t, mesh, "home", func(c *Config) {
-		c.Route = true
 		c.Mesh = listAgents(c.Mesh, away.node.ID())
 	})
 	ref := home.request("client", "{intent: look into the fridge}")
+	home.decide(askRoute, acl.Approve)
 	there := away.waitMeshThread()
 	var content []wire.Value
 	for i, data := range [][]byte{[]byte("\xff\xd8\xffsmall"), bytes.Repeat([]byte("a"), 40<<10), bytes.Repeat([]byte("b"), 40<<10), bytes.Repeat([]byte("c"), 40<<10), bytes.Repeat([]byte("d"), 60<<10)} {

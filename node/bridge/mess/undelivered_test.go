@@ -8,6 +8,7 @@ import (
 	"testing"
 	"time"
 
+	"github.com/agentmesh/agentmesh/acl"
 	"github.com/agentmesh/agentmesh/conversations"
 	"github.com/agentmesh/agentmesh/node/bridge"
 	"github.com/agentmesh/agentmesh/node/bridge/mess/exchange"
@@ -52,10 +53,10 @@ func TestLateClaimThroughTheMesh(t *testing.T) {
 	away := newMeshNode(t, mesh, "away", nil)
 	away.executor("bob")
 	home := newMeshNode(t, mesh, "home", func(c *Config) {
-		c.Route = true
 		c.Mesh = holdingMesh{listAgents(c.Mesh, away.node.ID()), &lost}
 	})
 	ref := home.request("client", "{id: look, intent: look into the fridge}")
+	home.decide(askRoute, acl.Approve)
 	there := away.waitMeshThread()
 	lost.Store(true) // the two messages cross
 	home.do("client", "- cancel: {re: look}")

@@ -173,10 +173,6 @@ func TestDeclineWithOffer(t *testing.T) {
 	l.executor("bob")
 	l.status("bob", ref, "declined, reason: busy")
 	l.want(ref, thread.Received)
-	if err := l.GiveUp(t.Context(), ref, nil); err != nil {
-		t.Fatal(err)
-	}
-	l.want(ref, thread.Received)
 	l.status("am_peer", ref, "declined, reason: busy")
 	l.want(ref, thread.Declined)
 }

@@ -140,14 +140,15 @@ func TestFullThreadHoldsNoDeadlineUp(t *testing.T) {
 	}
 }
 
-// TestGiveUpSettlesLater: a thread ends because nobody can do it, but the store fails before the thread that waits for
+// TestDeclineSettlesLater: a thread ends because nobody can do it, but the store fails before the thread that waits for
 // it is settled. The end stands, so the check is repeated by itself.
-func TestGiveUpSettlesLater(t *testing.T) {
+func TestDeclineSettlesLater(t *testing.T) {
 	l := newLab(t)
+	l.executor("bob")
 	ref := l.request("agent", "{id: a, intent: dig}")
 	waits := l.request("agent", "{intent: plant, constraints: {depends_on: [a]}}")
 	l.records = (&failingStore{Store: l.store, unread: waits, failReads: 1}).Records()
-	if err := l.GiveUp(t.Context(), ref, nil); err != nil {
+	if _, err := l.try("bob", "- status: {re: "+ref+", code: declined, reason: busy}"); err != nil {
 		t.Errorf("a committed change fails: %v", err)
 	}
 	l.want(ref, thread.Declined)

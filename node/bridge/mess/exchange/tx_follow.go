@@ -75,17 +75,14 @@ func (t *tx) follow(th *thread.Thread, s thread.Status, e thread.Entry) (done bo
 	return true, nil
 }
 
-// withdrawPeer handles a peer that has not claimed the thread and now never will. If no executor here may claim the
-// thread and the bridge cannot ask a directory, the thread ends with the peer's status (MESS-24).
+// withdrawPeer handles a peer that has not claimed the thread and now never will. If nobody else may claim the thread, it
+// ends with the peer's status (MESS-24).
 func (t *tx) withdrawPeer(th *thread.Thread, s thread.Status, e thread.Entry) {
 	th.Declined = append(th.Declined, t.who.ID)
-	if t.x.Executors.HasNoCandidate(th) && !t.notices.wants(ToDirectory) {
+	if t.x.Executors.HasNoCandidate(th) {
 		th.Become(s.Code, t.who.ID, cmp.Or(s.Reason, s.Message), t.now)
 	}
 	t.post(th, e)
-	if !th.Status.Terminal() && t.x.Executors.HasNoCandidate(th) { // the directory may list others
-		t.notices.add(ToDirectory, NoticeOffer, th)
-	}
 }
 
 // describeSuccessors replaces the refs of the successors of the peer's thread with a message. In our exchange the refs

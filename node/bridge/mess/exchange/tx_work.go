@@ -71,44 +71,14 @@ func (t *tx) applyStatus(ctx context.Context, e thread.Entry, path string) error
 			}
 		}
 		if len(th.Declined) > declinedCount && t.x.Executors.HasNoCandidate(th) { // nobody is left to claim it (MESS-24)
-			// the directory may list other executors
-			if th.Peers[t.who.ID].Offered && t.notices.wants(ToDirectory) {
-				t.notices.add(ToDirectory, NoticeOffer, th)
-				return nil
-			}
-			t.declineForAll(th)
+			const reason = "every executor that could claim the thread has declined"
+			t.flush(th) // the executor's own message comes first
+			th.Become(thread.Declined, thread.ExchangeID, reason, t.now)
+			t.postState(th, wire.TextField("reason", reason))
 		}
 		return nil
 	})
 	return t.explainClaim(ctx, err, s.Code, s.Re)
-}
-
-// declineForAll ends a thread that no executor is left to claim.
-func (t *tx) declineForAll(th *thread.Thread) {
-	const reason = "every executor that could claim the thread has declined"
-	t.flush(th) // the executor's own message comes first
-	th.Become(thread.Declined, thread.ExchangeID, reason, t.now)
-	t.postState(th, wire.TextField("reason", reason))
-}
-
-// GiveUp ends a thread that an executor declined, after the bridge has found no other executor in the directory. It
-// applies the extra changes in the same transaction, even if the thread need not end. If the thread does not exist,
-// GiveUp does nothing.
-func (x *Exchange) GiveUp(ctx context.Context, ref string, extra []store.Change) error {
-	return store.Retry(func() error {
-		t := x.begin(Actor{ID: thread.ExchangeID, forExchange: true}, Options{Records: extra})
-		th, err := t.load(ctx, ref)
-		if err != nil {
-			return IgnoreMissing(err)
-		}
-		if th.IsClaimable() && x.Executors.HasNoCandidate(th) {
-			t.declineForAll(th)
-		}
-		if err = t.commit(ctx); err == nil {
-			x.settleAfterCommit(ctx, t)
-		}
-		return err
-	})
 }
 
 // dropNoise returns a peer's block without its acks and its states "received", which change nothing here. It keeps a
