@@ -109,9 +109,6 @@ type link struct {
 	known     map[string]string       // by thread: its update time in the list when we had received all of its messages
 	postponed map[string]delayedCheck // threads that failed and are tried again later
 	unsettled map[string]delayedCheck // threads that may have changed since their last check although their update time has not
-	unlisted  map[string]delayedCheck // by conversation: threads that are open in our exchange but missing in the list
-	// conversations whose request waits for the owner's approval; nil until they are loaded
-	awaiting map[string]bool
 
 	createMu   sync.Mutex // held while one of our threads is created at the exchange and recorded, and while a thread is checked
 	lostCreate time.Time  // when a creation last failed that the exchange may have carried out; under createMu
@@ -129,7 +126,7 @@ const maxPeers = 10_000
 func newLink(cfg LinkConfig) *link {
 	l := &link{
 		cfg: cfg, x: cfg.Home, records: cfg.Records, log: cfg.Logger, wake: make(chan struct{}, 1), retry: make(chan struct{}, 1), peers: map[string]bool{},
-		known: map[string]string{}, postponed: map[string]delayedCheck{}, unlisted: map[string]delayedCheck{}, unsettled: map[string]delayedCheck{},
+		known: map[string]string{}, postponed: map[string]delayedCheck{}, unsettled: map[string]delayedCheck{},
 		status: bridge.LinkStatus{Name: cfg.Name, Kind: Kind, To: cfg.URL + cfg.Dir, State: bridge.LinkConnecting, Since: time.Now()},
 	}
 	if cfg.Dir != "" {
@@ -240,10 +237,7 @@ func (l *link) accept(ctx context.Context, from, ref, localID string, b thread.B
 		in.Records = append(in.Records, l.change(k.Next, knownThread{Conv: k.Conv, Mine: true})...)
 	}
 	in.Name = from
-	out, err := l.cfg.Mesh.Accept(ctx, in)
-	if out.Held && !k.Mine && l.awaiting != nil && len(l.awaiting) < maxRemembered {
-		l.awaiting[k.Conv] = true
-	}
+	_, err = l.cfg.Mesh.Accept(ctx, in)
 	return err
 }
 

@@ -178,7 +178,7 @@ func (l *link) claim(ctx context.Context, key, ref string, k knownThread, claim 
 	v, err := l.remote.view(ctx, ref)
 	_, refused := refusalReason(err)
 	switch self := l.remote.self(ctx); {
-	case refused, err == nil && v.gone:
+	case refused:
 		return true, l.loseThread(ctx, ref, k, "the exchange does not show it any more")
 	case err != nil:
 		return false, err

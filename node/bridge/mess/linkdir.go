@@ -278,9 +278,6 @@ func (r *dirRemote) view(_ context.Context, ref string) (remoteView, error) {
 		return remoteView{}, err
 	}
 	defer root.Close()
-	if gone, err := r.isGone(root, ref); gone || err != nil {
-		return remoteView{gone: gone}, err
-	}
 	f, err := r.load(root, ref)
 	if err != nil && !folder.IsRetryable(err) {
 		return remoteView{}, nil // the link skips the thread and checks it again when the file changes
@@ -306,18 +303,6 @@ func (r *dirRemote) attachment(_ context.Context, ref, file string) ([]byte, err
 		return nil, fs.ErrNotExist
 	}
 	return folder.ReadAttachment(root, path.Join(at, file))
-}
-
-// isGone reports whether the directory no longer has a thread. For an empty directory it returns false, because the
-// directory may not be mounted or synchronized.
-func (r *dirRemote) isGone(root *os.Root, ref string) (bool, error) {
-	for range 2 { // the first search may miss a file that is being moved to another folder
-		if at, _ := folder.Find(root, ref); at != "" {
-			return false, nil
-		}
-	}
-	list, err := listRefs(root)
-	return len(list) > 0, err
 }
 
 func (r *dirRemote) probe(ctx context.Context) error {

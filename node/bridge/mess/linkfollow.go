@@ -4,7 +4,6 @@ import (
 	"cmp"
 	"context"
 	"errors"
-	"net/http"
 	"slices"
 	"strconv"
 	"strings"
@@ -27,7 +26,6 @@ type remoteView struct {
 	holder    string
 	status    thread.Code // "" if the exchange does not show it
 	messages  []thread.Message
-	gone      bool // the exchange no longer has the thread, or does not show it to us
 }
 
 // follow receives the new messages and the state of the thread r. k is what we remember of it. If a thread cannot be
@@ -38,8 +36,6 @@ func (l *link) follow(ctx context.Context, r remoteThread, k knownThread, self s
 		switch {
 		case e.Status == 0:
 			return errors.Join(errUnreachable, err)
-		case isHidden(e):
-			v, err = remoteView{gone: true}, nil
 		case !e.Retry:
 			l.log.Warn("a thread of a link cannot be read and is skipped", "link", l.cfg.Name, "thread", r.ref, "error", err)
 			return nil
@@ -51,18 +47,10 @@ func (l *link) follow(ctx context.Context, r remoteThread, k knownThread, self s
 	case k.Next != "": // the exchange continues it as another thread
 		k.Updated = r.updated
 		return l.save(ctx, r.ref, k)
-	case k.Mine && v.gone:
-		return nil
 	case k.Mine:
 		return l.followOurs(ctx, r, k, v, self)
 	}
 	return l.followTheirs(ctx, r, k, v, self)
-}
-
-// isHidden reports whether a refusal means that the thread does not exist or that we may not see it. Such a refusal is
-// not about our key, because the exchange has just listed threads for the same key.
-func isHidden(e *client.SendError) bool {
-	return e.Status == http.StatusNotFound || e.Status == http.StatusForbidden || e.Status == http.StatusGone
 }
 
 // followOurs receives the messages of others in a thread that we opened, one at a time. With each message it stores how
@@ -171,7 +159,7 @@ func (l *link) stateUpdate(ctx context.Context, v remoteView, k knownThread) (th
 func (l *link) followTheirs(ctx context.Context, r remoteThread, k knownThread, v remoteView, self string) error {
 	if k.Seen == 0 { // the first check of the thread
 		requester := cmp.Or(r.requester, v.requester)
-		if v.gone || self != "" && requester == self { // no longer there, or our own request
+		if self != "" && requester == self { // our own request
 			return nil
 		}
 		k.Peer = v.opener(requester)
@@ -196,16 +184,8 @@ func (l *link) followTheirs(ctx context.Context, r remoteThread, k knownThread, 
 	if err != nil {
 		return err
 	}
-	why := v.closedReason(self, k, t)
-	switch {
-	case t != nil && t.Status.Open() && why != "":
+	if why := v.closedReason(self, k, t); t != nil && t.Status.Open() && why != "" {
 		return l.x.Cancel(ctx, t, "link", why, l.change(r.ref, k))
-	case t == nil && why != "":
-		if err := l.withdrawRequest(ctx, k, why); err != nil {
-			return err
-		}
-	case t != nil:
-		delete(l.awaiting, k.Conv)
 	}
 	return l.save(ctx, r.ref, k)
 }
@@ -226,8 +206,6 @@ func (v remoteView) opener(fallback string) string {
 // claim is on its way, any holder may be us.
 func (v remoteView) closedReason(self string, k knownThread, local *thread.Thread) string {
 	switch {
-	case v.gone:
-		return "the exchange does not show it any more"
 	case v.status.Terminal():
 		return strings.TrimSuffix("it is "+string(v.status)+" there: "+v.endReason(), ": ")
 	case v.holder == "", v.holder == self, v.holder == k.Holder, k.Holder == "" && local != nil && local.Holder != "":

@@ -2,15 +2,12 @@ package mess
 
 import (
 	"context"
-	"encoding/json"
 	"errors"
 	"time"
 
-	"github.com/agentmesh/agentmesh/acl"
 	"github.com/agentmesh/agentmesh/node/bridge"
 	"github.com/agentmesh/agentmesh/node/bridge/mess/exchange"
 	"github.com/agentmesh/agentmesh/node/bridge/mess/thread"
-	"github.com/agentmesh/agentmesh/node/owner"
 	"github.com/agentmesh/agentmesh/node/waiting"
 	"github.com/agentmesh/agentmesh/node/wire"
 	"github.com/agentmesh/agentmesh/store"
@@ -104,25 +101,6 @@ func (l *link) sendWaiting(ctx context.Context) error {
 	return err
 }
 
-// withdrawRequest withdraws a foreign request that still waits for the owner's approval.
-func (l *link) withdrawRequest(ctx context.Context, k knownThread, why string) error {
-	delete(l.awaiting, k.Conv)
-	isHeld := false
-	_, err := l.cfg.Mesh.Asks().Withdraw(ctx, store.ConvKey{Peer: l.pseudonym(k.Peer), ID: k.Conv}, func(a acl.Ask) bool {
-		isHeld = isHeld || a.Kind == owner.AskMessage
-		return false // withdraw nothing: this only looks for a question about the request
-	}, time.Now())
-	if err != nil || !isHeld {
-		return err
-	}
-	cancel := thread.NewEntry("cancel", "last", wire.TextField("reason", why))
-	// a refusal means that the question is gone, because the owner decided meanwhile
-	if err := l.acceptEntry(ctx, k.Peer, k.Conv, "over", cancel); !thread.IsRefusal(err) {
-		return err
-	}
-	return nil
-}
-
 // acceptEntry passes to the node an entry that the link wrote itself. The id of the message contains event, a word for
 // what happened.
 func (l *link) acceptEntry(ctx context.Context, peer, conv, event string, e thread.Entry) error {
@@ -133,30 +111,4 @@ func (l *link) acceptEntry(ctx context.Context, peer, conv, event string, e thre
 	in.ConvID = wire.ConversationID(conv)
 	_, err = l.cfg.Mesh.Accept(ctx, in)
 	return err
-}
-
-// loadAwaiting loads, after a start, the conversations whose request waits for the owner's approval.
-func (l *link) loadAwaiting(ctx context.Context) error {
-	if l.awaiting != nil {
-		return nil
-	}
-	asked := map[string]bool{}
-	for a, err := range store.All(func(after string) ([]acl.Ask, string, error) {
-		return l.cfg.Mesh.Asks().List(ctx, acl.AskFilter{State: acl.AskPending, IncludeBehind: true}, after, 100, time.Now())
-	}) {
-		if err != nil {
-			return err
-		}
-		var held struct {
-			Address string `json:"address"`
-		}
-		if a.Kind != owner.AskMessage || json.Unmarshal(a.Body, &held) != nil {
-			continue
-		}
-		if from, err := bridge.ParseAddress(held.Address); err == nil && from.Kind == Kind && from.Link == l.cfg.Name {
-			asked[a.Conv.ID] = true
-		}
-	}
-	l.awaiting = asked
-	return nil
 }

@@ -114,10 +114,7 @@ func (l *link) poll(ctx context.Context) error {
 	if err != nil {
 		return err
 	}
-	if err := l.followList(ctx, list, self); err != nil {
-		return err
-	}
-	return l.checkMissing(ctx, list, self)
+	return l.followList(ctx, list, self)
 }
 
 // findSelf returns our name at the exchange. If it is not known yet, findSelf reads it from a listed thread that we
@@ -254,63 +251,3 @@ const lostCreateLife = 5 * time.Minute
 
 // convOf returns the conversation of a thread that somebody else opened at the exchange.
 func (l *link) convOf(ref string) string { return "conv_" + exchange.IDKey(l.cfg.Name, ref) }
-
-// maxMissing bounds the missing threads that one poll checks.
-const maxMissing = 20
-
-// checkMissing checks the threads that are open in our exchange, or wait for the owner's approval, but are missing in
-// the list of the foreign exchange. That exchange does not list a thread that another executor has claimed, so a
-// missing thread may mean such a claim. A list may also be too short for all threads, so a thread that still exists is
-// checked again after growing pauses.
-func (l *link) checkMissing(ctx context.Context, list []remoteThread, self string) error {
-	if err := errors.Join(l.x.Load(), l.loadAwaiting(ctx)); err != nil {
-		return err
-	}
-	listed := make(map[string]bool, len(list))
-	for _, r := range list {
-		listed[l.convOf(r.ref)] = true
-		delete(l.unlisted, l.convOf(r.ref))
-	}
-	if len(l.unlisted) > maxRemembered {
-		clear(l.unlisted)
-	}
-	due := func(conv string) bool { return !listed[conv] && !time.Now().Before(l.unlisted[conv].at) }
-	convs, open := l.x.OpenVia(l.cfg.Name, maxMissing, due)
-	if open+len(l.awaiting) == 0 {
-		clear(l.unlisted)
-	}
-	for conv := range l.awaiting {
-		if len(convs) < maxMissing && due(conv) {
-			convs = append(convs, conv)
-		}
-	}
-	for _, conv := range convs {
-		pause := min(max(2*l.unlisted[conv].pause, firstPause), lastPause)
-		l.unlisted[conv] = delayedCheck{at: time.Now().Add(pause), pause: pause}
-		err := l.checkConversation(ctx, conv, self)
-		if ctx.Err() != nil || errors.Is(err, errUnreachable) || errors.Is(err, store.ErrUnavailable) {
-			delete(l.unlisted, conv)
-			return err
-		}
-		if err != nil {
-			l.log.Info("a thread that the exchange of a link does not list could not be checked", "link", l.cfg.Name, "conversation", conv, "error", err)
-		}
-	}
-	return nil
-}
-
-// checkConversation checks the foreign thread of a conversation.
-func (l *link) checkConversation(ctx context.Context, conv, self string) error {
-	rec, err := l.records.Get(ctx, exchange.NSMeta, l.convKey(conv), time.Now())
-	if err != nil {
-		return exchange.IgnoreMissing(err)
-	}
-	l.createMu.Lock()
-	defer l.createMu.Unlock()
-	ref := string(rec.Body)
-	k, found, err := l.load(ctx, ref)
-	if err != nil || !found {
-		return err
-	}
-	return l.follow(ctx, remoteThread{ref: ref, updated: k.Updated}, k, self)
-}

@@ -34,10 +34,10 @@ type entry struct {
 
 // details are the fields of an entry that few threads have.
 type details struct {
-	declined, depends   []string
-	only, external, via string       // via is the link through which a peer requested the thread
-	deadline, start     time.Time    // start is the thread's NotBefore
-	tags                []requestKey // keys in index.tags
+	declined, depends []string
+	only, external    string
+	deadline, start   time.Time    // start is the thread's NotBefore
+	tags              []requestKey // keys in index.tags
 }
 
 // noDetails is shared by all entries whose details are empty.
@@ -59,9 +59,9 @@ func newEntry(t *thread.Thread) *entry {
 	}
 	d := details{
 		declined: t.Declined, only: t.Only, depends: t.DependsOn, deadline: t.Deadline, start: t.NotBefore, tags: openTags(t),
-		external: t.External, via: requestLink(t),
+		external: t.External,
 	}
-	if len(d.declined)+len(d.only)+len(d.depends)+len(d.tags)+len(d.external)+len(d.via) > 0 || !d.deadline.IsZero() || !d.start.IsZero() {
+	if len(d.declined)+len(d.only)+len(d.depends)+len(d.tags)+len(d.external) > 0 || !d.deadline.IsZero() || !d.start.IsZero() {
 		e.details = &d
 	}
 	return e
@@ -89,8 +89,8 @@ func (e *entry) compare(o *entry) int {
 	return cmp.Or(cmp.Compare(e.updated, o.updated), cmp.Compare(e.ref, o.ref))
 }
 
-// index keeps all threads in memory, ordered by their last change: as a whole, and by state, requester, holder and
-// link. It may be behind the store, so callers read a thread from the store before they act on it.
+// index keeps all threads in memory, ordered by their last change: as a whole, and by state, requester and
+// holder. It may be behind the store, so callers read a thread from the store before they act on it.
 type index struct {
 	mu           sync.RWMutex
 	byRef        map[string]*entry
@@ -126,9 +126,6 @@ func (e *entry) listNames() []string {
 	out := []string{allThreads, "state:" + string(e.status.Value()), "from:" + e.requester.Value()}
 	if e.isHeld() {
 		out = append(out, "held:"+e.holder.Value())
-	}
-	if e.via != "" && e.isOpen() {
-		out = append(out, "via:"+e.via)
 	}
 	return out
 }

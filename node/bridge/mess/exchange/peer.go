@@ -74,16 +74,6 @@ func (x *Exchange) PointAt(b thread.Block, peer, ref string) thread.Block {
 	return out
 }
 
-// OpenVia returns the conversations of at most limit open threads that came through a link and pass keep. count is the
-// number of all open threads that came through the link.
-func (x *Exchange) OpenVia(link string, limit int, keep func(conv string) bool) (convs []string, count int) {
-	entries, _ := x.index.entries("via:"+link, position{}, limit, func(e *entry) bool { return keep(e.external) })
-	for _, e := range entries {
-		convs = append(convs, e.external)
-	}
-	return convs, x.index.length("via:" + link)
-}
-
 // OpenFor returns the owner's open, unclaimed threads that are offered to one peer alone.
 func (x *Exchange) OpenFor(peer string) []string {
 	return x.index.refs("from:"+thread.OwnerID, math.MaxInt, func(e *entry) bool {
