@@ -174,56 +174,15 @@ func (c *messRequestCmd) body() wire.Value {
 }
 
 type messStatusCmd struct {
-	Refs  []string `arg:"" optional:"" help:"Refs or names of requests. Without them, the requests with the newest changes."`
-	Limit int      `default:"50" help:"Maximum number of requests if none is named."`
+	Refs []string `arg:"" optional:"" help:"Refs or names of requests. Without them, all requests, at most 1000."`
 }
 
 func (c *messStatusCmd) Run(ctx context.Context, a *app) error {
 	query := wire.Obj(wire.TextField("type", "status"))
 	if len(c.Refs) > 0 {
 		query = query.With("filter", wire.Obj(wire.Field("re", wire.Texts(c.Refs))))
-		return messSend(ctx, a, thread.Block{{Type: "query", Body: query}})
 	}
-	if c.Limit < 1 {
-		return exit.Fail(exit.Usage, errors.New("--limit must be 1 or more"))
-	}
-	v, err := messPost(ctx, a, thread.Block{{Type: "query", Body: query}})
-	if err != nil {
-		return err
-	}
-	v, more := limitRequests(v, c.Limit)
-	if err := a.showMess(v, nil); err != nil {
-		return err
-	}
-	a.NoteMore(more)
-	return nil
-}
-
-// limitRequests cuts each list of requests in an answer to limit entries, and reports whether it cut any.
-func limitRequests(v wire.Value, limit int) (wire.Value, bool) {
-	switch v.Kind() {
-	case wire.Array:
-		elems, more := slices.Collect(v.Elems()), false
-		for i := range elems {
-			var cut bool
-			elems[i], cut = limitRequests(elems[i], limit)
-			more = more || cut
-		}
-		return wire.Arr(elems...), more
-	case wire.Object:
-		members, more := slices.Clone(v.Members()), false
-		for i, m := range members {
-			if m.Key == "requests" && m.Value.Len() > limit {
-				members[i].Value, more = wire.Arr(slices.Collect(m.Value.Elems())[:limit]...), true
-				continue
-			}
-			var cut bool
-			members[i].Value, cut = limitRequests(m.Value, limit)
-			more = more || cut
-		}
-		return wire.Obj(members...), more
-	}
-	return v, false
+	return messSend(ctx, a, thread.Block{{Type: "query", Body: query}})
 }
 
 type messListCmd struct {

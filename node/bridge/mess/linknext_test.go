@@ -118,6 +118,8 @@ func TestDelegatedElsewhere(t *testing.T) {
 		t.Errorf("it says %s", text)
 	}
 	a.home.want(theirs, thread.Received) // and is followed as before
+	a.home.status("dave", theirs, "claimed")
+	eventually(t, "the claim over there", func() bool { return a.thread(other).Holder != "" })
 	a.want(200, carol, "PATCH", "requests/"+other, `{"status":"cancelled"}`)
 	a.wakePoll()
 	a.home.waitStatus(theirs, thread.Cancelled)

@@ -140,32 +140,17 @@ func TestFailingThreadsTakeTurns(t *testing.T) {
 	}
 }
 
-// TestLongList: a list that is too large for us is read in small pages.
+// TestLongList: a page of the longest intents fits into an answer, and a long list has several pages.
 func TestLongList(t *testing.T) {
 	foreign := newHTTPLab(t, nil)
+	foreign.LimitThreads(nil, 0)
 	key := foreign.register("us")
-	const threads = 120
-	for i := range threads {
-		foreign.request("us", fmt.Sprintf("{id: r%d, intent: look}", i))
+	for i := range smallPage {
+		foreign.request("us", fmt.Sprintf("{id: r%d, intent: '%s'}", i, strings.Repeat(`"`, 16<<10)))
 	}
-	asked := 0
-	srv := httptest.NewServer(http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
-		asked++
-		if r.URL.Query().Get("limit") == "1000" {
-			_, _ = w.Write([]byte(`{"threads":"` + strings.Repeat("x", maxRemoteAnswer) + `"}`))
-			return
-		}
-		http.Redirect(w, r, foreign.srv.URL+r.URL.String(), http.StatusTemporaryRedirect)
-	}))
-	defer srv.Close()
-	http1 := client.NewHTTP(client.HTTPConfig{Local: true})
-	r := &restRemote{state: &restState{}, base: srv.URL, token: client.Credential(key), http: http1}
-	if _, err := r.list(t.Context()); asked != 2 { // the client follows no redirect
-		t.Errorf("asked %d times, %v", asked, err)
-	}
-	r = &restRemote{state: &restState{}, base: foreign.srv.URL, token: client.Credential(key), http: http1, smallPages: true}
-	list, err := r.list(t.Context())
-	if err != nil || len(list) != threads {
+	foreign.request("us", "{intent: last}")
+	r := &restRemote{state: &restState{}, base: foreign.srv.URL, token: client.Credential(key), http: client.NewHTTP(client.HTTPConfig{Local: true})}
+	if list, err := r.list(t.Context()); err != nil || len(list) != smallPage+1 {
 		t.Errorf("%d threads, %v", len(list), err)
 	}
 }
@@ -184,7 +169,7 @@ func TestForeignRefsStayInTheirPlace(t *testing.T) {
 			}))
 			defer srv.Close()
 			r := &restRemote{
-				state: &restState{}, base: srv.URL + "/api/v1/exchanges/ex", token: "key", http: client.NewHTTP(client.HTTPConfig{Local: true}), smallPages: true,
+				state: &restState{}, base: srv.URL + "/api/v1/exchanges/ex", token: "key", http: client.NewHTTP(client.HTTPConfig{Local: true}),
 			}
 			if got, err := r.create(t.Context(), "", wire.Obj()); err == nil {
 				t.Errorf("create() = %q", got)

@@ -12,7 +12,6 @@ import (
 	"sync"
 	"time"
 
-	"github.com/agentmesh/agentmesh/node/bridge/mess/rest"
 	"github.com/agentmesh/agentmesh/node/bridge/mess/thread"
 	"github.com/agentmesh/agentmesh/node/client"
 	"github.com/agentmesh/agentmesh/node/wire"
@@ -33,8 +32,6 @@ type restRemote struct {
 	mu         sync.Mutex // held also during a registration
 	state      *restState // nil until it is loaded
 	keyDropped bool       // the exchange refused the key of our registration, so we dropped it, and it has accepted no key since
-
-	smallPages bool // lists are read in small pages, because a large page was too large; used only by the goroutine that polls
 }
 
 // url returns the URL of a path below the exchange. The configured base URL may contain the exchange already.
@@ -245,23 +242,17 @@ func isUnknownStatus(err error) bool {
 	return ok && e.Status == http.StatusBadRequest && e.Refusal != nil && strings.Contains(strings.ToLower(e.Refusal.Message), "invalid status")
 }
 
-// A list is read as one page of a thousand threads or, if that page is too large, as some small pages. A page may be
-// large because it contains texts of others.
+// smallPage is the number of threads on a page of a list. Each has an intent of at most 16 KiB, twice that in JSON, so
+// that others cannot make a page too large to read.
 const (
 	smallPage = 100
 	maxPages  = 10
 )
 
 func (r *restRemote) list(ctx context.Context) ([]remoteThread, error) {
-	if !r.smallPages {
-		list, _, err := r.page(ctx, rest.MaxPage, "")
-		if !errors.Is(err, client.ErrAnswerTooLarge) {
-			return list, err
-		}
-		r.smallPages = true
-	}
 	var out []remoteThread
-	for after := ""; len(out) < maxPages*smallPage; {
+	after := ""
+	for range maxPages {
 		list, next, err := r.page(ctx, smallPage, after)
 		if err != nil {
 			return nil, err

@@ -165,7 +165,7 @@ func TestEndsThroughALink(t *testing.T) {
 	}{
 		"expired unclaimed": {"{intent: x, needed_by: \"" + time.Now().Add(time.Hour).UTC().Format(time.RFC3339) + "\"}", false, func(a *foreignLink, there string) {
 			a.do(thread.OwnerID, "- status: {re: "+there+", code: expired, expired_at: \"2026-01-01T00:00:00Z\"}")
-		}, thread.Declined, "expired"}, // the directory lists nobody else
+		}, thread.Expired, "expired"},
 		"declined by the owner": {"{intent: x}", false, func(a *foreignLink, there string) {
 			a.do(thread.OwnerID, "- status: {re: "+there+", code: declined, reason: no}")
 		}, thread.Declined, "no"},

@@ -2,7 +2,6 @@ package exchange
 
 import (
 	"cmp"
-	"context"
 	"slices"
 	"strings"
 
@@ -123,7 +122,7 @@ func (t *tx) followResponse(th *thread.Thread, e thread.Entry) (done bool) {
 
 // forwardDecision passes the requester's decision to the exchange that made the suggestion. That exchange carries the
 // suggestion out, because its own threads and executors are concerned; our thread follows the thread there.
-func (t *tx) forwardDecision(ctx context.Context, th *thread.Thread, e thread.Entry, s *thread.Suggestion, accept bool) error {
+func (t *tx) forwardDecision(th *thread.Thread, e thread.Entry, s *thread.Suggestion, accept bool) error {
 	word, by := "refused", s.By
 	if accept {
 		word = "accepted"
@@ -138,37 +137,11 @@ func (t *tx) forwardDecision(ctx context.Context, th *thread.Thread, e thread.En
 		}
 	}
 	e.Body = e.Body.With("re", wire.Text(s.ID))
-	if err := t.markDecision(ctx, th, *s, word); err != nil {
-		return err
-	}
+	s.Decided = word
 	t.post(th, e)
 	t.flush(th)
 	if th.Holder != by { // the holder gets a notice of every message anyway
 		t.notices.add(by, NoticeUpdate, th)
-	}
-	return nil
-}
-
-// markDecision records the decision about a suggestion. A peer suggests a merge in each of the threads separately, so
-// the same suggestion is marked in the other threads too.
-func (t *tx) markDecision(ctx context.Context, th *thread.Thread, s thread.Suggestion, word string) error {
-	refs := []string{th.Ref}
-	if s.Type == "merge" {
-		tag := requestKey{th.Requester, s.ID}
-		more := t.x.index.refs("from:"+th.Requester, maxSuggestions, func(e *entry) bool {
-			return e.ref != th.Ref && slices.Contains(e.tags, tag)
-		})
-		refs = append(refs, more...)
-	}
-	for _, ref := range refs {
-		other, err := t.load(ctx, ref)
-		if err != nil {
-			return err
-		}
-		if same := other.FindSuggestion(s.ID); same != nil && same.By == s.By && same.Type == s.Type {
-			same.Decided = word
-			t.touch(other)
-		}
 	}
 	return nil
 }

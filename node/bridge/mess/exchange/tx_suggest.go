@@ -85,7 +85,7 @@ func (t *tx) applyDecision(ctx context.Context, th *thread.Thread, e thread.Entr
 		return thread.Forbidden("only the requester may decide about a suggestion")
 	}
 	if s := th.FindSuggestion(id); th.IsForPeer(s) {
-		return t.forwardDecision(ctx, th, e, s, accept)
+		return t.forwardDecision(th, e, s, accept)
 	}
 	t.post(th, e)
 	t.flush(th) // the messages below come after the decision
