@@ -41,31 +41,28 @@ func (s convState) answeringTo(id wire.MessageID) string {
 	return s.Answering
 }
 
-// hashKey returns a short key for texts of any length.
-func hashKey(parts ...string) string {
-	return wire.HashOf(append(parts, "")...) // stored keys were made with the empty part
-}
-
 // convStore stores the conversation states of a link.
 type convStore struct {
 	records store.Records
 	link    string
 }
 
-func (c convStore) refKey(peer, ref string) string { return c.link + "/" + hashKey(peer, "ref", ref) }
-func (c convStore) lastKey(peer string) string     { return c.link + "/" + hashKey(peer, "last") }
+func (c convStore) refKey(peer, ref string) string {
+	return c.link + "/" + wire.HashOf(peer, "ref", ref)
+}
+func (c convStore) lastKey(peer string) string { return c.link + "/" + wire.HashOf(peer, "last") }
 func (c convStore) key(peer string, conv wire.ConversationID) string {
-	return c.link + "/" + hashKey(peer, "conv", string(conv))
+	return c.link + "/" + wire.HashOf(peer, "conv", string(conv))
 }
 
 // messageKey returns the key of the state that a conversation had after a message of the peer.
 func (c convStore) messageKey(peer string, id wire.MessageID) string {
-	return c.link + "/" + hashKey(peer, "message", string(id))
+	return c.link + "/" + wire.HashOf(peer, "message", string(id))
 }
 
 // baseKey returns the key of the state that decides what a message of the node answers.
 func (c convStore) baseKey(peer string, id wire.MessageID) string {
-	return c.link + "/" + hashKey(peer, "asked", string(id))
+	return c.link + "/" + wire.HashOf(peer, "asked", string(id))
 }
 
 // putFor returns the change that stores a record until keepConv after now.
@@ -153,5 +150,5 @@ func (c convStore) conversation(ctx context.Context, h *incoming, now time.Time)
 
 // newID returns the id of the conversation that a message opens. It is the same for each delivery of the message.
 func (c convStore) newID(h *incoming) wire.ConversationID {
-	return wire.ConversationID("conv_" + hashKey(c.link, h.from, "opens", h.id))
+	return wire.ConversationID("conv_" + wire.HashOf(c.link, h.from, "opens", h.id))
 }

@@ -62,7 +62,7 @@ func newBroadcastItem(h *incoming) FeedItem {
 func (f *itemLog) add(it FeedItem) bool {
 	f.mu.Lock()
 	defer f.mu.Unlock()
-	key := hashKey(it.From, it.ID)
+	key := wire.HashOf(it.From, it.ID)
 	for _, seen := range []map[string]time.Time{f.seen, f.old} {
 		if at, ok := seen[key]; ok && it.At.Sub(at) < keepConv {
 			return false

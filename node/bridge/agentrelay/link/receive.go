@@ -152,7 +152,7 @@ func (l *Link) handToNode(ctx context.Context, h *incoming, raw []byte) {
 
 // closeAfterAnswer ends the conversation of a question that the peer answered, because ARC has no close.
 func (l *Link) closeAfterAnswer(ctx context.Context, in bridge.Inbound) {
-	in.MessageID = wire.MessageID("msg_" + hashKey(string(in.MessageID), "close"))
+	in.MessageID = wire.MessageID("msg_" + wire.HashOf(string(in.MessageID), "close"))
 	mark, _ := in.Payload.Get("metadata")
 	in.Payload = wire.Obj(wire.TextField("action", wire.ActionClose), wire.TextField("status", "completed"), wire.Field("metadata", mark))
 	in.Digest = sha256.Sum256(in.Payload.JSON())
@@ -191,7 +191,7 @@ func (l *Link) newInbound(ctx context.Context, h *incoming, raw []byte, now time
 	if h.msg != "" {
 		id = h.msg // a repetition by an AgentMesh node gets another id from the relay
 	}
-	messageID := wire.MessageID("msg_" + hashKey(l.cfg.Link.Name, h.from, id))
+	messageID := wire.MessageID("msg_" + wire.HashOf(l.cfg.Link.Name, h.from, id))
 	writtenAt := time.UnixMilli(h.ts)
 	if writtenAt.Before(now.Add(-keepConv)) || writtenAt.After(now.Add(time.Minute)) {
 		writtenAt = now // the clock of the relay seems to be wrong
