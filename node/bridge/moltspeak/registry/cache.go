@@ -118,15 +118,7 @@ func (s *cache) checkRoom(reg registration, now time.Time) error {
 func (s *cache) put(reg registration) {
 	s.mu.Lock()
 	defer s.mu.Unlock()
-	old, it := s.own[reg.ID], newCachedEntry(reg)
-	s.own[reg.ID] = it
-	if old != nil && !old.gone && !it.gone {
-		if i := slices.Index(s.sorted, old); i >= 0 {
-			s.sorted = slices.Clone(s.sorted)
-			s.sorted[i] = it
-			return
-		}
-	}
+	s.own[reg.ID] = newCachedEntry(reg)
 	s.rebuild()
 }
 
