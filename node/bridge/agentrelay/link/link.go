@@ -155,12 +155,6 @@ func (l *Link) setStatus(state bridge.LinkState, fault string, retry time.Time) 
 	defer l.mu.Unlock()
 	l.status.Set(state, fault)
 	l.status.Retry = retry
-	if state == bridge.LinkUp {
-		select { // forget an earlier successful test: it must not wake the link when it is down again
-		case <-l.wake:
-		default:
-		}
-	}
 }
 
 // Test connects, ends that connection at once, and returns the error. If the link is up, Test does nothing, because a

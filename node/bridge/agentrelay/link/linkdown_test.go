@@ -185,18 +185,6 @@ func TestTestEndsTheWait(t *testing.T) {
 	}
 }
 
-// TestOldTestWakesNobody: a test that succeeded before the link was up again does not wake it when it is down later
-// (AR-52).
-func TestOldTestWakesNobody(t *testing.T) {
-	x, _ := newLinkedNode(t, nil, Config{})
-	x.Disconnect()
-	x.link.wake <- struct{}{} // as a successful test does
-	x.Reconnect()
-	if n := len(x.link.wake); n != 0 {
-		t.Errorf("%d tests wait for the next failure, want none", n)
-	}
-}
-
 // TestTestDuringConnect: a test of a link that is just connecting waits for the outcome. Two connections at the same
 // time would end each other, and two registrations would leave the link without a valid token.
 func TestTestDuringConnect(t *testing.T) {
