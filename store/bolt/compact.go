@@ -14,12 +14,9 @@ import (
 	"github.com/agentmesh/agentmesh/node/atomicfile"
 )
 
-// checkOffline returns nil if path names a database that only its owner can access, no import into it was interrupted,
+// checkOffline returns nil if path names a database that only its owner can access,
 // and [preflight] finds no damage.
 func checkOffline(path string) error {
-	if err := checkImport(path); err != nil {
-		return err
-	}
 	if _, err := os.Stat(path); err != nil {
 		return err
 	}
