@@ -140,8 +140,8 @@ func (t *tx) applyRequest(ctx context.Context, e thread.Entry, path string, rese
 // only is not "", the thread is offered to that executor alone.
 func (t *tx) addThread(ref, requester, creator, only string, r thread.Request) *thread.Thread {
 	th := &thread.Thread{
-		Ref: ref, Requester: requester, Status: thread.Received, Intent: r.Intent, Priority: r.Priority, Precision: r.Precision,
-		Urgency: r.Urgency, Requires: r.Requires, Created: t.now, Updated: t.now, NotBefore: r.NotBefore, Deadline: r.Deadline,
+		Ref: ref, Requester: requester, Status: thread.Received, Intent: r.Intent, Priority: r.Priority,
+		Requires: r.Requires, Created: t.now, Updated: t.now, NotBefore: r.NotBefore, Deadline: r.Deadline,
 		ConfirmBefore: r.ConfirmBefore, Only: only, History: []thread.Event{{Action: "created", At: t.now, By: creator}},
 	}
 	t.threads[ref], t.before[ref] = th, snapshot{}

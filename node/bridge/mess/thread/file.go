@@ -338,7 +338,7 @@ func (f ParsedFile) Adopt() (*Thread, []Message) {
 				continue
 			}
 			if r, err := ReadRequest(e.Body, "request", t.Created); err == nil {
-				t.Requires, t.Precision, t.Urgency, t.NotBefore = r.Requires, r.Precision, r.Urgency, r.NotBefore
+				t.Requires, t.NotBefore = r.Requires, r.NotBefore
 				t.Deadline = cmp.Or(t.Deadline, r.Deadline)
 				t.ClientID = cmp.Or(t.ClientID, r.ID)
 				t.ConfirmBefore = t.ConfirmBefore || r.ConfirmBefore

@@ -26,8 +26,6 @@ type Request struct {
 	ID            string
 	Intent        string
 	Priority      string
-	Precision     string
-	Urgency       string
 	Requires      []Need
 	DependsOn     []string
 	NotBefore     time.Time
@@ -40,12 +38,12 @@ type Request struct {
 func ReadRequest(v wire.Value, path string, now time.Time) (Request, error) {
 	f := NewFields(v, path)
 	r := Request{
-		Intent:    f.Required("intent", maxIntent),
-		ID:        f.Text("id", MaxID),
-		Precision: f.OneOf("precision", "", Precisions...),
-		Priority:  f.OneOf("priority", "normal", Priorities...),
-		Requires:  f.Needs("requires"),
+		Intent:   f.Required("intent", maxIntent),
+		ID:       f.Text("id", MaxID),
+		Priority: f.OneOf("priority", "normal", Priorities...),
+		Requires: f.Needs("requires"),
 	}
+	f.OneOf("precision", "", Precisions...)
 	f.checkContents("context")
 	f.checkHints()
 	if c := f.Sub("compensation"); c != nil {
@@ -83,7 +81,7 @@ func (r *Request) readConstraints(c *Fields, now time.Time) {
 	if t := c.Sub("timing"); t != nil {
 		r.NotBefore, _ = t.time("not_before")
 		r.Deadline, _ = t.timeOrSpan("expires", now)
-		r.Urgency = t.OneOf("urgency", "", Urgencies...)
+		t.OneOf("urgency", "", Urgencies...)
 	}
 }
 

@@ -19,11 +19,9 @@ type Thread struct {
 	Holder    string `json:"holder,omitempty"`
 	Status    Code   `json:"status"`
 
-	Intent    string `json:"intent"`
-	Priority  string `json:"priority"`
-	Precision string `json:"precision,omitempty"`
-	Urgency   string `json:"urgency,omitempty"`
-	Requires  []Need `json:"requires,omitempty"`
+	Intent   string `json:"intent"`
+	Priority string `json:"priority"`
+	Requires []Need `json:"requires,omitempty"`
 
 	Created time.Time `json:"created"`
 	Updated time.Time `json:"updated"`
