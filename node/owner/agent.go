@@ -92,24 +92,9 @@ func (n agentNode) Acknowledge(ctx context.Context, id string) (Item, error) {
 	return n.hide(ctx, item, err)
 }
 
-// listHidden returns the message ids of a conversation's unreleased messages.
-func (n agentNode) listHidden(ctx context.Context, peer, conversation string) (ids []string, err error) {
-	items, err := n.Node.ListItems(ctx, Query{Peer: peer, Conversation: conversation})
-	for _, item := range items.Items {
-		hidden, err := n.isHidden(ctx, item)
-		if err != nil {
-			return nil, err
-		}
-		if hidden {
-			ids = append(ids, string(item.MessageID))
-		}
-	}
-	return ids, err
-}
-
 // hideProposal removes the proposal of a conversation if it may come from a message that the owner has not released.
 func hideProposal(c Conversation) Conversation {
-	if c.Unreleased > 0 || c.Holds > 0 || c.Rejected { // conversations stored by an earlier version have no Unreleased
+	if c.Unreleased > 0 {
 		c.Proposal = nil
 	}
 	return c
@@ -129,12 +114,8 @@ func (n agentNode) ReadTranscript(ctx context.Context, id, peer string, after ui
 		return t, err
 	}
 	t.Conversation = hideProposal(t.Conversation)
-	hidden, err := n.listHidden(ctx, t.Peer, t.ID)
-	if err != nil {
-		return Transcript{}, err
-	}
 	for i, e := range t.Transcript {
-		if e.Unreleased || e.Direction == "in" && slices.Contains(hidden, e.MessageID) { // an earlier version did not set Unreleased
+		if e.Unreleased {
 			t.Transcript[i].Message, t.Transcript[i].Opened = withheld, nil
 		}
 	}
