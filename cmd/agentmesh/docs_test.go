@@ -12,7 +12,6 @@ import (
 	"github.com/alecthomas/kong"
 
 	"github.com/agentmesh/agentmesh/cmd/internal/exit"
-	"github.com/agentmesh/agentmesh/cmd/internal/manual"
 	"github.com/agentmesh/agentmesh/node/wire"
 )
 
@@ -108,7 +107,7 @@ func writeFlags(b *strings.Builder, flags []*kong.Flag) {
 		}
 		text := "--" + f.Name
 		if !f.IsBool() {
-			text += "=" + manual.Placeholder(f)
+			text += "=" + valueName(f)
 		}
 		help := strings.ReplaceAll(f.Help, "${enum}", f.Enum)
 		if f.HasDefault && !f.IsBool() && f.Default != "" {
@@ -130,4 +129,12 @@ func errorsDoc(t *testing.T) string {
 		fmt.Fprintf(&b, "| %s | %s | %d | %t | %s |\n", e.Row(), e.Code, e.Status, e.Retry, e.Message)
 	}
 	return b.String()
+}
+
+// valueName returns the word that stands for the value of a flag, such as FILE.
+func valueName(f *kong.Flag) string {
+	if f.HasDefault && f.PlaceHolder == "" { // kong would show the default value
+		return strings.ToUpper(f.Name)
+	}
+	return strings.ToUpper(strings.Trim(f.FormatPlaceHolder(), `"`))
 }

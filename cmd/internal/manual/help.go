@@ -130,11 +130,3 @@ func CommandPath(n *kong.Node) string {
 	}
 	return CommandPath(n.Parent) + " " + n.Name
 }
-
-// Placeholder returns the word that stands for the value of a flag, such as FILE.
-func Placeholder(f *kong.Flag) string {
-	if f.HasDefault && f.PlaceHolder == "" { // kong would show the default value
-		return strings.ToUpper(f.Name)
-	}
-	return strings.ToUpper(strings.Trim(f.FormatPlaceHolder(), `"`))
-}
