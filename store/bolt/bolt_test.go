@@ -62,14 +62,6 @@ func TestStore(t *testing.T) {
 	})
 }
 
-// TestShared runs the suite for several handles. On this engine all of them are in one process.
-func TestShared(t *testing.T) {
-	storetest.RunShared(t, func(t *testing.T, ttl time.Duration) storetest.Shared {
-		s := open(t, filepath.Join(t.TempDir(), "mesh.db"), Config{LeaseTTL: ttl})
-		return storetest.Shared{Handle: func(name string) store.Store { return s.Handle(name) }, Close: s.Close}
-	})
-}
-
 // TestLeasesWithoutEnd: with the default configuration a lease lasts as long as its handle, and nothing renews it.
 func TestLeasesWithoutEnd(t *testing.T) {
 	s := open(t, filepath.Join(t.TempDir(), "mesh.db"), Config{})
