@@ -265,6 +265,9 @@ func TestInlineCommands(t *testing.T) {
 		}
 	}
 	for _, name := range documents(t) {
+		if filepath.Base(name) == "changes.md" { // it names commands that are gone
+			continue
+		}
 		check(name)
 	}
 	if named < 40 {
