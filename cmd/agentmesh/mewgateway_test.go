@@ -149,3 +149,47 @@ func TestMewGatewayRefuses(t *testing.T) {
 		t.Errorf("with an unknown log level: %d, want %d", code, exit.Usage)
 	}
 }
+
+// TestMewGatewayPassesControl: the drop-in gateway is not stricter than the program that it replaces: it passes on control
+// envelopes that name what they are about in another way than the specification demands, or not at all. A hosted space
+// stays strict; see gateway.TestErrors.
+func TestMewGatewayPassesControl(t *testing.T) {
+	dir := t.TempDir()
+	if err := os.WriteFile(filepath.Join(dir, "space.yaml"), []byte(gatewaySpace), 0o600); err != nil {
+		t.Fatal(err)
+	}
+	ctx, cancel := context.WithCancel(t.Context())
+	defer cancel()
+	port, done := runGateway(ctx, t, dir)
+	for _, body := range []string{
+		`{"id":"so-11","kind":"stream/open","to":["calc"],"correlation_id":["x"],"payload":{"stream_id":"s-1","encoding":"text"}}`, // MEW-1
+		`{"id":"sc-11","kind":"stream/close","to":["calc"],"correlation_id":["so-11"],"payload":{"reason":"complete"}}`,
+		`{"id":"stream-close-1","to":["agent-1"],"kind":"stream/close","correlation_id":["stream-open-1"],"payload":{"reason":"complete"}}`, // spec 3.10.4
+		`{"kind":"stream/close"}`,
+		`{"id":"rc1","kind":"reasoning/cancel","correlation_id":["c1"],"payload":{"context":"r-1","reason":"stop"}}`, // MEW-2
+		`{"kind":"reasoning/thought","payload":{"message":"hm"}}`,
+		`{"kind":"reasoning/conclusion"}`,
+		`{"kind":"chat/acknowledge"}`,
+		`{"kind":"chat/cancel"}`,
+		`{"kind":"mcp/withdraw","payload":{"reason":"changed my mind"}}`,
+		`{"kind":"mcp/reject"}`,
+	} {
+		req, err := http.NewRequestWithContext(t.Context(), http.MethodPost, "http://127.0.0.1:"+port+"/participants/human/messages", strings.NewReader(body))
+		if err != nil {
+			t.Fatal(err)
+		}
+		req.Header.Set("Authorization", "Bearer human-token")
+		resp, err := http.DefaultClient.Do(req)
+		if err != nil {
+			t.Fatal(err)
+		}
+		answer, err := io.ReadAll(resp.Body)
+		resp.Body.Close()
+		if err != nil || resp.StatusCode != http.StatusOK || !bytes.Contains(answer, []byte(`"accepted"`)) {
+			t.Errorf("%s: %d %s, %v", body, resp.StatusCode, answer, err)
+		}
+	}
+	http.DefaultClient.CloseIdleConnections()
+	cancel()
+	<-done
+}

@@ -7,8 +7,8 @@ import "strings"
 type Rule struct {
 	GatewayOnly      bool // participants may not send it (MEW-8, MEW-54)
 	UnlessDropIn     bool // exception to GatewayOnly: in a space of `agentmesh mew gateway`, participants may send it
-	NeedsCorrelation bool // correlation_id is required
-	NeedsContext     bool // context is required (MEW-18)
+	NeedsCorrelation bool // correlation_id is required, except in a space of `agentmesh mew gateway`
+	NeedsContext     bool // context is required (MEW-18), with the same exception
 	WhilePaused      bool // a paused participant may send it (MEW-37)
 	AfterShutdown    bool // a participant that was shut down may send it (MEW-42)
 	Remembered       bool // receivers keep parts of the envelope after its delivery; see [Envelope.Detach]

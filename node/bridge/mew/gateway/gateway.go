@@ -124,7 +124,7 @@ func (g *Gateway) newSpace(ctx context.Context, sc SpaceConfig) (*Space, error) 
 	s.cfg.Participants = nil
 	s.members = members{space: sc.ID, dropIn: sc.DropIn, byName: make(map[string]*member), byID: make(map[string]*member)}
 	s.out = delivery{space: sc.ID, journal: g.cfg.Journal}
-	s.streams = streams{members: &s.members, open: make(map[string]*stream), announced: make(map[string]*member)}
+	s.streams = streams{members: &s.members, open: make(map[string]*stream), announced: make(map[string]announced)}
 	if sc.RatePerMinute > 0 {
 		s.rates = rate.NewBuckets(rate.PerMinute(sc.RatePerMinute), sc.RatePerMinute, maxMembers)
 	}

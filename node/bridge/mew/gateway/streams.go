@@ -45,9 +45,14 @@ type stream struct {
 // streams holds the streams of a space. The lock of the space guards it.
 type streams struct {
 	members    *members
-	open       map[string]*stream // by id
-	lastNumber int                // the number in the last stream id that the gateway issued
-	announced  map[string]*member // by stream id: the participant that announced the stream and has not closed it
+	open       map[string]*stream   // by id
+	lastNumber int                  // the number in the last stream id that the gateway issued
+	announced  map[string]announced // by stream id: the streams that participants announced and have not closed
+}
+
+type announced struct {
+	by     *member
+	openID string // id of its stream/open
 }
 
 func (st *stream) canWrite(m *member) bool { return st.owner == m || slices.Contains(st.writers, m) }
@@ -126,7 +131,7 @@ const streamPrefix = "stream-"
 func (ss *streams) nextID() string {
 	for {
 		ss.lastNumber++
-		if id := streamPrefix + strconv.Itoa(ss.lastNumber); ss.announced[id] == nil {
+		if id := streamPrefix + strconv.Itoa(ss.lastNumber); ss.announced[id].by == nil {
 			return id
 		}
 	}
@@ -136,7 +141,7 @@ func (ss *streams) nextID() string {
 // an id that the gateway skipped, once the participant that announced the id has closed its stream.
 func (ss *streams) isIssued(id string) bool {
 	n, ok := streamNumber(id)
-	return ok && n <= ss.lastNumber && ss.announced[id] == nil
+	return ok && n <= ss.lastNumber && ss.announced[id].by == nil
 }
 
 // streamNumber returns the number in a stream id. ok is false for an id that the gateway would not issue.
@@ -157,19 +162,19 @@ func (ss *streams) announce(p *submission) *envelope.Refusal {
 	if ss.isIssued(id) {
 		return envelope.RefuseStream(403, "unauthorized", "The gateway issued this stream id")
 	}
-	if _, canIssue := streamNumber(id); !canIssue || ss.announced[id] != nil {
+	if _, canIssue := streamNumber(id); !canIssue || ss.announced[id].by != nil {
 		return nil
 	}
 	count := 0 // ids that this participant has announced
-	for _, m := range ss.announced {
-		if m == p.by {
+	for _, a := range ss.announced {
+		if a.by == p.by {
 			count++
 		}
 	}
 	if count >= maxMemberStreams || len(ss.announced) >= maxStreams {
 		return envelope.RefuseStream(400, "invalid_operation", "Too many announced streams are open: close one")
 	}
-	ss.announced[strings.Clone(id)] = p.by
+	ss.announced[strings.Clone(id)] = announced{p.by, p.ID}
 	return nil
 }
 
@@ -248,7 +253,7 @@ func (ss *streams) close(p *submission) *envelope.Refusal {
 	var found *stream
 	if id := p.Payload.GetStr("stream_id"); id != "" {
 		if ss.members.dropIn && !ss.isIssued(id) {
-			if ss.announced[id] == p.by {
+			if ss.announced[id].by == p.by {
 				delete(ss.announced, id)
 			}
 			return nil // not a stream of the gateway, which has nothing else to close
@@ -270,7 +275,13 @@ func (ss *streams) close(p *submission) *envelope.Refusal {
 			}
 		}
 	}
-	if found == nil {
+	switch {
+	case found == nil && ss.members.dropIn && p.Payload.GetStr("stream_id") == "": // a stream that a participant announced
+		maps.DeleteFunc(ss.announced, func(_ string, a announced) bool {
+			return a.by == p.by && slices.Contains(p.Correlation, a.openID)
+		})
+		return nil
+	case found == nil:
 		return envelope.RefuseStream(404, "stream_not_found", "There is no such stream")
 	}
 	if !found.canWrite(p.by) && !slices.Contains(found.target, p.by) {

@@ -44,6 +44,9 @@ func TestAnnouncedStream(t *testing.T) {
 	say(200, `{"kind":"stream/close","payload":{"stream_id":"never-opened"}}`)
 	say(200, `{"kind":"stream/close","payload":{"stream_id":"stream-2"}}`)
 	say(404, `{"kind":"stream/close","payload":{"stream_id":"stream-2"}}`)
+	say(200, `{"id":"so-3","kind":"stream/open","payload":{"stream_id":"stream-3"}}`)
+	say(200, `{"kind":"stream/close","correlation_id":["so-3"],"payload":{"reason":"complete"}}`) // by its stream/open alone
+	bob.Until(envelope.KindStreamClose)
 	say(400, `{"kind":"stream/open","payload":{}}`)
 	for n := range maxMemberStreams { // stream-1 was closed
 		say(200, fmt.Sprintf(`{"kind":"stream/open","payload":{"stream_id":"stream-%d"}}`, 100+n))
@@ -357,13 +360,19 @@ func TestAnnouncedStreamsEnd(t *testing.T) {
 	s := newQuietSpace(t, cfg)
 	for n := range 2 * maxMemberStreams {
 		id := fmt.Sprintf(`{"stream_id":"stream-%d"}`, 1000+n)
-		if fault := say(s, "alice", `{"kind":"stream/open","payload":`+id+`}`); fault != "" {
+		if fault := say(s, "alice", fmt.Sprintf(`{"id":"o%d","kind":"stream/open","payload":%s}`, n, id)); fault != "" {
 			t.Fatalf("stream %d: %s", n, fault)
 		}
-		say(s, "bob", `{"kind":"stream/close","payload":`+id+`}`) // has no effect
+		byOpen := fmt.Sprintf(`{"kind":"stream/close","correlation_id":["o%d"]}`, n)
+		say(s, "bob", `{"kind":"stream/close","payload":`+id+`}`) // these two have no effect
+		say(s, "bob", byOpen)
 		if len(s.streams.announced) != 1 {
 			t.Fatalf("bob ended a stream of alice")
 		}
-		say(s, "alice", `{"kind":"stream/close","payload":`+id+`}`)
+		if n%2 == 0 {
+			say(s, "alice", byOpen)
+		} else {
+			say(s, "alice", `{"kind":"stream/close","payload":`+id+`}`)
+		}
 	}
 }
