@@ -11,8 +11,8 @@ import (
 	"github.com/agentmesh/agentmesh/node/wire"
 )
 
-// TestExchanges replays what clients of the reference send and what they wait for, from testdata/exchanges. The
-// commands are: connect NAME PATH [BEARER]; close NAME; http METHOD PATH BEARER BODY; NAME> a message to send; NAME< a
+// TestExchanges plays what clients of the reference send and what they wait for, from testdata/exchanges, which was
+// written by hand after their source. The commands are: connect NAME PATH [BEARER]; close NAME; http METHOD PATH BEARER BODY; NAME> a message to send; NAME< a
 // message that must arrive: a stream frame exactly, or an envelope with at least these members. Other messages may come
 // before, but no errors.
 func TestExchanges(t *testing.T) {
