@@ -142,6 +142,8 @@ func (p Policy) mustHold(direction Direction, intent wire.Intent, action string,
 		return false
 	}
 	switch {
+	case intent == wire.Negotiate && direction == Out: // an action without a meaning there may be read as an accept (AM-89)
+		return action != "reject" && action != "withdraw"
 	case intent == wire.Negotiate:
 		return action == "propose" || action == "counter" || action == "accept"
 	case intent == wire.Handoff:

@@ -141,6 +141,29 @@ func (c Conversation) FindAcceptable(intent wire.Intent) wire.MessageID {
 	return ""
 }
 
+// Matter returns the intent of the proposal or agreement that an action of ours is about, whatever the conversation began
+// with, and the newest message of the peer about it, or "" (AM-89). A cancel is about the agreement, and an accept,
+// decline, reject, counter or withdraw about the standing proposal if there is one. ok is false if the action is about
+// neither.
+func (c Conversation) Matter(action string) (intent wire.Intent, message wire.MessageID, ok bool) {
+	p, a := c.Proposal, c.Agreement
+	switch {
+	case !slices.Contains([]string{"accept", "decline", "reject", "counter", "withdraw", "cancel"}, action):
+		return "", "", false
+	case c.InForce() && (p == nil || p.Accepted || action == "cancel"):
+		if a.AcceptedBy == Theirs {
+			return a.Intent, a.Message, true
+		}
+		if p != nil && p.Accepted && p.By == Theirs {
+			message = p.Message
+		}
+		return a.Intent, message, true
+	case p != nil:
+		return p.Intent, c.FindAcceptable(p.Intent), true
+	}
+	return "", "", false
+}
+
 // InForce reports whether there is an agreement that neither side has cancelled.
 func (c Conversation) InForce() bool { return c.Agreement != nil && c.Agreement.Cancelled == nil }
 

@@ -77,7 +77,7 @@ func TestLoadAndApply(t *testing.T) {
 		t.Fatal(err)
 	}
 	want := conversations.Conversation{
-		Key: k, Entries: 2, Principal: "am_p", State: conversations.Open, Intent: wire.Deliver, Opened: start, Last: start,
+		Key: k, Entries: 2, Principal: "am_p", State: conversations.Open, Intent: wire.Deliver, HeardIntent: wire.Deliver, Opened: start, Last: start,
 		Held: []time.Time{until}, Bytes: 28,
 	}
 	if diff := cmp.Diff(want, load(t, b, k, start).Conversation()); diff != "" {

@@ -28,7 +28,7 @@ type Conversation struct {
 	State     State         `json:"state"`             // as stored; call StateAt for the current state
 	Bytes     int64         `json:"bytes,omitempty"`   // size of the messages in the transcript
 	Mine      bool          `json:"mine,omitempty"`    // our side sent the first message
-	Intent    wire.Intent   `json:"intent"`            // of the first message
+	Intent    wire.Intent   `json:"intent"`            // of the first message, and not of an answer (AM-89)
 	Idle      time.Duration `json:"idle,omitempty"`    // silence after which it expires, if not the default
 	Opened    time.Time     `json:"opened"`
 	Last      time.Time     `json:"last"` // start of the idle time: the last message, or the end of a wait for an owner
@@ -46,6 +46,10 @@ type Conversation struct {
 
 	Rejected   bool `json:"rejected,omitempty"`    // by our owner (AM-35)
 	WroteFirst bool `json:"wrote_first,omitempty"` // our owner wrote in it without being asked (AM-30)
+
+	// Heard is the newest message of the peer that is more than the state of another one, and HeardIntent its intent.
+	Heard       wire.MessageID `json:"heard,omitempty"`
+	HeardIntent wire.Intent    `json:"heard_intent,omitempty"`
 
 	// LastSent is the number of the newest outbox entry. It makes the ids of entries sort in the order of the messages.
 	LastSent int64 `json:"last_sent,omitempty"`
@@ -245,6 +249,9 @@ func (c Conversation) applyMessage(e Event) (Conversation, error) {
 	case Received:
 		if e.Recipient != "" {
 			c.PeerRecipient = e.Recipient
+		}
+		if action := e.Payload.GetStr("action"); action != wire.ActionReceived && action != wire.ActionPending {
+			c.Heard, c.HeardIntent = e.ID, cmp.Or(e.Intent, c.Intent)
 		}
 		c.PeerHeld = time.Time{} // the peer's next message ends its hold
 	case Sent:

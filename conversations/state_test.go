@@ -60,12 +60,12 @@ func sent(at time.Time) conversations.Event {
 func TestBegin(t *testing.T) {
 	got := after(t, received(start))
 	want := conversations.Conversation{
-		Principal: "am_p", State: conversations.Open, Intent: wire.Deliver, Opened: start, Last: start,
+		Principal: "am_p", State: conversations.Open, Intent: wire.Deliver, HeardIntent: wire.Deliver, Opened: start, Last: start,
 	}
 	if diff := cmp.Diff(want, got); diff != "" {
 		t.Errorf("after a first message received (-want +got):\n%s", diff)
 	}
-	want.Mine, want.WroteFirst, want.Intent = true, true, wire.Schedule
+	want.Mine, want.WroteFirst, want.Intent, want.HeardIntent = true, true, wire.Schedule, ""
 	if diff := cmp.Diff(want, after(t, sent(start))); diff != "" {
 		t.Errorf("after a first message sent (-want +got):\n%s", diff)
 	}

@@ -282,7 +282,7 @@ func (a *acceptance) checkSize() error {
 func (a *acceptance) checkIntent() (err error) {
 	conv := a.unit.Conversation()
 	isSupported := a.n.Card().Supports(a.in.Intent) || a.route.Handler != nil ||
-		a.in.Address != "" || conv.WroteFirst && conv.Intent == a.in.Intent // AM-30, AM-70
+		a.in.Address != "" || conv.WroteFirst && conv.Intent == a.in.Intent // what our owner began: AM-30, AM-70
 	if !isSupported || !a.in.Intent.IsStandard() && !a.in.Intent.IsCustom() {
 		return wire.ErrIntent
 	}

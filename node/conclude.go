@@ -23,17 +23,17 @@ func (n *Node) conclude(ctx context.Context, u *conversations.Unit, before conve
 		return nil
 	}
 	peer := wire.AgentID(conv.Key.Peer)
+	notice := n.notice(notify.Agreed, peer, e.Name, conv.Key, u.Now)
+	notice.Title, notice.Text = agreedText(*conv.Agreement, e.Name)
+	u.Add(n.notices.Change(notice))
 	if conv.Agreement.Intent == wire.Schedule {
-		notice := n.notice(notify.Agreed, peer, e.Name, conv.Key, u.Now)
-		notice.Title, notice.Text = agreedText(*conv.Agreement, e.Name)
-		u.Add(n.notices.Change(notice))
 		u.Add(n.agreedEventChange(conv, peer, e.Name, u.Now)...)
 	}
-	if !conv.Mine || conv.State != conversations.Open || conv.Intent != wire.Schedule && conv.Intent != wire.Negotiate {
+	if !conv.Mine || conv.State != conversations.Open {
 		return nil
 	}
 	_, err := n.enqueue(ctx, u, Outgoing{
-		To: peer, Address: conv.Address, Conv: wire.ConversationID(conv.Key.ID), Intent: conv.Intent,
+		To: peer, Address: conv.Address, Conv: wire.ConversationID(conv.Key.ID), Intent: conv.Agreement.Intent,
 		Payload: closePayload("completed"), Via: "node",
 	})
 	return err
@@ -72,10 +72,14 @@ func countAccept(ctx context.Context, u *conversations.Unit, item Item, replyID 
 	return u.Record(ctx, conversations.Event{Kind: conversations.AcceptCounts, At: u.Now, ID: accept, Name: item.PeerName})
 }
 
-// agreedText returns the title of an agreed event, and a line with its time and place. The peer may have written these
-// texts; [notify.Box] cleans them.
+// agreedText returns the title of an agreement, and a line with what was agreed. The peer may have written these texts;
+// [notify.Box] cleans them.
 func agreedText(a conversations.Agreement, name string) (title, text string) {
 	var parts []string
+	title = cmp.Or(a.Title, "Meeting")
+	if a.Intent == wire.Negotiate { // it has neither title nor time
+		title, parts = "Offer", append(parts, a.String())
+	}
 	if at, ok := wire.ParseInstant(a.Time); ok {
 		parts = append(parts, at.Format("Mon 2 Jan 2006 15:04 -07:00"))
 	} else if a.Time != "" {
@@ -90,7 +94,7 @@ func agreedText(a conversations.Agreement, name string) (title, text string) {
 	if name != "" {
 		parts = append(parts, "with "+name)
 	}
-	return cmp.Or(a.Title, "Meeting"), strings.Join(parts, " ")
+	return title, strings.Join(parts, " ")
 }
 
 // noticeTitles are the titles of notices by kind. They contain no text of a message (AM-36).

@@ -104,6 +104,7 @@ func (s *hookOutcome) checkOutgoing(ctx context.Context, payload wire.Value) (he
 	n := s.run.n
 	out := s.item.newReply(payload)
 	out.Via, out.Answers = "hook", s.item.ID
+	out.answered, _, _ = s.unit.Conversation().Matter(payload.GetStr("action"))
 	if !s.run.sealChosen { // once for all attempts at the unit, because it may ask a directory
 		recipient, err := n.sealRecipient(ctx, out, s.unit.Conversation())
 		if err == nil && recipient != "" {

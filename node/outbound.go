@@ -1,6 +1,7 @@
 package node
 
 import (
+	"cmp"
 	"context"
 	"errors"
 	"fmt"
@@ -84,13 +85,15 @@ func (n *Node) permit(ctx context.Context, out Outgoing, now time.Time) (permiss
 	case out.unproven != nil:
 		return permission{needsOwner: true, rule: RuleUnproven}, nil
 	}
-	for _, pattern := range policy.Approve {
-		if acl.Match(pattern, string(out.Intent)) {
-			return permission{needsOwner: true, rule: "outgoing.approve=" + pattern}, nil
+	for _, intent := range []wire.Intent{out.Intent, cmp.Or(out.answered, out.Intent)} { // the stricter wins (AM-89)
+		for _, pattern := range policy.Approve {
+			if acl.Match(pattern, string(intent)) {
+				return permission{needsOwner: true, rule: "outgoing.approve=" + pattern}, nil
+			}
 		}
-	}
-	if n.policy().HoldOutgoing(out.Intent, out.Payload.GetStr("action"), n.route(out.Intent).Handler != nil) {
-		return permission{needsOwner: true, rule: "hold=" + string(out.Intent)}, nil
+		if n.policy().HoldOutgoing(intent, out.Payload.GetStr("action"), n.route(intent).Handler != nil) {
+			return permission{needsOwner: true, rule: "hold=" + string(intent)}, nil
+		}
 	}
 	switch {
 	case listed:

@@ -168,10 +168,12 @@ func (o OwnerAPI) CloseConversation(ctx context.Context, id string, in owner.Clo
 	if err != nil {
 		return Sent{}, err
 	}
-	out, err := o.newFollowUp(ctx, key)
+	conv, err := o.loadConversation(ctx, key, time.Now())
 	if err != nil {
 		return Sent{}, err
 	}
+	out := newFollowUp(conv)
+	out.InReplyTo = conv.Heard
 	out.Via, out.Payload = owner.Author(in.By), closePayload(in.Status)
 	return o.send(ctx, out, wait)
 }

@@ -1,14 +1,17 @@
 package node
 
 import (
+	"cmp"
 	"context"
 	"encoding/json"
 	"errors"
 	"fmt"
 	"net/http"
+	"slices"
 	"time"
 
 	"github.com/agentmesh/agentmesh/acl"
+	"github.com/agentmesh/agentmesh/conversations"
 	"github.com/agentmesh/agentmesh/node/bridge"
 	"github.com/agentmesh/agentmesh/node/httpapi"
 	"github.com/agentmesh/agentmesh/node/owner"
@@ -130,32 +133,39 @@ func (o OwnerAPI) Reply(ctx context.Context, m owner.NewReply, wait time.Duratio
 		if err != nil {
 			return Sent{}, err
 		}
-		if out, err = o.newReply(ctx, key); err != nil {
+		if out, err = o.newReply(ctx, key, m.Payload.GetStr("action")); err != nil {
 			return Sent{}, err
 		}
 	}
-	out.Payload, out.Seal, out.Via = m.Payload, m.Seal, owner.Author(m.By)
-	if m.Intent != "" {
-		out.Intent = m.Intent
-	}
+	out.Payload, out.Seal, out.Via, out.seen = m.Payload, m.Seal, owner.Author(m.By), m.Proposal
+	out.Intent = cmp.Or(m.Intent, out.Intent)
 	return o.send(ctx, out, wait)
 }
 
-// newReply returns a message that continues a conversation and answers the newest message in it that waits for an
-// answer, if any.
-func (o OwnerAPI) newReply(ctx context.Context, key store.ConvKey) (Outgoing, error) {
-	out, err := o.newFollowUp(ctx, key)
+// newReply returns a message with this action that continues a conversation. It answers the standing proposal or the
+// agreement if the action is about one. Otherwise it answers the newest message that waits for an answer, if any.
+func (o OwnerAPI) newReply(ctx context.Context, key store.ConvKey, action string) (Outgoing, error) {
+	conv, err := o.loadConversation(ctx, key, time.Now())
 	if err != nil {
 		return Outgoing{}, err
 	}
+	out := newFollowUp(conv)
 	items, err := o.n.itemsOf(ctx, key)
 	if err != nil {
 		return Outgoing{}, err
 	}
+	intent, message, isAbout := conv.Matter(action)
 	for _, item := range items {
-		if item.Kind == kindMessage && item.State.IsUnanswered() {
-			out.InReplyTo, out.Answers = item.MessageID, item.ID
+		if item.Kind != kindMessage || !item.State.IsUnanswered() {
+			continue
 		}
+		isAbout = isAbout && !item.isHeldProposal() // the owner may answer it before it takes effect
+		if !isAbout || item.Intent == intent {
+			out.InReplyTo, out.Answers, out.Intent = item.MessageID, item.ID, item.Intent
+		}
+	}
+	if isAbout {
+		out.Intent, out.InReplyTo = intent, cmp.Or(message, out.InReplyTo)
 	}
 	return out, nil
 }
@@ -165,26 +175,30 @@ func (o OwnerAPI) newAnswer(ctx context.Context, item Item) (Outgoing, error) {
 	if !item.State.IsUnanswered() {
 		return Outgoing{}, ErrAnswered
 	}
-	out, err := o.newFollowUp(ctx, item.key())
+	conv, err := o.loadConversation(ctx, item.key(), time.Now())
 	if err != nil {
 		return Outgoing{}, err
 	}
-	out.Answers, out.Once = item.ID, true
+	out := newFollowUp(conv)
+	out.Answers, out.Once, out.Intent = item.ID, true, item.Intent
 	if item.Kind == kindMessage {
 		out.InReplyTo = item.MessageID
 	}
 	return out, nil
 }
 
-// newFollowUp returns a message without a payload in the given conversation, with the conversation's intent.
-func (o OwnerAPI) newFollowUp(ctx context.Context, key store.ConvKey) (Outgoing, error) {
-	conv, err := o.loadConversation(ctx, key, time.Now())
-	if err != nil {
-		return Outgoing{}, err
-	}
+// isHeldProposal reports whether the item is a proposal that waits for the owner.
+func (i Item) isHeldProposal() bool {
+	payload, err := wire.Parse(i.Payload)
+	return err == nil && i.State == ItemHeld && slices.Contains([]string{"propose", "counter"}, payload.GetStr("action"))
+}
+
+// newFollowUp returns a message without a payload, with the intent of the peer's newest message.
+func newFollowUp(conv conversations.Conversation) Outgoing {
 	return Outgoing{
-		To: wire.AgentID(key.Peer), Address: conv.Address, Conv: wire.ConversationID(key.ID), Intent: conv.Intent, Via: "owner",
-	}, nil
+		To: wire.AgentID(conv.Key.Peer), Address: conv.Address, Conv: wire.ConversationID(conv.Key.ID),
+		Intent: cmp.Or(conv.HeardIntent, conv.Intent), Via: "owner",
+	}
 }
 
 // send checks a message that the owner wrote, and sends it.

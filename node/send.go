@@ -36,6 +36,8 @@ type Outgoing struct {
 	fetchable  bool                // the step also stores the message as an answer for a repeat of the peer's message (AM-22)
 	askExpires time.Time           // when the question to the owner would have expired; zero: no question
 	sealTo     string              // age recipient; empty: no seal
+	answered   wire.Intent         // of the message that this one answers, whose hold rules apply, too (AM-89); may be empty
+	seen       wire.MessageID      // the message with the proposal that the writer saw, or ""
 	unproven   *bridge.UnprovenKey // the owner must accept this key of the recipient first; may be nil
 }
 
@@ -97,7 +99,7 @@ func (n *Node) Send(ctx context.Context, out Outgoing, wait time.Duration) (Sent
 	if err := n.checkSendable(ctx, &out); err != nil {
 		return Sent{}, err
 	}
-	if err := n.bindAccept(ctx, &out, time.Now()); err != nil {
+	if err := n.bindAnswer(ctx, &out, time.Now()); err != nil {
 		return Sent{}, err
 	}
 	if err := n.resolveSeal(ctx, &out, time.Now()); err != nil {
@@ -375,28 +377,46 @@ func withMeta(payload wire.Value, key, value string) wire.Value {
 	return payload.With("metadata", meta.With(key, wire.Text(value)))
 }
 
-// bindAccept makes an accept refer to the current proposal, unless the caller answers one particular inbox item. It
-// refuses an accept that leaves open which proposal or time it accepts (AM-88).
-func (n *Node) bindAccept(ctx context.Context, out *Outgoing, now time.Time) error {
-	if out.Payload.GetStr("action") != "accept" || out.Intent != wire.Schedule && out.Intent != wire.Negotiate {
-		return nil
-	}
+// errOtherMatter refuses an answer under another intent than the proposal or agreement that its action is about.
+var errOtherMatter = &wire.Error{
+	Code: wire.InvalidMessage, Status: http.StatusConflict,
+	Message: "what stands in this conversation has another intent: leave the intent out, or answer the message of the proposal",
+}
+
+// bindAnswer makes an answer refer to the proposal or agreement that its action is about, unless the caller answers one
+// particular inbox item (AM-89). It refuses an answer under another intent, one to a proposal that no longer stands, and
+// an accept that leaves open which proposal or time it accepts (AM-88).
+func (n *Node) bindAnswer(ctx context.Context, out *Outgoing, now time.Time) error {
 	u, err := n.book.Load(ctx, out.key(), now)
 	if err != nil || u.IsNew() {
 		return err
 	}
 	conv := u.Conversation()
-	if item, err := n.Item(ctx, out.Answers); err != nil && out.Answers != "" { // without Answers, item is zero
+	item, err := n.Item(ctx, out.Answers)
+	switch {
+	case err != nil && out.Answers != "": // without Answers, item is zero
 		return err
-	} else if item.State == ItemHeld {
+	case item.State == ItemHeld:
 		ended := conversations.Event{Kind: conversations.HoldEnded, At: now}
 		if _, _, err := item.prepareRelease(ctx, n, &ended); err != nil {
 			return err
 		}
 		conv, _ = conv.Next(ended, n.book.IdleFor()) // an error is possible only before the first message
 	}
-	if answers := conv.FindAcceptable(out.Intent); answers != "" && !out.Once {
-		out.InReplyTo = answers
+	out.answered = item.Intent
+	action := out.Payload.GetStr("action")
+	intent, message, isAbout := conv.Matter(action)
+	p := conv.Proposal
+	switch {
+	case isAbout && out.seen != "" && p != nil && p.Message != out.seen:
+		return &wire.Error{Code: wire.InvalidMessage, Status: http.StatusConflict, Message: "another proposal stands now (" + string(p.Message) + "): " + wire.OneLine(p.String(), 300)}
+	case isAbout && out.Intent != intent:
+		return errOtherMatter
+	case message != "" && !out.Once:
+		out.InReplyTo = message
+	}
+	if action != "accept" || out.Intent != wire.Schedule && out.Intent != wire.Negotiate {
+		return nil
 	}
 	accept := conversations.Event{Kind: conversations.Replied, At: now, Intent: out.Intent, Payload: out.Payload, Answers: out.InReplyTo}
 	_, err = conv.Next(accept, n.book.IdleFor())

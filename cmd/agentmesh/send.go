@@ -118,6 +118,7 @@ type replyCmd struct {
 	Conversation string `arg:"" help:"Conversation id, the beginning of the id, or the id of an inbox item. An item is answered only if nobody else has answered it. To answer a task of a bridge, give the id of its item."`
 	Payload      string `arg:"" optional:"" help:"Text, JSON object (begins with {), @FILE, or - for standard input."`
 	Peer         string `placeholder:"AGENT" help:"The other agent, if two conversations have the same id."`
+	Proposal     string `placeholder:"MESSAGE" help:"The message of the proposal that you answer. If another one stands now, nothing is sent."`
 	sendFlags
 }
 
@@ -134,7 +135,7 @@ func (c *replyCmd) Run(ctx context.Context, a *app) error {
 	return a.send(ctx, c.sendFlags, func(waitSeconds int) owner.Call[owner.Sent] {
 		return owner.Reply.With(owner.NewReply{
 			Conversation: conversation, Item: item, Peer: c.Peer, Intent: wire.Intent(c.Intent), Payload: payload,
-			Seal: c.sealChoice(), WaitSeconds: waitSeconds,
+			Seal: c.sealChoice(), WaitSeconds: waitSeconds, Proposal: wire.MessageID(c.Proposal),
 		})
 	})
 }

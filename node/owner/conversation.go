@@ -41,6 +41,8 @@ type Conversation struct {
 type Proposal struct {
 	conversations.Terms
 	By       conversations.Side `json:"by"`
+	Intent   wire.Intent        `json:"intent,omitempty"`
+	Message  wire.MessageID     `json:"message_id,omitempty"`    // the message with the proposal; name it in an answer
 	Accepted conversations.Side `json:"accepted_by,omitempty"`   // the side that accepted, until the other side answers
 	Selected string             `json:"selected_time,omitempty"` // the time that side selected, if several are offered
 }
@@ -50,7 +52,7 @@ func NewProposal(conv conversations.Conversation) *Proposal {
 	if conv.Proposal == nil || conv.Proposal.Accepted {
 		return nil
 	}
-	v := &Proposal{Terms: conv.Proposal.Terms, By: conv.Proposal.By}
+	v := &Proposal{Terms: conv.Proposal.Terms, By: conv.Proposal.By, Intent: conv.Proposal.Intent, Message: conv.Proposal.Message}
 	if a := conv.Accept; a != nil {
 		v.Accepted = a.By
 		v.Location = a.Location

@@ -122,11 +122,13 @@ type NewReply struct {
 	Conversation string      `json:"conversation,omitempty"`
 	Peer         string      `json:"peer,omitempty"`
 	Item         string      `json:"item,omitempty"`
-	Intent       wire.Intent `json:"intent,omitempty"`
+	Intent       wire.Intent `json:"intent,omitempty"` // empty: that of the message that it answers (AM-89)
 	Payload      wire.Value  `json:"payload,omitzero"`
 	Seal         SealChoice  `json:"seal,omitempty"`
 	WaitSeconds  int         `json:"wait_seconds"`
 	By           string      `json:"-"` // as in [NewMessage]
+	// Proposal is the message with the proposal that the writer saw. If another one stands now, the answer is refused.
+	Proposal wire.MessageID `json:"proposal,omitempty"`
 }
 
 // Cancellation cancels an agreed event.

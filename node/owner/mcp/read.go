@@ -349,6 +349,7 @@ type readResult struct {
 	With         string      `json:"with"`
 	State        string      `json:"state"`
 	Intent       string      `json:"intent"`
+	Proposal     string      `json:"proposal,omitempty"`  // the message of the standing proposal, to name in an answer
 	Agreement    string      `json:"agreement,omitempty"` // agreed, cancelled, failed
 	Entries      []readEntry `json:"entries"`
 	Next         uint64      `json:"next,omitempty"`
@@ -382,6 +383,10 @@ func (t *tools) read(ctx context.Context, _ *sdk.CallToolRequest, in readArgs) (
 	out := readResult{Conversation: c.ID, With: safeID(c.Peer), State: string(c.State), Intent: safeID(string(c.Intent)), Entries: []readEntry{}}
 	if c.Agreement != nil {
 		out.Agreement = string(c.Agreement.Standing)
+	}
+	if c.Proposal != nil {
+		out.Proposal = safeID(string(c.Proposal.Message))
+		t.proposals.Add(c.ID, c.Proposal.Message)
 	}
 	key := t.pinOf(ctx, c.Peer)
 	for _, e := range c.Transcript {

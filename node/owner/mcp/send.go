@@ -59,6 +59,7 @@ type replyArgs struct {
 	Peer         string         `json:"peer,omitempty" jsonschema:"needed if two agents use this id"`
 	Text         string         `json:"text,omitempty" jsonschema:"what to say"`
 	Data         map[string]any `json:"data,omitempty" jsonschema:"a whole payload in place of text, such as an accept"`
+	Proposal     string         `json:"proposal,omitempty" jsonschema:"the message_id of the proposal that you read; default the one you read last here"`
 	Final        bool           `json:"final,omitempty" jsonschema:"also close the conversation as completed"`
 	WaitSeconds  int            `json:"wait_seconds,omitempty" jsonschema:"1 to 25; default 1"`
 }
@@ -72,11 +73,14 @@ func (t *tools) reply(ctx context.Context, _ *sdk.CallToolRequest, in replyArgs)
 	if err != nil {
 		return nil, nil, err
 	}
-	intent := wire.Intent("") // that of the conversation
+	intent := wire.Intent("") // of the message that it answers
 	if in.Text != "" {
 		intent = wire.Deliver
 	}
-	request := owner.NewReply{Conversation: in.Conversation, Peer: in.Peer, Intent: intent, Payload: payload, WaitSeconds: wait}
+	request := owner.NewReply{
+		Conversation: in.Conversation, Peer: in.Peer, Intent: intent, Payload: payload, WaitSeconds: wait,
+		Proposal: wire.MessageID(cmp.Or(in.Proposal, t.lastProposal(in.Conversation))),
+	}
 	if strings.HasPrefix(in.Conversation, "in_") {
 		request.Item, request.Conversation = in.Conversation, ""
 	}

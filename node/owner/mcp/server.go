@@ -17,10 +17,12 @@ import (
 	"net/http"
 	"time"
 
+	lru "github.com/hashicorp/golang-lru/v2"
 	sdk "github.com/modelcontextprotocol/go-sdk/mcp"
 	"golang.org/x/time/rate"
 
 	"github.com/agentmesh/agentmesh/node/owner"
+	"github.com/agentmesh/agentmesh/node/wire"
 )
 
 // maxBody bounds an MCP request in bytes: a body over HTTP, or a line on standard input. The largest
@@ -45,11 +47,26 @@ type Config struct {
 type tools struct {
 	api   *owner.Client
 	sends *rate.Limiter
+	// proposals has the proposal that each conversation showed when it was last read here, so that an answer does not
+	// accept one that came later (AM-89).
+	proposals *lru.Cache[string, wire.MessageID]
+}
+
+// keptProposals bounds tools.proposals; a session that reads more conversations names the proposal in its answer.
+const keptProposals = 256
+
+func (t *tools) lastProposal(conversation string) string {
+	message, _ := t.proposals.Get(conversation)
+	return string(message)
 }
 
 // New returns a server with the tools, resources and prompts of the owner API.
 func New(cfg Config) *sdk.Server {
-	t := &tools{api: cfg.Client, sends: rate.NewLimiter(rate.Every(time.Minute/sendsPerMinute), sendsPerMinute)}
+	proposals, err := lru.New[string, wire.MessageID](keptProposals)
+	if err != nil {
+		panic(err) // only for a size that is not positive
+	}
+	t := &tools{api: cfg.Client, sends: rate.NewLimiter(rate.Every(time.Minute/sendsPerMinute), sendsPerMinute), proposals: proposals}
 	options := &sdk.ServerOptions{Logger: cfg.Logger, Instructions: instructions, Capabilities: constantLists(), SetCacheable: setCache}
 	if cfg.Channel {
 		options.Capabilities.Experimental = map[string]any{"claude/channel": struct{}{}}

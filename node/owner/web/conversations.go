@@ -98,6 +98,19 @@ type conversationView struct {
 	Form     replyForm
 }
 
+// Matter returns the intent of what stands in the conversation, or else of the conversation (AM-89).
+func (v conversationView) Matter() wire.Intent { return matter(v.Conversation) }
+
+func matter(c owner.Conversation) wire.Intent {
+	switch {
+	case c.Proposal != nil:
+		return c.Proposal.Intent
+	case c.Agreement != nil:
+		return c.Agreement.Intent
+	}
+	return c.Intent
+}
+
 // choice is an offered time: as offered, and in the zone of the owner.
 type choice struct{ Value, Text string }
 
@@ -266,8 +279,8 @@ func (p *pages) reply(c echo.Context, form url.Values) error {
 	if err != nil {
 		return err
 	}
-	answer := owner.NewReply{Conversation: conv.ID, Peer: conv.Peer}
-	if answer.Intent, answer.Payload, err = typed.payload(conv.Intent); err != nil {
+	answer := owner.NewReply{Conversation: conv.ID, Peer: conv.Peer, Proposal: wire.MessageID(form.Get("proposal"))}
+	if answer.Intent, answer.Payload, err = typed.payload(matter(conv.Conversation)); err != nil {
 		return p.renderConversation(c, http.StatusBadRequest, err.Error(), typed)
 	}
 	sent, err := p.n.Reply(ctx, answer, 0)

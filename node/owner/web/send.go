@@ -126,7 +126,7 @@ func (f replyForm) payload(intent wire.Intent) (wire.Intent, wire.Value, error) 
 		if err != nil {
 			return intent, v, errors.New("the exact payload is not a JSON object")
 		}
-		return intent, v, nil
+		return "", v, nil // of the message that it answers
 	case f.Action != "":
 		if !slices.Contains(plainActions[intent], f.Action) {
 			return intent, wire.Value{}, errors.New("this conversation has no such answer")
