@@ -158,7 +158,8 @@ type Hook struct {
 	// A program and its arguments. It runs without a shell, reads JSON on standard input and answers on standard output.
 	// A name without a slash is looked up in PATH.
 	Exec []string `key:"exec"`
-	// The exec may run again for the same message after a crash. Otherwise the node asks the owner.
+	// The exec or the A2A agent may get the same message again after a restart or a crash. Otherwise the node asks the
+	// owner. A webhook and OpenClaw get it again in any case, with the same id.
 	Repeatable bool `key:"repeatable"`
 	// The user that the exec runs as, a name or a number, so that it cannot open the data directory. Only a process that
 	// runs as root may switch users. Empty: the user of agentmesh.

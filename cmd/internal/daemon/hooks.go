@@ -22,7 +22,9 @@ func (p *Process) newRoutes() ([]node.Route, error) {
 		if err != nil {
 			return nil, exit.Fail(exit.Config, fmt.Errorf("hooks[%d]: %w", i, err))
 		}
-		out = append(out, node.Route{Pattern: h.Intent, Name: h.Label(), Handler: handler, Repeatable: h.Repeatable, Replies: h.Replies})
+		// A webhook and OpenClaw recognize a repeat by its id; a program or an A2A agent would do its work twice (AM-75).
+		repeatable := h.Repeatable || h.Webhook != "" || h.OpenClaw != ""
+		out = append(out, node.Route{Pattern: h.Intent, Name: h.Label(), Handler: handler, Repeatable: repeatable, Replies: h.Replies})
 	}
 	return out, nil
 }
