@@ -156,7 +156,8 @@ func (p *Pages) setCookie(c echo.Context, value string, until time.Time) {
 	})
 }
 
-// Form reads a form of at most max bytes from the body of a request. It ignores parameters in the URL.
+// Form reads a form of at most max bytes from the body of a request. It ignores parameters in the URL, and passes the
+// values through [UnixBreaks].
 func Form(c echo.Context, max int64) (url.Values, error) {
 	r := c.Request()
 	media, _, err := mime.ParseMediaType(r.Header.Get("Content-Type"))
@@ -170,7 +171,18 @@ func Form(c echo.Context, max int64) (url.Values, error) {
 		}
 		return nil, wire.ErrSyntax.Because(err)
 	}
+	UnixBreaks(r.PostForm)
 	return r.PostForm, nil
+}
+
+// UnixBreaks replaces each CR LF in the values by LF. Browsers send every line break of a text area as CR LF (HTML,
+// "constructing the entry list"), and what the owner typed would be signed with them.
+func UnixBreaks(form url.Values) {
+	for _, values := range form {
+		for i, v := range values {
+			values[i] = strings.ReplaceAll(v, "\r\n", "\n")
+		}
+	}
 }
 
 // SignIn is the URL of the page with a code that signs a browser in.

@@ -102,8 +102,10 @@ func pageJSON(raw json.RawMessage) template.HTML {
 	return block(out.String(), "text code")
 }
 
-// block shows s in an element of a CSS class: all of it, or its beginning with an expander for the whole text.
+// block shows s in an element of a CSS class: all of it, or its beginning with an expander for the whole text. A CR LF
+// is a line break, not a hidden character: browsers and Windows write it.
 func block(s, class string) template.HTML {
+	s = strings.ReplaceAll(s, "\r\n", "\n")
 	head, complete := cutText(s, openRunes, openLines)
 	if complete {
 		return template.HTML(`<div class="` + class + `" dir="auto">` + escapeText(s) + `</div>`)

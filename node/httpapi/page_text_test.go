@@ -93,6 +93,12 @@ func TestPageTextIsWhole(t *testing.T) {
 	if got := string(pageText("a\u202eb")); !strings.Contains(got, `<span class="ctl">U+202E</span>`) {
 		t.Errorf("an override is not shown: %s", got)
 	}
+	if got := string(pageText("two\r\nlines")); !strings.Contains(got, ">two\nlines<") {
+		t.Errorf("a line break of a browser: %s", got)
+	}
+	if got := string(pageText("a\rb")); !strings.Contains(got, `<span class="ctl">U+000D</span>`) {
+		t.Errorf("a carriage return alone is not shown: %s", got)
+	}
 	marks := string(pageText("a" + strings.Repeat("\u0301", 10_000)))
 	if n := strings.Count(marks, "\u0301"); n != 2*maxMarks || !strings.Contains(marks, "+9996 marks") {
 		t.Errorf("%d marks are drawn: %s", n, marks)

@@ -210,6 +210,7 @@ func (p *pages) act(c echo.Context) error {
 	if r.MultipartForm != nil {
 		defer r.MultipartForm.RemoveAll()
 	}
+	httpapi.UnixBreaks(r.Form)
 	ctx := r.Context()
 	t, err := p.x.Thread(ctx, exchange.Owner("page"), c.Param("ref"))
 	if err != nil {

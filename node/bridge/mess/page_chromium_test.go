@@ -116,10 +116,10 @@ func TestPageInBrowser(t *testing.T) {
 	l.want(ref, thread.Claimed)
 	tab.Until(fits)
 	tab.CheckBarriers()
-	tab.Do(chromedp.EmulateViewport(320, 640), chromedp.SetUploadFiles("#photo", []string{photo}), chromedp.SendKeys("#result", "milk and eggs"))
+	tab.Do(chromedp.EmulateViewport(320, 640), chromedp.SetUploadFiles("#photo", []string{photo}), chromedp.SendKeys("#result", "milk\rand eggs"))
 	tab.Click("#complete")
 	tab.Until(`document.querySelectorAll("img.photo").length === 2 && [...document.querySelectorAll("img.photo")].every(i => i.naturalWidth === 900)`)
-	tab.Until(fits + ` && document.body.innerText.includes("milk and eggs")`)
+	tab.Until(fits + ` && document.body.innerText.includes("milk\nand eggs") && !document.querySelector(".ctl")`)
 	if th := l.want(ref, thread.Completed); th.Holder != thread.OwnerID {
 		t.Errorf("holder = %q", th.Holder)
 	}

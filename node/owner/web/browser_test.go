@@ -33,7 +33,7 @@ func TestBrowser(t *testing.T) {
 	for name, test := range map[string]func(*testing.T, context.Context){
 		"code": browserCode, "stranger": browserStranger, "keyboard": browserKeyboard, "phone": browserPhone, "schemes": browserSchemes,
 		"names": browserNames, "no script": browserWithoutScript, "restart": browserRestart, "two tabs": browserTwoTabs,
-		"hostile": browserHostile, "typing": browserKeepsWhatIsTyped,
+		"hostile": browserHostile, "typing": browserKeepsWhatIsTyped, "line breaks": browserLineBreaks,
 		"guard": browserGuardsClicks, "barriers": browserBarriers, "shortcuts": browserShortcuts, "notifications": browserNotifications, "link": browserLink,
 	} {
 		t.Run(name, func(t *testing.T) {
@@ -410,4 +410,39 @@ func browserKeepsWhatIsTyped(t *testing.T, browser context.Context) {
 	tb.Click(`form[action$="/reply"] button:not([name])`)
 	tb.Shows("It is on its way.")
 	tb.Shows("half a sentence")
+}
+
+// browserLineBreaks: what is typed in two lines is signed with one LF, and both sides read two lines without a code
+// between them, at every text area. A peer's CR LF is shown as a line break, too.
+func browserLineBreaks(t *testing.T, browser context.Context) {
+	mesh := meshtest.New(t)
+	sarah, peter := mesh.Node("sarah", nil), mesh.Node("peter", nil)
+	sarahTab, peterTab := newTab(t, browser, servePage(t, sarah)), newTab(t, browser, servePage(t, peter))
+	readsLines := func(tb *tab, first, second string) {
+		t.Helper()
+		tb.Until(fmt.Sprintf(`[...document.querySelectorAll("div.text")].some(d => d.innerText === %q)`, first+"\n"+second))
+		if codes := browsertest.Eval[string](tb.Tab, `[...document.querySelectorAll(".ctl")].map(e => e.innerText).join(" ")`); codes != "" {
+			t.Errorf("%s shows %s", browsertest.Eval[string](tb.Tab, `location.pathname`), codes)
+		}
+	}
+	sarahTab.open("compose?to=" + string(peter.ID()))
+	sarahTab.Do(chromedp.SendKeys("#text", "first line\rsecond line"))
+	sarahTab.Click(`form[action$="/compose"] button[type=submit]`)
+	readsLines(sarahTab, "first line", "second line")
+	peterTab.open(link(t, peterTab.page.must("conversations"), "conversations/am_"))
+	readsLines(peterTab, "first line", "second line")
+	peterTab.Do(chromedp.SendKeys("#text", "third line\rfourth line"))
+	peterTab.Click(`form[action$="/reply"] button:not([name])`)
+	readsLines(peterTab, "third line", "fourth line")
+	readsLines(sarahTab, "third line", "fourth line")
+	for _, m := range []*meshtest.Member{sarah, peter} {
+		items, _, err := m.Inbox(t.Context(), "", "", 10)
+		if err != nil || len(items) != 1 || strings.Contains(string(items[0].Payload), `\r`) || !strings.Contains(string(items[0].Payload), `line\n`) {
+			t.Errorf("received: %+v %v", items, err)
+		}
+	}
+	chris := mesh.Stranger("chris")
+	must(t, meshtest.Post(t, sarah.URL, chris.Sign(chris.Draft(sarah.ID(), wire.Deliver, `{"action":"deliver","message":{"body":"from\r\nWindows"}}`))), http.StatusOK)
+	sarahTab.open(link(t, sarahTab.page.must("conversations"), "conversations/"+string(chris.ID)))
+	readsLines(sarahTab, "from", "Windows")
 }

@@ -95,12 +95,12 @@ func TestPageTalks(t *testing.T) {
 	if status, body := p.post(talk+"/reply", url.Values{"text": {""}}); status != http.StatusBadRequest || !strings.Contains(body, "the message is empty") {
 		t.Errorf("an empty answer: %d", status)
 	}
-	if status, body := p.post(talk+"/reply", url.Values{"text": {"And one more thing"}}); status != http.StatusOK || !strings.Contains(body, "And one more thing") {
+	if status, body := p.post(talk+"/reply", url.Values{"text": {"And one\r\nmore thing"}}); status != http.StatusOK || !strings.Contains(body, ">And one\nmore thing<") {
 		t.Errorf("answer: %d", status)
 	}
 	waitFor(t, "both messages", func() bool {
 		items, _, err := chris.Inbox(t.Context(), "", "", 10)
-		return err == nil && len(items) == 2
+		return err == nil && len(items) == 2 && strings.Contains(string(items[0].Payload)+string(items[1].Payload), `"And one\nmore thing"`)
 	})
 	if status, body := p.post(talk+"/close", url.Values{"status": {"done"}}); status != http.StatusBadRequest {
 		t.Errorf("close with another status: %d\n%s", status, body)
