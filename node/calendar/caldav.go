@@ -112,10 +112,9 @@ func (c *CalDAV) Busy(ctx context.Context, window Interval, owner *time.Location
 		if err := r.addCalendar(o.Data); err != nil {
 			return nil, nil, fmt.Errorf("read calendar %s: %w", c.Name(), err)
 		}
-		all.add(r.out)
+		all.add(r.out, c.url.ResolveReference(&url.URL{Path: o.Path}).String())
 	}
-	busy, problems, err = all.busy(ctx, window)
-	return busy, setSource(problems, c.Name()), err
+	return all.busy(ctx, window)
 }
 
 // Put writes the event to the collection.

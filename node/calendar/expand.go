@@ -1,9 +1,7 @@
 package calendar
 
 import (
-	"cmp"
 	"context"
-	"slices"
 	"time"
 )
 
@@ -20,95 +18,106 @@ func (d calendarData) busy(ctx context.Context, window Interval) ([]Interval, []
 	for _, i := range d.blocked {
 		add(i)
 	}
-	masters, overridesOf := d.splitOverrides()
+	events, replacedOf := d.newest()
 	budget := maxCount // recurrences that may still be computed
-	for _, e := range masters {
+	for _, e := range events {
 		if e.free {
 			continue
 		}
 		if err := ctx.Err(); err != nil {
 			return nil, nil, err
 		}
-		replacing := cmp.Or(overridesOf[e.uid], &overrides{})
 		starts, err := e.starts(window, &budget)
 		if err != nil {
-			problems = append(problems, Problem{UID: e.uid, Text: err.Error() + "; all the time counts as busy"})
+			problems = append(problems, Problem{Source: e.source, UID: e.uid, Text: err.Error() + "; all the time counts as busy"})
 			add(window)
 			continue
 		}
-		excluded, excludedDays := make(map[int64]bool), make(map[int64]bool)
+		var excluded, replaced slots
 		for _, m := range e.excluded {
-			excluded[m.instant().Unix()] = true
-			if m.day { // some programs write only the date of the recurrence that is excluded
-				excludedDays[m.wall.Unix()] = true
-			}
+			excluded.add(m)
+		}
+		if e.replaced == nil && e.uid != "" {
+			replaced = replacedOf[e.series()]
+		}
+		perDay := make(map[int64]int)
+		for _, start := range starts {
+			perDay[start.date()]++
 		}
 		for _, start := range starts {
-			instant := start.instant()
-			if excluded[instant.Unix()] || excludedDays[start.wall.Truncate(24*time.Hour).Unix()] || replacing.replaces(instant) {
-				continue
-			}
-			add(e.length.from(start))
-		}
-	}
-	for _, replacing := range overridesOf {
-		for _, o := range replacing.all {
-			if !o.free {
-				add(o.length.from(o.start))
+			alone := perDay[start.date()] == 1
+			if !excluded.has(start, alone) && !replaced.has(start, alone) {
+				add(e.length.from(start))
 			}
 		}
 	}
 	return out, problems, nil
 }
 
-// splitOverrides separates the master events from their overrides, which replace recurrences, and keeps only the newest
-// version of each (RFC 5545 §3.8.7.4). The key of overridesOf is the UID of the master.
-func (d calendarData) splitOverrides() (masters []event, overridesOf map[string]*overrides) {
-	newest := make(map[string]int)
-	overridesOf = make(map[string]*overrides)
+// series identifies an event with all its recurrences. Files may describe an event differently: each counts.
+type series struct{ source, uid string }
+
+func (e event) series() series { return series{e.source, e.uid} }
+
+// newest returns the events without those that a newer description of the same recurrence, or of the same event, makes
+// invalid, and the recurrences that other events replace. If it cannot be told which description is newer, all of them
+// count.
+func (d calendarData) newest() (events []event, replacedOf map[series]slots) {
+	type subject struct {
+		series
+		replaced int64
+		isWhole  bool
+	}
+	subjectOf := func(e event) subject {
+		if e.replaced == nil {
+			return subject{series: e.series(), isWhole: true}
+		}
+		return subject{series: e.series(), replaced: e.replaced.instant().Unix()}
+	}
+	top := make(map[subject]version)
+	replacedOf = make(map[series]slots)
 	for _, e := range d.events {
 		if e.replaced != nil {
-			if overridesOf[e.uid] == nil {
-				overridesOf[e.uid] = &overrides{byInstant: make(map[int64]int)}
+			replaced := replacedOf[e.series()]
+			replaced.add(*e.replaced)
+			replacedOf[e.series()] = replaced
+		}
+		// An event that is marked as free may be the copy of an invited person, for whom it is free. A cancellation
+		// is a newer description.
+		if !e.free || e.cancelled {
+			if s := subjectOf(e); e.version.compare(top[s]) > 0 {
+				top[s] = e.version
 			}
-			overridesOf[e.uid].add(e)
-			continue
-		}
-		i, seen := newest[e.uid]
-		switch {
-		case e.uid == "" || !seen:
-			newest[e.uid] = len(masters)
-			masters = append(masters, e)
-		case e.sequence >= masters[i].sequence:
-			masters[i] = e
 		}
 	}
-	return masters, overridesOf
+	for _, e := range d.events {
+		if e.uid == "" || !e.version.isOlder(top[subjectOf(e)]) {
+			events = append(events, e)
+		}
+	}
+	return events, replacedOf
 }
 
-// overrides are the events that replace recurrences of one event, at most one for each recurrence.
-type overrides struct {
-	all       []event
-	byInstant map[int64]int // index in all, by the instant of the recurrence
+// slots are recurrences that are excluded or replaced.
+type slots struct {
+	exact map[int64]bool // by instant
+	days  map[int64]bool // by date: some programs write only the date of the recurrence
 }
 
-// add adds an override or replaces an older one for the same recurrence.
-func (o *overrides) add(e event) {
-	instant := e.replaced.instant().Unix()
-	i, seen := o.byInstant[instant]
-	switch {
-	case !seen:
-		o.byInstant[instant] = len(o.all)
-		o.all = append(o.all, e)
-	case e.sequence >= o.all[i].sequence:
-		o.all[i] = e
+func (s *slots) add(m moment) {
+	if s.exact == nil {
+		s.exact, s.days = make(map[int64]bool), make(map[int64]bool)
+	}
+	if m.day {
+		s.days[m.date()] = true
+	} else {
+		s.exact[m.instant().Unix()] = true
 	}
 }
 
-// replaces reports whether an override replaces the recurrence that begins at start.
-func (o *overrides) replaces(start time.Time) bool {
-	_, ok := o.byInstant[start.Unix()]
-	return ok
+// has reports whether the recurrence that begins at start is one of s. A date names it only if it is alone on its day.
+func (s slots) has(start moment, alone bool) bool {
+	return s.exact[start.instant().Unix()] || alone && s.days[start.date()]
 }
 
 // starts lists the starts of the event's recurrences, without most of those outside the window. DTSTART is a recurrence
@@ -119,14 +128,7 @@ func (e event) starts(window Interval, budget *int) ([]moment, error) {
 		return starts, nil
 	}
 	const margin = 24 * time.Hour // for days that are longer than 24 hours
-	from, until := e.start.zone.wall(window.Start.Add(-e.length.estimate()-margin)), e.start.zone.wall(window.End.Add(margin))
-	toWall := e.start.zone.wall
-	if e.start.day { // programs write the last day as midnight in UTC or in the owner's zone; the later one counts
-		toWall = func(t time.Time) time.Time {
-			return slices.MaxFunc([]time.Time{t, e.start.zone.wall(t)}, time.Time.Compare)
-		}
-	}
-	walls, err := listRecurrences(e.rule, e.start.wall, from, until, toWall, budget)
+	walls, err := listRecurrences(e.rule, e.start, Interval{window.Start.Add(-e.length.estimate() - margin), window.End.Add(margin)}, budget)
 	if err != nil {
 		return nil, err
 	}

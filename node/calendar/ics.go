@@ -2,6 +2,7 @@ package calendar
 
 import (
 	"bytes"
+	"cmp"
 	"errors"
 	"fmt"
 	"io"
@@ -38,15 +39,43 @@ type Problem struct {
 
 // event is a VEVENT. Its times are not converted to instants yet.
 type event struct {
-	uid      string
-	sequence int
-	replaced *moment // RECURRENCE-ID: the recurrence that this event replaces; nil if it replaces none
-	start    moment
-	length   span
-	rule     string   // RRULE; empty: none
-	excluded []moment // EXDATE
-	extra    []moment // RDATE
-	free     bool     // transparent, cancelled, or marked as free: it takes no time
+	source    string // file or object
+	uid       string
+	version   version
+	replaced  *moment // RECURRENCE-ID: the recurrence that this event replaces; nil if it replaces none
+	start     moment
+	length    span
+	rule      string   // RRULE; empty: none
+	excluded  []moment // EXDATE
+	extra     []moment // RDATE
+	free      bool     // transparent, cancelled, or marked as free: it takes no time
+	cancelled bool
+}
+
+// version tells which of two descriptions of an event is newer (RFC 5545 §3.8.7.4). Zero times are not known.
+type version struct {
+	sequence        int // -1: not known
+	stamp, modified time.Time
+}
+
+// isOlder reports whether v is certainly older than w.
+func (v version) isOlder(w version) bool {
+	switch {
+	case v.sequence < 0:
+		return false
+	case v.sequence != w.sequence:
+		return v.sequence < w.sequence
+	case v.stamp.IsZero():
+		return false
+	case !v.stamp.Equal(w.stamp):
+		return v.stamp.Before(w.stamp)
+	}
+	return !v.modified.IsZero() && v.modified.Before(w.modified)
+}
+
+// compare orders versions. What is not known comes first, so no version is older than one that comes before it.
+func (v version) compare(w version) int {
+	return cmp.Or(cmp.Compare(v.sequence, w.sequence), v.stamp.Compare(w.stamp), v.modified.Compare(w.modified))
 }
 
 // moment is a point in time as a calendar writes it.
@@ -57,6 +86,9 @@ type moment struct {
 }
 
 func (m moment) instant() time.Time { return m.zone.instant(m.wall) }
+
+// date identifies the day of the moment by the wall clock.
+func (m moment) date() int64 { return m.wall.Truncate(24 * time.Hour).Unix() }
 
 // span is how long an event takes: days by the wall clock, the rest in elapsed time.
 type span struct {
@@ -200,9 +232,9 @@ func (r *reader) addProblem(uid, text string) {
 
 // addEvent adds one VEVENT. If the time of the event is unclear, all the time that it may take counts as busy.
 func (r *reader) addEvent(comp *ical.Component) {
-	e := event{uid: value(comp, ical.PropUID), free: takesNoTime(comp)}
+	e := event{uid: value(comp, ical.PropUID), version: parseVersion(comp), cancelled: strings.EqualFold(value(comp, ical.PropStatus), "CANCELLED")}
+	e.free = e.cancelled || isMarkedFree(comp)
 	e.rule = value(comp, ical.PropRecurrenceRule)
-	e.sequence, _ = strconv.Atoi(value(comp, ical.PropSequence)) // absent is 0
 	blockWindow := func(err error) {
 		if e.free {
 			return
@@ -255,11 +287,20 @@ func (r *reader) addEvent(comp *ical.Component) {
 	r.out.events = append(r.out.events, e)
 }
 
-// takesNoTime reports whether an event leaves its time free (RFC 5545 §3.8.2.7; Microsoft's property).
-func takesNoTime(comp *ical.Component) bool {
+// isMarkedFree reports whether an event leaves its time free (RFC 5545 §3.8.2.7; Microsoft's property).
+func isMarkedFree(comp *ical.Component) bool {
 	return strings.EqualFold(value(comp, ical.PropTransparency), "TRANSPARENT") ||
-		strings.EqualFold(value(comp, ical.PropStatus), "CANCELLED") ||
 		strings.EqualFold(value(comp, "X-MICROSOFT-CDO-BUSYSTATUS"), "FREE")
+}
+
+func parseVersion(comp *ical.Component) version {
+	n, err := strconv.Atoi(cmp.Or(value(comp, ical.PropSequence), "0"))
+	if err != nil || n < 0 {
+		n = -1
+	}
+	stamp, _ := time.Parse(utcLayout, value(comp, ical.PropDateTimeStamp)) // zero if it is missing or unclear
+	modified, _ := time.Parse(utcLayout, value(comp, ical.PropLastModified))
+	return version{n, stamp, modified}
 }
 
 // parseMoment parses a date or a time. If its zone is unknown, problem is set and the time is in the owner's zone.

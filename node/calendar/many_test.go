@@ -78,7 +78,7 @@ func TestManyTimesADay(t *testing.T) {
 		"seconds":                  {"BYMINUTE=0,30;BYSECOND=" + listed(60), false},
 	} {
 		budget := maxCount
-		got, err := listRecurrences("FREQ=YEARLY;BYMONTH=3;BYDAY=MO;"+tc.rule, day, day, day.AddDate(0, 0, 1), nil, &budget)
+		got, err := listRecurrences("FREQ=YEARLY;BYMONTH=3;BYDAY=MO;"+tc.rule, moment{wall: day, zone: zone{time.UTC}}, Interval{day, day.AddDate(0, 0, 1)}, &budget)
 		if ok := err == nil && len(got) == maxTimesADay; ok != tc.ok || !ok && err == nil {
 			t.Errorf("%s: %d recurrences, %v", name, len(got), err)
 		}
@@ -91,7 +91,7 @@ func TestLongRule(t *testing.T) {
 	for n, ok := range map[int]bool{31: true, 1000: false} {
 		budget := maxCount
 		rule := "FREQ=MONTHLY;BYMONTHDAY=2" + strings.Repeat(",2", n-1)
-		got, err := listRecurrences(rule, day, day, day.AddDate(0, 0, 1), nil, &budget)
+		got, err := listRecurrences(rule, moment{wall: day, zone: zone{time.UTC}}, Interval{day, day.AddDate(0, 0, 1)}, &budget)
 		if (err == nil) != ok || ok && len(got) != 1 {
 			t.Errorf("%d days of a month: %v, %v", n, got, err)
 		}

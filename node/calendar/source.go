@@ -8,7 +8,6 @@ import (
 	"io/fs"
 	"os"
 	"path/filepath"
-	"slices"
 	"strings"
 	"time"
 
@@ -61,15 +60,20 @@ func (f Files) Busy(ctx context.Context, window Interval, owner *time.Location) 
 		if err != nil {
 			return nil, nil, fmt.Errorf("read calendar %s: %w", name, err)
 		}
-		events.add(d)
+		events.add(d, name)
 	}
-	busy, problems, err := events.busy(ctx, window)
-	return busy, setSource(problems, f.Path), err
+	return events.busy(ctx, window)
 }
 
-// add appends the content of another file, because one file may contain the overrides of a recurring event in another.
-func (d *calendarData) add(other calendarData) {
-	d.events = append(d.events, other.events...)
+// add appends the content of a file or object.
+func (d *calendarData) add(other calendarData, source string) {
+	for _, e := range other.events {
+		e.source = source
+		d.events = append(d.events, e)
+	}
+	for i := range other.problems {
+		other.problems[i].Source = source
+	}
 	d.blocked = append(d.blocked, other.blocked...)
 	d.problems = append(d.problems, other.problems...)
 }
@@ -113,14 +117,6 @@ func readFile(name string) ([]byte, error) {
 		return nil, fmt.Errorf("larger than %d MiB", maxFile>>20)
 	}
 	return text, nil
-}
-
-func setSource(problems []Problem, source string) []Problem {
-	problems = slices.Clone(problems)
-	for i := range problems {
-		problems[i].Source = source
-	}
-	return problems
 }
 
 // Writer stores agreed events in the owner's calendar. Repeating a call must do no harm.

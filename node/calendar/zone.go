@@ -52,10 +52,9 @@ const maxTimesADay = 24 * 4
 // with all values of a list.
 const maxRule = 1000
 
-// listRecurrences lists the recurrences of a rule between two wall times. first is the first recurrence. toWall
-// converts an UNTIL that is written in UTC. budget is the number of recurrences that
-// may still be computed; listRecurrences reduces it.
-func listRecurrences(rule string, first, from, until time.Time, toWall func(time.Time) time.Time, budget *int) ([]time.Time, error) {
+// listRecurrences lists the wall times of the recurrences of a rule that begin in the window. first is the first
+// recurrence. budget is the number of recurrences that may still be computed; listRecurrences reduces it.
+func listRecurrences(rule string, first moment, window Interval, budget *int) ([]time.Time, error) {
 	if len(rule) > maxRule {
 		return nil, fmt.Errorf("RRULE: longer than %d characters", maxRule)
 	}
@@ -69,15 +68,16 @@ func listRecurrences(rule string, first, from, until time.Time, toWall func(time
 	if max(1, len(option.Byhour))*max(1, len(option.Byminute))*max(1, len(option.Bysecond)) > maxTimesADay {
 		return nil, fmt.Errorf("RRULE: more than %d times a day", maxTimesADay)
 	}
-	if !option.Until.IsZero() && strings.Contains(rule, "Z") {
-		option.Until = toWall(option.Until)
-	} else if !option.Until.IsZero() && untilIsDate(rule) {
-		option.Until = option.Until.AddDate(0, 0, 1).Add(-time.Second) // UNTIL includes the whole day
+	from, to := first.zone.wall(window.Start), first.zone.wall(window.End)
+	isPast := pastUntil(rule, option.Until, first)
+	// The library's own end is 292 years after the start, and Outlook starts in 1601. The library compares wall times,
+	// so it may only end after every time that isPast decides about.
+	if last := option.Until.Add(maxZoneJump); option.Until.IsZero() || last.After(to) {
+		option.Until = to
+	} else {
+		option.Until = last
 	}
-	if option.Until.IsZero() && option.Count == 0 {
-		option.Until = until // the library's own end is 292 years after the start, and Outlook starts in 1601
-	}
-	option.Dtstart = first
+	option.Dtstart = first.wall
 	r, err := rrule.NewRRule(*option)
 	if err != nil {
 		return nil, fmt.Errorf("RRULE: %w", err)
@@ -86,14 +86,32 @@ func listRecurrences(rule string, first, from, until time.Time, toWall func(time
 	next := r.Iterator()
 	for ; *budget > 0; *budget-- {
 		t, ok := next()
-		if !ok || t.After(until) {
+		if !ok || t.After(to) {
 			return out, nil
 		}
-		if !t.Before(from) {
+		if !t.Before(from) && !isPast(t) {
 			out = append(out, t)
 		}
 	}
 	return nil, errors.New("RRULE: too many recurrences in one calendar")
+}
+
+// pastUntil returns the test whether a recurrence, given as a wall time, is after the UNTIL of a rule. An UNTIL in UTC
+// is an instant: on the days of a clock change, wall times do not tell what comes first.
+func pastUntil(rule string, until time.Time, first moment) func(wall time.Time) bool {
+	switch {
+	case until.IsZero():
+		return func(time.Time) bool { return false }
+	case untilIsDate(rule): // it includes the whole day
+		until = until.AddDate(0, 0, 1).Add(-time.Second)
+	case strings.Contains(rule, "Z") && !first.day:
+		return func(wall time.Time) bool { return first.zone.instant(wall).After(until) }
+	case strings.Contains(rule, "Z"): // programs write the last day as midnight in UTC or in the owner's zone; the later one counts
+		if wall := first.zone.wall(until); wall.After(until) {
+			until = wall
+		}
+	}
+	return func(wall time.Time) bool { return wall.After(until) }
 }
 
 // untilIsDate reports whether the UNTIL of a rule is a date, not an instant.
