@@ -34,7 +34,7 @@ func (n *Node) conclude(ctx context.Context, u *conversations.Unit, before conve
 	}
 	_, err := n.enqueue(ctx, u, Outgoing{
 		To: peer, Address: conv.Address, Conv: wire.ConversationID(conv.Key.ID), Intent: conv.Agreement.Intent,
-		Payload: closePayload("completed"), Via: "node",
+		Payload: closePayload("completed"), InReplyTo: conv.Heard, Via: "node",
 	})
 	return err
 }
