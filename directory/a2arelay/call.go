@@ -20,24 +20,26 @@ import (
 	"github.com/agentmesh/agentmesh/store"
 )
 
-// send stores a message as a call for the agent, together with its task. Both are durable when send returns. A repeated
-// message gets the task that it got before (A2A-D4).
-func (s *Service) send(ctx context.Context, agent wire.AgentID, call message.Call, from caller, extensions []string) (*taskRow, error) {
+// readMessage returns the message of a call and the id of its task, which may be a new one.
+func (s *Service) readMessage(ctx context.Context, agent wire.AgentID, call message.Call, from caller) (message.Message, string, error) {
 	m, e := message.ReadMessage(call.Params)
 	if e != nil {
-		return nil, e
+		return m, "", e
+	}
+	if m.TaskID != "" {
+		return m, m.TaskID, nil
 	}
 	callerID := from.token
 	if callerID == "" {
 		callerID = string(from.source) // separates callers without a token by their address
 	}
-	id := m.TaskID
-	if id == "" {
-		var err error
-		if id, err = s.macOf(ctx, "message", string(agent), callerID, m.ID); err != nil {
-			return nil, err
-		}
-	}
+	id, err := s.macOf(ctx, "message", string(agent), callerID, m.ID)
+	return m, id, err
+}
+
+// send stores a message as a call for the agent, together with its task, which has this id. Both are durable when send
+// returns. A repeated message gets the task that it got before (A2A-D4).
+func (s *Service) send(ctx context.Context, agent wire.AgentID, m message.Message, from caller, id string, extensions []string) (*taskRow, error) {
 	for range attempts {
 		t, known, err := s.rowFor(ctx, agent, m, from, id)
 		if err != nil || known {

@@ -57,7 +57,12 @@ func (s *Service) message(t *testing.T, id, more, text string) (*taskRow, error)
 	if err != nil {
 		t.Fatal(err)
 	}
-	return s.send(t.Context(), "am_alice", message.Call{Method: message.SendMessage, Params: params}, caller{token: "t", source: "a2a:x"}, nil)
+	from := caller{token: "t", source: "a2a:x"}
+	m, task, err := s.readMessage(t.Context(), "am_alice", message.Call{Method: message.SendMessage, Params: params}, from)
+	if err != nil {
+		t.Fatal(err)
+	}
+	return s.send(t.Context(), "am_alice", m, from, task, nil)
 }
 
 // checkCounts checks that the counts equal those of a service that reads them from the store.

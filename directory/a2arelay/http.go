@@ -205,7 +205,11 @@ func (s *Service) handle(c echo.Context, call message.Call, from caller) (wire.V
 	ctx, agent := c.Request().Context(), pathAgent(c)
 	switch call.Method {
 	case message.SendMessage:
-		t, err := s.send(ctx, agent, call, from, message.ExtensionsIn(c.Request().Header))
+		m, id, err := s.readMessage(ctx, agent, call, from)
+		if err != nil {
+			return wire.Value{}, err
+		}
+		t, err := s.send(ctx, agent, m, from, id, message.ExtensionsIn(c.Request().Header))
 		if err == nil && call.Blocks() {
 			t, err = s.await(ctx, t, from, func(t *taskRow) bool { return isAgentDone(t.State) || t.isOverdue(time.Now()) })
 		}
@@ -272,27 +276,32 @@ func (s *Service) await(ctx context.Context, t *taskRow, from caller, done func(
 // also ends when the agent asks its caller a question.
 func (s *Service) stream(c echo.Context, call message.Call, from caller) error {
 	ctx, agent := c.Request().Context(), pathAgent(c)
-	var t *taskRow
-	var err error
+	var m message.Message
+	id, err := "", error(nil)
 	if call.Method == message.SendStreaming {
-		t, err = s.send(ctx, agent, call, from, message.ExtensionsIn(c.Request().Header))
+		m, id, err = s.readMessage(ctx, agent, call, from)
+	} else if taskID, e := call.IDOf("id"); e != nil {
+		err = e
 	} else {
-		id, e := call.IDOf("id")
-		if e != nil {
-			return e
-		}
-		if t, err = s.find(ctx, agent, from, id); err == nil && t.hasEnded(time.Now()) {
-			err = message.ErrUnsupported.At("the task has ended")
-		}
+		id = taskID
 	}
 	if err != nil {
 		return err
 	}
-	w := s.hub.enter(t.ID, from)
+	w := s.hub.enter(id, from) // before the message is stored, because a refusal means that it was not
 	if w == nil {
 		return message.ErrBusy.At("too many open streams")
 	}
 	defer s.hub.leave(w)
+	var t *taskRow
+	if call.Method == message.SendStreaming {
+		t, err = s.send(ctx, agent, m, from, id, message.ExtensionsIn(c.Request().Header))
+	} else if t, err = s.find(ctx, agent, from, id); err == nil && t.hasEnded(time.Now()) {
+		err = message.ErrUnsupported.At("the task has ended")
+	}
+	if err != nil {
+		return err
+	}
 	out := httpapi.NewEventStream(c)
 	send := func(event wire.Value) error { return out.Send(httpapi.StreamEvent{Data: string(call.Answer(event))}) }
 	now := time.Now()
