@@ -57,7 +57,7 @@ func TestAnswerOfEndedTask(t *testing.T) {
 // TestAnswerMakesRoom checks that a message of ours reaches a caller that has the maximum number of tasks.
 func TestAnswerMakesRoom(t *testing.T) {
 	h := serve(t, nil, nil, nil)
-	h.bridge.FillTasks(t, "a2a:inbound/ann", a2a.MaxTasks)
+	h.bridge.FillTasks(t, "a2a:inbound/ann", "TASK_STATE_COMPLETED", a2a.MaxTasks)
 	d := delivery(t, "a2a:inbound/ann")
 	if _, err := h.bridge.Deliver(t.Context(), d); err != nil {
 		t.Fatal(err)

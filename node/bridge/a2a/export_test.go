@@ -10,8 +10,11 @@ import (
 	"testing"
 	"time"
 
+	sdk "github.com/a2aproject/a2a-go/v2/a2a"
+
 	"github.com/agentmesh/agentmesh/node/bridge"
 	"github.com/agentmesh/agentmesh/node/client"
+	"github.com/agentmesh/agentmesh/node/wire"
 	"github.com/agentmesh/agentmesh/store"
 )
 
@@ -59,12 +62,12 @@ func (b *Bridge) RemoveTask(t *testing.T, id string) {
 	}
 }
 
-// FillTasks gives a caller n ended tasks. The states of tasks t0, t1 and so on are a millisecond apart.
-func (b *Bridge) FillTasks(t *testing.T, address string, n int) {
+// FillTasks gives a caller n tasks in a state. The states of tasks t0, t1 and so on are a millisecond apart.
+func (b *Bridge) FillTasks(t *testing.T, address string, state sdk.TaskState, n int) {
 	var changes []store.Change
 	for i := range n {
 		at := time.Now().Add(-time.Hour).Truncate(time.Second).Add(time.Duration(i) * time.Millisecond)
-		row := taskRow{ID: fmt.Sprint("t", i), Address: address, Context: "c", Conv: "conv_x", Log: []logEntry{{State: "TASK_STATE_COMPLETED", At: at}}}
+		row := taskRow{ID: fmt.Sprint("t", i), Address: address, Context: "c", Conv: wire.ConversationID(fmt.Sprint("conv_x", i)), Log: []logEntry{{State: state, At: at}}}
 		changes = append(changes, row.change(time.Now()))
 		if len(changes) == 500 || i == n-1 {
 			if err := b.records.Apply(t.Context(), changes, time.Now()); err != nil {

@@ -39,6 +39,8 @@ func (c caller) party() string {
 	return c.name
 }
 
+var errTooManyTasks = message.ErrBusy.At("the caller has too many open tasks or push notification configurations")
+
 // accept hands a message of a caller to the node and returns its task. The row of the task changes in the transaction
 // that accepts the message. If a caller with a token, or a relay, sends a message again, accept returns the task that
 // the message belongs to (A2A-D4).
@@ -62,6 +64,11 @@ func (b *Bridge) accept(ctx context.Context, from caller, m message.Message, pus
 		}
 		t, contextID = found, found.Context
 	}
+	if m.TaskID == "" && b.isFull(address) {
+		if _, err := b.loadTask(ctx, taskIDOf(address, m.ID)); errors.Is(err, message.ErrTaskNotFound) { // else the message came before
+			return nil, errTooManyTasks
+		}
+	}
 	const noTimeout = 0
 	unlock, err := b.contexts.Lock(ctx, address+" "+contextID, noTimeout) // two messages must not open two conversations
 	if err != nil {
@@ -83,7 +90,7 @@ func (b *Bridge) accept(ctx context.Context, from caller, m message.Message, pus
 	}
 	switch {
 	case errors.Is(err, store.ErrQuota):
-		return nil, message.ErrBusy.At("the caller has too many open tasks or push notification configurations")
+		return nil, errTooManyTasks
 	case err != nil:
 		return nil, message.FromMesh(err)
 	case out.Duplicate:

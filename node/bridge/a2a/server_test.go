@@ -9,6 +9,7 @@ import (
 	"net/http/httptest"
 	"slices"
 	"strings"
+	"sync/atomic"
 	"testing"
 	"time"
 
@@ -20,6 +21,7 @@ import (
 	"github.com/agentmesh/agentmesh/node/hook"
 	"github.com/agentmesh/agentmesh/node/owner"
 	"github.com/agentmesh/agentmesh/node/wire"
+	"github.com/agentmesh/agentmesh/store"
 )
 
 // TestCard checks A2A-1: the card at both paths, with caching headers, and its key set.
@@ -291,7 +293,7 @@ func TestContexts(t *testing.T) {
 func TestListWhileTasksVanish(t *testing.T) {
 	h := serve(t, echo(t), nil, nil)
 	const n = 45
-	h.bridge.FillTasks(t, "a2a:inbound/ann", n)
+	h.bridge.FillTasks(t, "a2a:inbound/ann", "TASK_STATE_COMPLETED", n)
 	var got, want []string
 	token, last := "", ""
 	for page := 0; page == 0 || token != ""; page++ {
@@ -527,7 +529,7 @@ func TestExpiry(t *testing.T) {
 func TestManyTasks(t *testing.T) {
 	h := serve(t, echo(t), nil, nil)
 	kept := text(h.send("bob", "m1", "", "hello"), "result.task.id")
-	h.bridge.FillTasks(t, "a2a:inbound/ann", a2a.MaxTasks)
+	h.bridge.FillTasks(t, "a2a:inbound/ann", "TASK_STATE_COMPLETED", a2a.MaxTasks)
 	if v := h.send("ann", "m1", "", "hello"); text(v, "result.task.status.state") != "TASK_STATE_COMPLETED" {
 		t.Errorf("with all places taken: %s", v.JSON())
 	}
@@ -537,4 +539,57 @@ func TestManyTasks(t *testing.T) {
 	if v := h.get("bob", kept); text(v, "result.id") != kept {
 		t.Errorf("another caller's task: %s", v.JSON())
 	}
+}
+
+// TestAllTasksOpen checks that a caller whose tasks are all open is refused without reading them each time, and gets
+// room as soon as one of them ends.
+func TestAllTasksOpen(t *testing.T) { // THREATS row 46
+	var read *countingStore
+	h := serve(t, echo(t), nil, func(c *a2a.Config) {
+		read = &countingStore{Store: c.Store}
+		c.Store = read
+	})
+	first := text(h.send("ann", "first", "", "hello"), "result.task.id")
+	h.bridge.RemoveTask(t, first)
+	h.bridge.FillTasks(t, "a2a:inbound/ann", "TASK_STATE_WORKING", a2a.MaxTasks)
+	refuse := func(id string) {
+		t.Helper()
+		if v := h.send("ann", id, "", "hello"); !strings.Contains(string(v.JSON()), "too many open tasks") {
+			t.Fatalf("with all places taken: %s", v.JSON())
+		}
+	}
+	refuse("m0")
+	before := read.records.Load()
+	for i := range 20 {
+		refuse(fmt.Sprint("more", i))
+	}
+	if n := read.records.Load() - before; n > 20 {
+		t.Errorf("20 refusals list %d records", n)
+	}
+	if v := h.send("bob", "m1", "", "hello"); text(v, "result.task.status.state") != "TASK_STATE_COMPLETED" {
+		t.Errorf("another caller: %s", v.JSON())
+	}
+	h.rpc("ann", "CancelTask", `{"id":"t7"}`)
+	if v := h.send("ann", "m0", "", "hello"); text(v, "result.task.status.state") != "TASK_STATE_COMPLETED" {
+		t.Errorf("after the end of a task: %s", v.JSON())
+	}
+}
+
+// countingStore counts the records that its lists return.
+type countingStore struct {
+	store.Store
+	records atomic.Int64
+}
+
+func (s *countingStore) Records() store.Records { return countingRecords{s.Store.Records(), s} }
+
+type countingRecords struct {
+	store.Records
+	s *countingStore
+}
+
+func (r countingRecords) List(ctx context.Context, ns, term, after string, limit int, now time.Time) (store.RecordPage, error) {
+	page, err := r.Records.List(ctx, ns, term, after, limit, now)
+	r.s.records.Add(int64(len(page.Records)))
+	return page, err
 }

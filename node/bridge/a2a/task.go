@@ -183,6 +183,9 @@ func (b *Bridge) advance(ctx context.Context, id string, next func(*taskRow) (lo
 			continue
 		}
 		if err == nil {
+			if entry.State.Terminal() {
+				b.full.Delete(t.Address)
+			}
 			b.hub.publish(id, nil) // the task has changed
 			b.pushes.WakeUp()
 		}
@@ -365,10 +368,16 @@ func (b *Bridge) syncAll(ctx context.Context) error {
 	return err
 }
 
-var errNotFull = errors.New("the caller has room for more tasks")
+var (
+	errNotFull = errors.New("the caller has room for more tasks")
+	errAllOpen = errors.New("all tasks of the caller are open")
+)
 
-// evict removes the older half of a caller's ended tasks. It returns errNotFull if the caller has fewer than maxTasks.
+// evict removes the older half of a caller's ended tasks. It returns errNotFull if the caller has fewer than maxTasks,
+// and errAllOpen if no task has ended; refusals of the next minute then cost nothing (see [Bridge.isFull]).
 func (b *Bridge) evict(ctx context.Context, address string) error {
+	looking := new(time.Time)
+	b.full.Store(address, looking)
 	tasks, err := b.tasksWith(ctx, callerTerm(address))
 	if err != nil {
 		return err
@@ -377,9 +386,20 @@ func (b *Bridge) evict(ctx context.Context, address string) error {
 		return errNotFull
 	}
 	tasks = slices.DeleteFunc(tasks, func(t *taskRow) bool { return !t.last().State.Terminal() })
+	if len(tasks) == 0 {
+		b.full.CompareAndSwap(address, looking, new(time.Now())) // unless a task ended meanwhile
+		return errAllOpen
+	}
 	var changes []store.Change
 	for _, t := range tasks[len(tasks)/2:] {
 		changes = append(changes, store.Change{IfRev: store.Any, Delete: true, Record: store.Record{NS: nsTasks, Key: t.ID}}) // the task has ended, so nothing changes it
 	}
 	return b.records.Apply(ctx, changes, time.Now())
+}
+
+// isFull reports whether evict found only open tasks of the caller less than a minute ago, and none has ended here since.
+// Another process may have ended one.
+func (b *Bridge) isFull(address string) bool {
+	found, ok := b.full.Load(address)
+	return ok && time.Since(*found.(*time.Time)) < time.Minute
 }
