@@ -3,6 +3,8 @@ package directory
 import (
 	"context"
 	"fmt"
+	"net/http"
+	"net/http/httptest"
 	"strings"
 	"sync/atomic"
 	"testing"
@@ -215,5 +217,38 @@ func TestCallResultsOfOthers(t *testing.T) {
 	}
 	if _, failure, _ := w.call("victim", "GetTask", `{"id":"`+task.GetStr("id")+`"}`); !failure.IsNull() {
 		t.Errorf("the result of another caller = %s", failure.JSON())
+	}
+}
+
+// TestCallStreamPlaces: a message whose stream gets no place is refused and not stored, so the agent does not handle
+// what its caller sends again.
+func TestCallStreamPlaces(t *testing.T) { // THREATS row 46
+	w := newCallWorld(t)
+	server := httptest.NewServer(w.edge.Handler())
+	defer server.Close()
+	ctx, cancel := context.WithTimeout(t.Context(), 20*time.Second)
+	defer cancel()
+	accepted, refused := 0, 0
+	for i := range 24 {
+		req, err := http.NewRequestWithContext(ctx, "POST", server.URL+"/a2a/am_alice/message:stream", strings.NewReader(sendParams(fmt.Sprint("m", i), "hi", "")))
+		if err != nil {
+			t.Fatal(err)
+		}
+		req.Header.Set("Content-Type", "application/a2a+json")
+		req.Header.Set("A2A-Version", "1.0")
+		resp, err := server.Client().Do(req) // returns with the first event
+		if err != nil {
+			t.Fatal(err)
+		}
+		defer resp.Body.Close()
+		switch resp.StatusCode {
+		case http.StatusOK:
+			accepted++
+		case http.StatusTooManyRequests:
+			refused++
+		}
+	}
+	if list, _ := w.calls(); refused != 8 || len(list) != accepted {
+		t.Errorf("%d streams are open, %d were refused, and %d messages wait for the agent", accepted, refused, len(list))
 	}
 }

@@ -50,7 +50,7 @@ type Bridge struct {
 
 	hub      hub                // passes changes of tasks to callers that wait
 	contexts *waiting.KeyedLock // by caller and context, while a message is accepted
-	full     sync.Map           // by address of a caller, when evict found only open tasks; see isFull
+	full     fullCallers        // callers that may open no task
 	pushes   *bridge.DueQueue   // webhooks
 	out      *outbound
 }

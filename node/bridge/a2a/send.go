@@ -64,7 +64,7 @@ func (b *Bridge) accept(ctx context.Context, from caller, m message.Message, pus
 		}
 		t, contextID = found, found.Context
 	}
-	if m.TaskID == "" && b.isFull(address) {
+	if m.TaskID == "" && b.full.has(address) {
 		if _, err := b.loadTask(ctx, taskIDOf(address, m.ID)); errors.Is(err, message.ErrTaskNotFound) { // else the message came before
 			return nil, errTooManyTasks
 		}

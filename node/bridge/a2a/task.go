@@ -6,6 +6,7 @@ import (
 	"encoding/json"
 	"errors"
 	"slices"
+	"sync"
 	"time"
 
 	"github.com/a2aproject/a2a-go/v2/a2a"
@@ -374,7 +375,7 @@ var (
 )
 
 // evict removes the older half of a caller's ended tasks. It returns errNotFull if the caller has fewer than maxTasks,
-// and errAllOpen if no task has ended; refusals of the next minute then cost nothing (see [Bridge.isFull]).
+// and errAllOpen if no task has ended; refusals of the next minute then cost nothing (see [fullCallers]).
 func (b *Bridge) evict(ctx context.Context, address string) error {
 	looking := new(time.Time)
 	b.full.Store(address, looking)
@@ -397,9 +398,12 @@ func (b *Bridge) evict(ctx context.Context, address string) error {
 	return b.records.Apply(ctx, changes, time.Now())
 }
 
-// isFull reports whether evict found only open tasks of the caller less than a minute ago, and none has ended here since.
-// Another process may have ended one.
-func (b *Bridge) isFull(address string) bool {
-	found, ok := b.full.Load(address)
+// fullCallers has, for each [bridge.Address] of a caller, when evict found only open tasks of it. An entry goes when one
+// of the tasks ends here.
+type fullCallers struct{ sync.Map }
+
+// has reports whether a caller was found full less than a minute ago. Another process may have ended a task since.
+func (f *fullCallers) has(address string) bool {
+	found, ok := f.Load(address)
 	return ok && time.Since(*found.(*time.Time)) < time.Minute
 }
