@@ -56,6 +56,7 @@ require (
 
 require (
 	github.com/go-json-experiment/json v0.0.0-20260213210345-44df1a37e875 // indirect
+	rsc.io/qr v0.2.0
 )
 
 require (

@@ -193,6 +193,7 @@ type agentPage struct {
 	Derived                      bool
 	Intents                      []shownTag
 	Registered, Expires          time.Time
+	QR                           *site.QR
 }
 
 func (r *Registry) showAgent(c echo.Context) error {
@@ -212,7 +213,7 @@ func (r *Registry) showAgent(c echo.Context) error {
 	p := agentPage{
 		Title: dropInvisible(card.Name), Site: r.templates.site, Agent: shown, ID: card.ID, Owner: card.OwnerName, Endpoint: card.Endpoint, Access: card.AccessMode,
 		CardURL: r.cfg.BaseURL + "/agents/" + url.PathEscape(held.ID), Derived: shown.Proofs.ID == "derived",
-		Registered: held.Registered, Expires: held.Expires,
+		Registered: held.Registered, Expires: held.Expires, QR: site.NewQR(card.Endpoint),
 	}
 	if key, err := r.keys.Parse(card.PublicKey); err == nil {
 		p.Key = listing.Fingerprint(key)

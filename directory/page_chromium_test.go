@@ -62,7 +62,7 @@ func TestPagesInBrowser(t *testing.T) {
 	tab.Until(`document.querySelectorAll("article").length === 1`)
 	tabTo(`document.activeElement.pathname === "/agents/am_sarah"`)
 	tab.Do(chromedp.KeyEvent("\r"))
-	tab.Until(`location.pathname === "/agents/am_sarah" && document.querySelector("h1").innerText === "Sarah's Assistant"`)
+	tab.Until(`location.pathname === "/agents/am_sarah" && document.querySelector("svg.qr") && document.querySelector("h1").innerText === "Sarah's Assistant"`)
 
 	// One click selects a whole command, and nothing else.
 	tab.Click(`pre[aria-label="Command that gets the card"]`)

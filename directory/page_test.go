@@ -58,7 +58,7 @@ func TestPages(t *testing.T) {
 	}
 	card := w.page("/agents/am_sarah", 200)
 	for _, part := range []string{
-		"curl https://directory.example/v1/agents/am_sarah", "https://am-sarah.example/agentmesh", "Sarah Okafor", "Books meetings",
+		"curl https://directory.example/v1/agents/am_sarah", `aria-label="QR code of the endpoint"`, "https://am-sarah.example/agentmesh", "Sarah Okafor", "Books meetings",
 	} {
 		if !strings.Contains(card, part) {
 			t.Errorf("the page of a card lacks %q:\n%s", part, card)
