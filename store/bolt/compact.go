@@ -14,9 +14,12 @@ import (
 	"github.com/agentmesh/agentmesh/node/atomicfile"
 )
 
-// checkOffline returns nil if path names a database that only its owner can access,
+// checkOffline returns nil if path names a database that only its owner can access, no import into it was interrupted,
 // and [preflight] finds no damage.
 func checkOffline(path string) error {
+	if err := checkImport(path); err != nil {
+		return err
+	}
 	if _, err := os.Stat(path); err != nil {
 		return err
 	}

@@ -4,14 +4,23 @@ import (
 	"context"
 	"encoding/binary"
 	"errors"
+	"fmt"
+	"io/fs"
+	"math"
+	"os"
+	"path/filepath"
+	"runtime"
 
 	"go.etcd.io/bbolt"
 
+	"github.com/agentmesh/agentmesh/node/atomicfile"
+	"github.com/agentmesh/agentmesh/store"
 	"github.com/agentmesh/agentmesh/store/engine"
 )
 
-// Export reads the whole database, passes its rows to put, and returns the last numbers that the database assigned. The
-// caller makes sure that nobody writes meanwhile. If pages or rows are damaged, Export passes no row, and the error names up to
+// Export reads the whole database, passes its rows to put, and returns the last numbers that the database
+// assigned. The caller
+// makes sure that nobody writes meanwhile. If pages or rows are damaged, Export passes no row, and the error names up to
 // a hundred of them.
 func (s *Store) Export(ctx context.Context, put func(engine.Row) error) (n engine.Numbers, err error) {
 	err = s.view(ctx, func(tx *bbolt.Tx) error {
@@ -37,8 +46,8 @@ func exportRows(ctx context.Context, tx *bbolt.Tx, put func(engine.Row) error) (
 	}
 	n.Rev, n.Card = bucketMeta.in(tx).raw.Sequence(), bucketCards.in(tx).raw.Sequence()
 	n.Change, n.Conv = bucketChanges.in(tx).raw.Sequence(), bucketConvs.in(tx).raw.Sequence()
-	n.Fence = readFenceFloor(tx)
-	return n, nil
+	n.Fence, err = readFenceFloor(tx)
+	return n, err
 }
 
 func forEachRow(tx *bbolt.Tx, b bucket, fn func(k, v []byte) error) error {
@@ -108,4 +117,162 @@ func exportReplays(tx *bbolt.Tx, put func(engine.Row) error) error {
 
 func exportRecords(tx *bbolt.Tx, put func(engine.Row) error) error {
 	return forEachRow(tx, bucketRecords, func(k, v []byte) error { return put(engine.Row{Kind: engine.KindRecord, Key: k, Value: v}) })
+}
+
+// ImportPath returns the path of the file that an import into a new database at path writes, and renames to path at the
+// end. While the file exists, the database cannot be opened.
+func ImportPath(path string) string { return path + ".import" }
+
+// checkImport returns engine.ErrUnfinished if an import of the database at path was interrupted.
+func checkImport(path string) error {
+	_, err := os.Lstat(ImportPath(path))
+	switch {
+	case err == nil:
+		return engine.ErrUnfinished
+	case errors.Is(err, fs.ErrNotExist):
+		return nil
+	}
+	return err
+}
+
+// Import makes the database at path from the rows that fill passes to it. It reads the new file back, compares it with
+// these rows, and only then renames it to path. Until then, even after a crash, Open returns engine.ErrUnfinished, and
+// another Import starts from the beginning. If there is a database already, the error is engine.ErrNotEmpty. The caller
+// makes sure that only one process imports into a database.
+func Import(ctx context.Context, path string, fill engine.Fill) (engine.Tally, error) {
+	tally, err := importFile(ctx, path, fill)
+	if err != nil {
+		err = fmt.Errorf("import into %s: %w", path, err)
+	}
+	return tally, err
+}
+
+func importFile(ctx context.Context, path string, fill engine.Fill) (tally engine.Tally, err error) {
+	if info, err := os.Stat(path); err == nil && info.Size() > 0 {
+		return tally, engine.ErrNotEmpty
+	}
+	unfinished := ImportPath(path)
+	err = os.Truncate(unfinished, 0)
+	interrupted := err == nil // an earlier import left its file
+	if err != nil && !errors.Is(err, fs.ErrNotExist) {
+		return tally, err
+	}
+	// NoSync is safe, because nothing uses the file before the Sync in finish.
+	to, err := openBolt(unfinished, &bbolt.Options{NoSync: true})
+	if err != nil {
+		return tally, err
+	}
+	c := &copier{ctx: ctx, db: to}
+	defer func() {
+		err = errors.Join(err, c.rollback(), to.Close())
+		if err != nil && tally == (engine.Tally{}) && !interrupted { // no row was imported
+			err = errors.Join(err, os.Remove(unfinished))
+		}
+	}()
+	if err := to.Update(createBuckets); err != nil {
+		return tally, err
+	}
+	n, err := fill(func(r engine.Row) error {
+		tally.Add(r)
+		return importRow(c, r)
+	})
+	if err != nil {
+		return tally, err
+	}
+	if err := importNumbers(c, n); err != nil {
+		return tally, err
+	}
+	if err := c.finish(); err != nil {
+		return tally, err
+	}
+	var copied engine.Tally
+	if err := catchDamage(func() error {
+		return to.View(func(tx *bbolt.Tx) error {
+			_, err := exportRows(ctx, tx, func(r engine.Row) error { copied.Add(r); return nil })
+			return err
+		})
+	}); err != nil {
+		return tally, err
+	}
+	if err := tally.Compare(copied); err != nil {
+		return tally, err
+	}
+	if runtime.GOOS == "windows" { // Windows cannot rename an open file
+		if err := to.Close(); err != nil {
+			return tally, err
+		}
+	}
+	if err := os.Rename(unfinished, path); err != nil {
+		return tally, err
+	}
+	atomicfile.SyncDir(filepath.Dir(path))
+	return tally, nil
+}
+
+// importRow stores a row, and the rows of indexes and expiries that are derived from it.
+func importRow(c *copier, r engine.Row) error {
+	decoded, err := r.Decode()
+	if err != nil {
+		return err
+	}
+	seq := u64(r.Num)
+	switch v := decoded.(type) {
+	case engine.CardRow:
+		for _, count := range v.Counts {
+			c.put(bucketCounts, countKey(r.Num)(count), nil)
+		}
+		c.put(bucketCards, seq, r.Value)
+		c.scheduleSweep(kindCard, seq, engine.CardDue(v.Card))
+	case engine.ChangeRow:
+		c.put(bucketIDs, []byte(v.ID), u64(v.Seq))
+		c.put(bucketChanges, seq, r.Value)
+		c.scheduleSweep(kindTombstone, seq, r.Due)
+	case engine.EntryRow:
+		c.put(bucketConvs, convRowKey(seq, convEntry, u64(r.N)), r.Value)
+	case store.Conversation:
+		c.put(bucketConvKeys, engine.ConvKey(v.Key), seq)
+		for _, term := range v.Terms {
+			c.put(bucketConvTerms, convTermKey(r.Num)(term), nil)
+		}
+		c.put(bucketConvs, convRowKey(seq, convRow, nil), r.Value)
+		c.scheduleSweep(kindConv, seq, engine.Deadline(v.Expires))
+	case engine.ReplayRow:
+		hash, conv := engine.ReplayHash(v.Sender, v.MessageID), u64(v.ConvSeq)
+		c.put(bucketReplays, replayKey(replayPart(v.Expires), hash), r.Value)
+		// The entries of other engines do not name their replay records, so this row of the conversation does.
+		if c.err == nil && rowExists(c.tx, bucketConvs, convRowKey(conv, convRow, nil)) {
+			c.put(bucketConvs, convRowKey(conv, convReplay, hash), nil)
+		}
+	case store.Record:
+		for _, term := range v.Terms {
+			c.put(bucketRecordTerms, engine.TermKey(v.NS, term, v.Key), nil)
+		}
+		c.put(bucketRecords, r.Key, r.Value)
+		c.scheduleSweep(kindRecord, r.Key, engine.Deadline(v.Expires))
+	}
+	return c.err
+}
+
+// scheduleSweep makes Sweep look at a row at the time due.
+func (c *copier) scheduleSweep(kind byte, key []byte, due int64) {
+	if due != engine.Never {
+		c.put(bucketExpiries, expiryKey(due, kind, key), nil)
+	}
+}
+
+// importNumbers stores the numbers from which the new database counts on.
+func importNumbers(c *copier, n engine.Numbers) error {
+	if !c.begin() {
+		return c.err
+	}
+	if n.Rev > math.MaxUint64>>20 { // see readFenceFloor
+		return fmt.Errorf("revision %d is too large for fences", n.Rev)
+	}
+	for b, last := range map[*bucket]uint64{&bucketMeta: n.Rev, &bucketCards: n.Card, &bucketChanges: n.Change, &bucketConvs: n.Conv} {
+		if err := b.in(c.tx).raw.SetSequence(last); err != nil {
+			return err
+		}
+	}
+	c.put(bucketMeta, keyFences, u64(n.FenceOffset(n.Rev<<20)))
+	return c.err
 }

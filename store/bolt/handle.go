@@ -58,14 +58,18 @@ func (s *Store) Watch(ctx context.Context, namespaces ...string) <-chan store.Hi
 // gets a larger one. The floor grows with every write, because a write takes a new revision.
 func (s *Store) fenceFloor(ctx context.Context) (floor uint64, err error) {
 	err = s.view(ctx, func(tx *bbolt.Tx) error {
-		floor = readFenceFloor(tx)
-		return nil
+		floor, err = readFenceFloor(tx)
+		return err
 	})
 	return floor, err
 }
 
-// readFenceFloor returns the floor of the fences: 2^20 for each revision.
-func readFenceFloor(tx *bbolt.Tx) uint64 { return bucketMeta.in(tx).raw.Sequence() << 20 }
+// readFenceFloor returns the floor of the fences: 2^20 for each revision, and the offset from an import.
+func readFenceFloor(tx *bbolt.Tx) (uint64, error) {
+	meta := bucketMeta.in(tx)
+	offset, err := meta.get(keyFences)
+	return meta.raw.Sequence()<<20 + number(offset), err
+}
 
 // afterCommit calls fn between two commits.
 func (s *Store) afterCommit(ctx context.Context, fn func() error) error {

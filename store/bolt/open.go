@@ -143,7 +143,7 @@ func (s *Store) prepare() error {
 
 // openFile checks the file and opens it as s.db.
 func (s *Store) openFile() error {
-	if err := checkMode(s.path); err != nil {
+	if err := errors.Join(checkImport(s.path), checkMode(s.path)); err != nil {
 		return err
 	}
 	if err := readAhead(s.path, s.log); err != nil {

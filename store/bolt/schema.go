@@ -13,7 +13,7 @@ import (
 //
 //	meta         "schema" → u64 ·
 //	             "snapshots" → tags of the last two index snapshots · "floor" → u64, the newest change that Sweep removed ·
-//	             The sequence of this bucket is the newest revision.
+//	             "fences" → u64, added to the fence of every lease. The sequence of this bucket is the newest revision.
 //	cards        seq → card
 //	ids          id → seq, until Sweep removes the last change of the id
 //	counts       hash16(text of Card.Counts) seq → nothing
@@ -55,6 +55,7 @@ var (
 	keySchema    = []byte("schema")
 	keySnapshots = []byte("snapshots")
 	keyFloor     = []byte("floor")
+	keyFences    = []byte("fences")
 )
 
 // schema is the number of this layout of the buckets and rows.

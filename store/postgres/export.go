@@ -112,6 +112,161 @@ func lockExclusive(ctx context.Context, conn *pgx.Conn) error {
 	}
 }
 
+// Export reads the whole database, passes its rows to put, and returns the last numbers that it assigned. No process may
+// use the tables meanwhile, or the error is ErrInUse. If rows are damaged, the error names up to a hundred of them.
+func Export(ctx context.Context, cfg Config, put func(engine.Row) error) (n engine.Numbers, err error) {
+	defer func() { err = classifyOpen(err) }()
+	conn, err := openExclusive(ctx, cfg)
+	if err != nil {
+		return n, err
+	}
+	defer closeExclusive(ctx, conn)
+	if _, err := migrate(ctx, conn); err != nil {
+		return n, err
+	}
+	if err := checkImport(ctx, conn); err != nil {
+		return n, err
+	}
+	err = pgx.BeginTxFunc(ctx, conn, pgx.TxOptions{IsoLevel: pgx.RepeatableRead, AccessMode: pgx.ReadOnly}, func(tx pgx.Tx) error {
+		// A first pass finds damage, so that put gets no rows of a damaged database.
+		if n, err = exportRows(ctx, tx, func(engine.Row) error { return nil }); err != nil {
+			return err
+		}
+		n, err = exportRows(ctx, tx, put)
+		return err
+	})
+	return n, err
+}
+
+const maxFindings = 100
+
+// exporter passes rows to put. After a damaged row, it only notes further damaged rows.
+type exporter struct {
+	ctx    context.Context
+	tx     pgx.Tx
+	put    func(engine.Row) error
+	faults []error
+}
+
+// exportRows passes the rows to put, and returns the numbers from which the database continues.
+func exportRows(ctx context.Context, tx pgx.Tx, put func(engine.Row) error) (n engine.Numbers, err error) {
+	x := &exporter{ctx: ctx, tx: tx, put: put}
+	err = errors.Join(
+		x.exportTable(cards, func(r keyedRow) (engine.Row, error) {
+			return engine.Row{Kind: engine.KindCard, Num: uint64(r.num), Value: r.value}, nil
+		}),
+		x.exportTable(changes, changeRow),
+		x.exportConvs(),
+		x.exportTable(replays, func(r keyedRow) (engine.Row, error) {
+			return engine.Row{Kind: engine.KindReplay, Value: r.value}, nil
+		}),
+		x.exportTable(records, func(r keyedRow) (engine.Row, error) {
+			return engine.Row{Kind: engine.KindRecord, Key: r.key, Value: r.value}, nil
+		}))
+	if err = errors.Join(err, errors.Join(x.faults...)); err != nil {
+		return n, err
+	}
+	return x.readNumbers()
+}
+
+// keyedRow is a row with its key.
+type keyedRow struct {
+	key []byte
+	row
+}
+
+// order is the column by which an export reads the rows of a table.
+var order = map[*table]string{cards: "num", changes: "num", replays: "key", records: "key"}
+
+func (x *exporter) exportTable(tb *table, convert func(keyedRow) (engine.Row, error)) error {
+	return x.query("select key, num, due, value from "+tb.name+" order by "+order[tb], nil, func(r keyedRow) error {
+		out, err := convert(r)
+		if err != nil {
+			return x.noteDamage(err)
+		}
+		return x.exportRow(out)
+	})
+}
+
+func (x *exporter) query(sql string, args []any, fn func(keyedRow) error) error {
+	rows, err := x.tx.Query(x.ctx, sql, args...)
+	if err != nil {
+		return err
+	}
+	var r keyedRow
+	_, err = pgx.ForEachRow(rows, []any{&r.key, &r.num, &r.due, &r.value}, func() error { return fn(r) })
+	return err
+}
+
+// exportRow passes on a row, or notes that it is damaged.
+func (x *exporter) exportRow(r engine.Row) error {
+	if _, err := r.Decode(); err != nil {
+		return x.noteDamage(err)
+	}
+	if len(x.faults) > 0 {
+		return nil // only name further damaged rows
+	}
+	return x.put(r)
+}
+
+// noteDamage notes the error of a damaged row, and returns nil so that the export finds further damage.
+func (x *exporter) noteDamage(err error) error {
+	if len(x.faults) < maxFindings {
+		x.faults = append(x.faults, err)
+	}
+	return nil
+}
+
+// changeRow converts a line of the feed of card changes. It leaves out what only indexes in memory need.
+func changeRow(r keyedRow) (engine.Row, error) {
+	line, err := decodeLine(r.key, r.value)
+	change := store.CardChange{Change: uint64(r.num), ID: string(r.key), Gone: line.Gone, Withdrawn: line.Withdrawn, At: line.At}
+	value := engine.EncodeChange(engine.ChangeRow{CardChange: change, Seq: line.Seq})
+	return engine.Row{Kind: engine.KindChange, Num: uint64(r.num), Due: r.due, Value: value}, err
+}
+
+// exportPage is the number of conversations that exportConvs reads into memory at a time.
+const exportPage = 500
+
+// exportConvs exports the conversations page by page, in the order of their numbers. The entries of all conversations of a
+// page come before these conversations.
+func (x *exporter) exportConvs() error {
+	for after := int64(-1); ; {
+		var page []keyedRow
+		if err := x.query("select key, num, due, value from convs where num > $1 order by num limit $2", []any{after, exportPage}, func(r keyedRow) error {
+			page = append(page, r)
+			return nil
+		}); err != nil || len(page) == 0 {
+			return err
+		}
+		first, last := entryKey(uint64(after+1), 0), entryKey(uint64(page[len(page)-1].num+1), 0)
+		if err := x.query("select key, num, due, value from entries where key >= $1 and key < $2 order by key", []any{first, last}, func(r keyedRow) error {
+			seq, n, ok := splitEntryKey(r.key)
+			if !ok {
+				return x.noteDamage(fmt.Errorf("%w: the message key %x is malformed", store.ErrDamaged, r.key))
+			}
+			return x.exportRow(engine.Row{Kind: engine.KindEntry, Num: seq, N: n, Value: r.value})
+		}); err != nil {
+			return err
+		}
+		for _, r := range page {
+			if err := x.exportRow(engine.Row{Kind: engine.KindConv, Num: uint64(r.num), Value: r.value}); err != nil {
+				return err
+			}
+		}
+		after = page[len(page)-1].num
+	}
+}
+
+// readNumbers returns the numbers from which the database continues. A conversation has its first revision as its number,
+// and fences are revisions plus the number in counterFences.
+func (x *exporter) readNumbers() (n engine.Numbers, err error) {
+	var rev, card, change, fences int64
+	err = x.tx.QueryRow(x.ctx, `select last_value, (select num from counters where key = $1), (select num from counters where key = $2),
+		coalesce((select num from counters where key = $3), 0) from revisions`, counterCards, counterChanges, counterFences).Scan(&rev, &card, &change, &fences)
+	return engine.Numbers{Rev: uint64(rev), Conv: uint64(rev), Card: uint64(card), Change: uint64(change), Fence: uint64(rev + fences)}, err
+}
+
 // Import fills the tables of an empty database with the rows that fill passes to it, in one transaction, and makes the
 // tables if necessary. It reads the tables back and compares them with these rows before it commits. Until then, Open
 // returns ErrCopying. If Import was interrupted, Open returns engine.ErrUnfinished, and the next Import begins again.
@@ -167,64 +322,10 @@ func load(ctx context.Context, tx pgx.Tx, tally *engine.Tally, fill engine.Fill)
 		return err
 	}
 	var copied engine.Tally
-	if err := readRows(ctx, tx, copied.Add); err != nil {
+	if _, err := exportRows(ctx, tx, func(r engine.Row) error { copied.Add(r); return nil }); err != nil {
 		return err
 	}
 	return tally.Compare(copied)
-}
-
-// readRows passes the rows of all tables to add, in any order.
-func readRows(ctx context.Context, tx pgx.Tx, add func(engine.Row)) error {
-	for _, t := range []struct {
-		table *table
-		row   func(key []byte, r row) (engine.Row, error)
-	}{
-		{cards, func(_ []byte, r row) (engine.Row, error) {
-			return engine.Row{Kind: engine.KindCard, Num: uint64(r.num), Value: r.value}, nil
-		}},
-		{changes, readChange},
-		{entries, func(key []byte, r row) (engine.Row, error) {
-			seq, n, ok := splitEntryKey(key)
-			if !ok {
-				return engine.Row{}, fmt.Errorf("%w: the message key %x is malformed", store.ErrDamaged, key)
-			}
-			return engine.Row{Kind: engine.KindEntry, Num: seq, N: n, Value: r.value}, nil
-		}},
-		{convs, func(_ []byte, r row) (engine.Row, error) {
-			return engine.Row{Kind: engine.KindConv, Num: uint64(r.num), Value: r.value}, nil
-		}},
-		{replays, func(_ []byte, r row) (engine.Row, error) {
-			return engine.Row{Kind: engine.KindReplay, Value: r.value}, nil
-		}},
-		{records, func(key []byte, r row) (engine.Row, error) {
-			return engine.Row{Kind: engine.KindRecord, Key: key, Value: r.value}, nil
-		}},
-	} {
-		rows, err := tx.Query(ctx, "select key, num, due, value from "+t.table.name)
-		if err != nil {
-			return err
-		}
-		var key []byte
-		var r row
-		if _, err := pgx.ForEachRow(rows, []any{&key, &r.num, &r.due, &r.value}, func() error {
-			read, err := t.row(key, r)
-			if err == nil {
-				add(read)
-			}
-			return err
-		}); err != nil {
-			return err
-		}
-	}
-	return nil
-}
-
-// readChange converts a line of the feed of card changes. It leaves out what only indexes in memory need.
-func readChange(key []byte, r row) (engine.Row, error) {
-	line, err := decodeLine(key, r.value)
-	change := store.CardChange{Change: uint64(r.num), ID: string(key), Gone: line.Gone, Withdrawn: line.Withdrawn, At: line.At}
-	value := engine.EncodeChange(engine.ChangeRow{CardChange: change, Seq: line.Seq})
-	return engine.Row{Kind: engine.KindChange, Num: uint64(r.num), Due: r.due, Value: value}, err
 }
 
 // checkEmpty returns engine.ErrNotEmpty if a table other than counters has rows.

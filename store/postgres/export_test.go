@@ -4,37 +4,37 @@ package postgres
 
 import (
 	"errors"
-	"path/filepath"
+	"fmt"
 	"slices"
 	"strings"
 	"testing"
 
 	"github.com/agentmesh/agentmesh/store"
-	"github.com/agentmesh/agentmesh/store/bolt"
 	"github.com/agentmesh/agentmesh/store/engine"
 	"github.com/agentmesh/agentmesh/store/postgres/pgtest"
 	"github.com/agentmesh/agentmesh/store/storetest"
 )
 
-// filled returns a database file with entries of every kind, their content, and a lease that was used.
-func filled(t *testing.T) (*bolt.Store, []string, store.Lease) {
+// fillFrom returns a function that reads the rows of a database.
+func fillFrom(t *testing.T, cfg Config) engine.Fill {
+	return func(put func(engine.Row) error) (engine.Numbers, error) { return Export(t.Context(), cfg, put) }
+}
+
+// filled returns a closed database with entries of every kind, their content, and a lease that was used.
+func filled(t *testing.T) (Config, []string, store.Lease) {
 	t.Helper()
-	s, err := bolt.Open(t.Context(), filepath.Join(t.TempDir(), "db"), bolt.Config{})
-	if err != nil {
+	cfg := Config{URL: pgtest.Database(t)}
+	s := open(t, cfg)
+	lease := storetest.Fill(t, s)
+	content := storetest.Content(t, s)
+	if err := s.Close(); err != nil {
 		t.Fatal(err)
 	}
-	t.Cleanup(func() { _ = s.Close() })
-	lease := storetest.Fill(t, s)
-	return s, storetest.Content(t, s), lease
+	return cfg, content, lease
 }
 
-// fillFrom returns a function that reads the rows of a database file.
-func fillFrom(t *testing.T, from *bolt.Store) engine.Fill {
-	return func(put func(engine.Row) error) (engine.Numbers, error) { return from.Export(t.Context(), put) }
-}
-
-// TestImport compares everything in a database file with its copy.
-func TestImport(t *testing.T) {
+// TestExport compares everything in a database with its copy.
+func TestExport(t *testing.T) {
 	t.Parallel()
 	from, content, lease := filled(t)
 	to := Config{URL: pgtest.Database(t)}
@@ -58,10 +58,13 @@ func TestImportInterrupted(t *testing.T) {
 	broken := errors.New("broken")
 	n := 0
 	if _, err := Import(t.Context(), to, func(put func(engine.Row) error) (engine.Numbers, error) {
-		return from.Export(t.Context(), func(r engine.Row) error {
+		return Export(t.Context(), from, func(r engine.Row) error {
 			if n++; n == 50 {
 				if _, err := Open(t.Context(), to); !errors.Is(err, ErrCopying) {
 					t.Errorf("Open during an import = %v", err)
+				}
+				if _, err := Open(t.Context(), from); !errors.Is(err, ErrCopying) {
+					t.Errorf("Open during an export = %v", err)
 				}
 				return broken
 			}
@@ -73,6 +76,9 @@ func TestImportInterrupted(t *testing.T) {
 	if _, err := Open(t.Context(), to); !errors.Is(err, engine.ErrUnfinished) {
 		t.Errorf("Open after an import that failed = %v", err)
 	}
+	if _, err := Export(t.Context(), to, func(engine.Row) error { return nil }); !errors.Is(err, engine.ErrUnfinished) {
+		t.Errorf("Export after an import that failed = %v", err)
+	}
 	if _, err := Import(t.Context(), to, fillFrom(t, from)); err != nil {
 		t.Fatal(err)
 	}
@@ -81,29 +87,31 @@ func TestImportInterrupted(t *testing.T) {
 	}
 }
 
-// TestImportRefusals checks what an import does not touch.
+// TestImportRefusals checks what an import and an export do not touch.
 func TestImportRefusals(t *testing.T) {
 	t.Parallel()
 	from, _, _ := filled(t)
-	full := Config{URL: pgtest.Database(t)}
-	if _, err := Import(t.Context(), full, fillFrom(t, from)); err != nil {
-		t.Fatal(err)
-	}
-	if _, err := Import(t.Context(), full, fillFrom(t, from)); !errors.Is(err, engine.ErrNotEmpty) {
+	if _, err := Import(t.Context(), from, fillFrom(t, from)); !errors.Is(err, engine.ErrNotEmpty) {
 		t.Errorf("Import into a full database = %v", err)
 	}
-	to := Config{URL: pgtest.Database(t), Name: "one"}
-	other := open(t, to)
+	to := Config{URL: pgtest.Database(t)}
+	from.Name = "one"
+	s := open(t, from)
 	if _, err := Import(t.Context(), to, fillFrom(t, from)); !errors.Is(err, ErrInUse) || !strings.Contains(err.Error(), ": one") {
+		t.Errorf("Import from a database in use = %v", err)
+	}
+	other := open(t, to) // the attempt has left no trace
+	if _, err := Import(t.Context(), to, fillFrom(t, from)); !errors.Is(err, ErrInUse) {
 		t.Errorf("Import into a database in use = %v", err)
 	}
-	if err := other.Close(); err != nil {
-		t.Fatal(err)
+	_, _ = s.Close(), other.Close()
+	if _, err := s.pool.Exec(t.Context(), "select 1"); err == nil {
+		t.Error("the store is not closed")
 	}
 
 	// A row that the tables lose or change is found before the commit.
 	lying := func(put func(engine.Row) error) (engine.Numbers, error) {
-		return from.Export(t.Context(), func(r engine.Row) error {
+		return Export(t.Context(), from, func(r engine.Row) error {
 			if r.Kind == engine.KindConv {
 				r.Due = 7 // which no table keeps
 			}
@@ -118,5 +126,37 @@ func TestImportRefusals(t *testing.T) {
 	makeNewer(t, newer)
 	if _, err := Import(t.Context(), Config{URL: newer}, fillFrom(t, from)); !errors.Is(err, ErrNewerSchema) {
 		t.Errorf("Import into newer tables = %v", err)
+	}
+	if _, err := Export(t.Context(), Config{URL: newer}, func(engine.Row) error { return nil }); !errors.Is(err, ErrNewerSchema) {
+		t.Errorf("Export of newer tables = %v", err)
+	}
+}
+
+// TestExportDamaged checks that damaged rows are named before any row is copied.
+func TestExportDamaged(t *testing.T) {
+	t.Parallel()
+	from, _, _ := filled(t)
+	conn, err := connect(t.Context(), from)
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer conn.Close(t.Context())
+	for table, key := range map[string]string{"cards": "am_02", "records": "\x06copiedk2\x00\xff"} {
+		if _, err := conn.Exec(t.Context(), "update "+table+" set value = substr(value, 1, 20) where key = $1", []byte(key)); err != nil {
+			t.Fatal(err)
+		}
+	}
+	if _, err := conn.Exec(t.Context(), "update changes set value = '{' where key = $1", []byte("am_03")); err != nil {
+		t.Fatal(err)
+	}
+	copied := 0
+	_, err = Export(t.Context(), from, func(engine.Row) error { copied++; return nil })
+	if !errors.Is(err, store.ErrDamaged) || copied > 0 {
+		t.Fatalf("Export = %v, after %d rows", err, copied)
+	}
+	for _, name := range []string{"card 3", `change of "am_03"`, fmt.Sprintf("record %q %q", "copied", "k2\x00\xff")} {
+		if !strings.Contains(err.Error(), name) {
+			t.Errorf("the error does not name %s: %v", name, err)
+		}
 	}
 }

@@ -11,15 +11,16 @@ import (
 	"github.com/agentmesh/agentmesh/store"
 )
 
-// RunMove makes random changes, and checks every answer, on a store that moves to another engine once. move returns a
-// store of any engine with the content of s, which is no longer used.
-func RunMove(t *testing.T, open func(t *testing.T) store.Store, move func(t *testing.T, s store.Store) store.Store) {
+// RunMoves makes random changes, and checks every answer, on a store that moves to another engine now and then. move
+// returns a store of any engine with the content of s, which is no longer used.
+func RunMoves(t *testing.T, open func(t *testing.T) store.Store, move func(t *testing.T, s store.Store) store.Store) {
 	t.Helper()
 	s := open(t)
 	round, moves := 0, 0
 	rapid.Check(t, func(rt *rapid.T) {
 		round++
 		m := newModel(rt, t, s, round)
+		mayMove := round%moveEvery == 0 // a move costs more than all the rest
 		rt.Repeat(map[string]func(*rapid.T){
 			"put card":   m.putCard,
 			"withdraw":   m.withdraw,
@@ -29,7 +30,8 @@ func RunMove(t *testing.T, open func(t *testing.T) store.Store, move func(t *tes
 			"time":       m.advance,
 			"list cards": m.listCards,
 			"move": func(*rapid.T) {
-				if moves == 0 && round >= moveAfter {
+				if mayMove {
+					mayMove = false
 					moves++
 					s = move(t, m.s)
 					m.s = s
@@ -43,8 +45,8 @@ func RunMove(t *testing.T, open func(t *testing.T) store.Store, move func(t *tes
 	}
 }
 
-// moveAfter is the round before which the store does not move, so that it has some content.
-const moveAfter = 10
+// moveEvery is the number of rounds from one move to the next.
+const moveEvery = 10
 
 // Fill writes entries of every kind, live and expired ones, and returns a lease under which it deleted a record.
 func Fill(t *testing.T, s store.Store) store.Lease {

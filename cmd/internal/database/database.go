@@ -16,7 +16,7 @@ import (
 // Command has the commands of agentmesh db.
 type Command struct {
 	Migrate Migrate `cmd:"" help:"Make the tables in PostgreSQL."`
-	Import  Import  `cmd:"" help:"Copy a database file into the PostgreSQL database of store.postgres, which must be empty, while agentmesh serve is not running."`
+	Import  Import  `cmd:"" help:"Copy another database into the configured one, which must be empty, while agentmesh serve is not running."`
 }
 
 // Env is what the commands need from the program.
@@ -72,7 +72,7 @@ func (c *Migrate) Run(ctx context.Context, e Env) error {
 
 // Import is agentmesh db import.
 type Import struct {
-	From datadir.Dir `arg:"" optional:"" help:"Data directory with the database file. Default: the data directory."`
+	From string `arg:"" optional:"" help:"Data directory with a database file, or a PostgreSQL database: its connection string, or file:PATH of a file that contains it. Default: the data directory, if store.postgres is set."`
 }
 
 // Run executes the command.

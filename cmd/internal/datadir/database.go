@@ -12,6 +12,7 @@ import (
 	"github.com/agentmesh/agentmesh/node/waiting"
 	"github.com/agentmesh/agentmesh/store"
 	"github.com/agentmesh/agentmesh/store/bolt"
+	"github.com/agentmesh/agentmesh/store/engine"
 )
 
 // OpenStore opens the database and records this process as its holder until the caller calls release.
@@ -33,6 +34,23 @@ func OpenDatabase(ctx context.Context, file string, log *slog.Logger) (store.Sto
 	return bolt.Open(ctx, file, bolt.Config{Logger: log})
 }
 
+// ImportDatabase makes the database from rows that fill supplies: those of another database.
+func (d Dir) ImportDatabase(ctx context.Context, fill engine.Fill) (engine.Tally, error) {
+	if _, err := Open(string(d)); err != nil {
+		return engine.Tally{}, err
+	}
+	unlock, err := d.Lock()
+	if err != nil {
+		return engine.Tally{}, err
+	}
+	defer unlock()
+	tally, err := bolt.Import(ctx, d.Path(FileDatabase), fill)
+	if _, explained := errors.AsType[*exit.Error](err); err != nil && !explained { // an error of the other database is explained already
+		err = d.explainOpen(err)
+	}
+	return tally, err
+}
+
 // FreeBytes returns the free bytes on the disk of the directory.
 func (d Dir) FreeBytes() (int64, error) { return bolt.Free(string(d)) }
 
@@ -41,6 +59,10 @@ func (d Dir) explainOpen(err error) error {
 	switch {
 	case errors.Is(err, bolt.ErrLocked):
 		return d.InUse()
+	case errors.Is(err, engine.ErrUnfinished):
+		return exit.FailHint(exit.Config, err, "run agentmesh db import again, or delete "+d.Path(bolt.ImportPath(FileDatabase))+" to begin with an empty database")
+	case errors.Is(err, engine.ErrNotEmpty):
+		return exit.FailHint(exit.Config, err, "import into another data directory; if an import was interrupted at its very end, it is complete")
 	case errors.Is(err, syscall.ENOSPC):
 		return ExplainDiskFull(err)
 	case errors.Is(err, bolt.ErrFileMode):

@@ -21,6 +21,7 @@ import (
 	"github.com/agentmesh/agentmesh/node/client"
 	"github.com/agentmesh/agentmesh/node/wire"
 	"github.com/agentmesh/agentmesh/signing"
+	"github.com/agentmesh/agentmesh/store/bolt"
 )
 
 // The files and folders of a data directory.
@@ -72,8 +73,12 @@ func exists(path string) bool {
 }
 
 // HasDatabase reports whether the directory has a database, which serve and init create. An empty file does not count,
-// because it is what remains of a lost database. A file that cannot be examined counts.
+// because it is what remains of a lost database. A file that cannot be examined counts, and so does an import that is
+// not finished.
 func (d Dir) HasDatabase() bool {
+	if exists(d.Path(bolt.ImportPath(FileDatabase))) {
+		return true
+	}
 	info, err := os.Stat(d.Path(FileDatabase))
 	return err == nil && info.Size() > 0 || err != nil && !errors.Is(err, fs.ErrNotExist)
 }

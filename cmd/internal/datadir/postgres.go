@@ -46,8 +46,8 @@ func (d Dir) Lock() (unlock func(), err error) {
 	return unlock, nil
 }
 
-// UsedPostgres reports whether a process has used a PostgreSQL database for this data directory: it leaves the lock
-// file.
+// UsedPostgres reports whether a process has used a PostgreSQL database for this data directory, or has imported into
+// its database file: both leave the lock file.
 func (d Dir) UsedPostgres() bool { return exists(d.Path(FileLock)) }
 
 // ExplainPostgres adds an exit code and a hint to the error err, for a PostgreSQL database that cannot be opened or

@@ -4,8 +4,8 @@ import (
 	"context"
 	"errors"
 	"fmt"
-	"log/slog"
 	"os"
+	"strings"
 	"sync/atomic"
 
 	"github.com/agentmesh/agentmesh/cmd/internal/datadir"
@@ -58,22 +58,27 @@ func (p *Progress) String() string {
 	return fmt.Sprintf("%d rows so far", p.rows.Load())
 }
 
-// Import copies a database file into the configured PostgreSQL database, which must be empty, and returns the numbers of
-// rows. source is the data directory with the file; "" means the configured one. No other process may use either
-// database. If an error or a crash interrupts the copy, no process opens the PostgreSQL database until another import
-// has finished.
-func Import(ctx context.Context, o Options, source datadir.Dir, p *Progress) (engine.Tally, error) {
-	if o.Config.Store.Postgres == "" {
-		return engine.Tally{}, exit.FailHint(exit.Usage, errors.New("store.postgres is not set, and only an import into PostgreSQL exists"), "set store.postgres")
-	}
-	if source == "" {
-		source = o.Dir
-	}
-	fill, release, err := openSource(ctx, source, o.Logger)
+// Import copies a database into the configured one, which must be empty, and returns the numbers of rows. source is a
+// data directory, or a PostgreSQL database as a connection string or file:PATH. If source is empty, Import copies the
+// database file in the data directory. No other process may use either database. If an error or a crash interrupts the
+// copy, no process opens the configured database until another import has finished.
+func Import(ctx context.Context, o Options, source string, p *Progress) (engine.Tally, error) {
+	fill, release, err := o.open(ctx, source)
 	if err != nil {
 		return engine.Tally{}, err
 	}
 	defer release()
+	countingFill := func(put func(engine.Row) error) (engine.Numbers, error) {
+		n, err := fill(func(r engine.Row) error {
+			p.rows.Add(1)
+			return put(r)
+		})
+		p.copied.Store(err == nil)
+		return n, err
+	}
+	if o.Config.Store.Postgres == "" {
+		return o.Dir.ImportDatabase(ctx, countingFill)
+	}
 	cfg, err := o.postgresConfig()
 	if err != nil {
 		return engine.Tally{}, err
@@ -86,26 +91,40 @@ func Import(ctx context.Context, o Options, source datadir.Dir, p *Progress) (en
 		return engine.Tally{}, err
 	}
 	defer unlock()
-	tally, err := postgres.Import(ctx, cfg, func(put func(engine.Row) error) (engine.Numbers, error) {
-		n, err := fill(func(r engine.Row) error {
-			p.rows.Add(1)
-			return put(r)
-		})
-		p.copied.Store(err == nil)
-		return n, err
-	})
+	tally, err := postgres.Import(ctx, cfg, countingFill)
 	if _, explained := errors.AsType[*exit.Error](err); err != nil && !explained { // an error of the source is explained already
 		err = datadir.ExplainPostgres(err)
 	}
 	return tally, err
 }
 
-// openSource opens the database file to import, and returns a function that supplies its rows.
-func openSource(ctx context.Context, dir datadir.Dir, log *slog.Logger) (fill engine.Fill, release func(), err error) {
+// open opens the database to import, and returns a function that supplies its rows. source is as in [Import].
+func (o Options) open(ctx context.Context, source string) (fill engine.Fill, release func(), err error) {
+	isPostgres := strings.HasPrefix(source, "file:") || strings.Contains(source, "://") || strings.Contains(source, "=")
+	if isPostgres {
+		url, err := o.Source.ConnectionString("the database to import", source)
+		if err != nil {
+			return nil, nil, exit.Fail(exit.Config, err)
+		}
+		return func(put func(engine.Row) error) (engine.Numbers, error) {
+			n, err := postgres.Export(ctx, postgres.Config{URL: url, Name: instanceName(), AllowUnsafe: true, Log: o.Logger}, put)
+			if err != nil {
+				err = explainSource(datadir.ExplainPostgres(err))
+			}
+			return n, err
+		}, func() {}, nil
+	}
+	dir := datadir.Dir(source)
+	if source == "" {
+		if dir = o.Dir; o.Config.Store.Postgres == "" {
+			return nil, nil, exit.FailHint(exit.Usage, errors.New("store.postgres is not set, so the database file would be copied into itself"),
+				"set store.postgres, or name the PostgreSQL database to import: file:PATH of its connection string")
+		}
+	}
 	if _, err := os.Stat(dir.Path(datadir.FileDatabase)); err != nil {
 		return nil, nil, exit.FailHint(exit.Config, fmt.Errorf("there is no database to import: %w", err), "name a data directory")
 	}
-	db, closeDir, err := dir.OpenStore(ctx, bolt.Config{Logger: log})
+	db, closeDir, err := dir.OpenStore(ctx, bolt.Config{Logger: o.Logger})
 	if err != nil {
 		return nil, nil, err
 	}
@@ -113,8 +132,16 @@ func openSource(ctx context.Context, dir datadir.Dir, log *slog.Logger) (fill en
 	return func(put func(engine.Row) error) (engine.Numbers, error) {
 		n, err := db.Export(ctx, put)
 		if errors.Is(err, bolt.ErrDamaged) {
-			err = exit.FailHint(exit.Config, fmt.Errorf("the database to import: %w", err), "nothing was copied; agentmesh restore unpacks a backup into a new directory")
+			err = explainSource(exit.FailHint(exit.Config, err, "nothing was copied; agentmesh restore unpacks a backup into a new directory"))
 		}
 		return n, err
 	}, release, nil
+}
+
+// explainSource adds to an error that it comes from the database to import.
+func explainSource(err error) error {
+	if f, ok := errors.AsType[*exit.Error](err); ok {
+		return exit.FailHint(f.Code, fmt.Errorf("the database to import: %w", f.Err), f.Hint)
+	}
+	return err
 }
