@@ -103,13 +103,13 @@ func (e retryableError) Unwrap() error { return e.error }
 // errUnknownDelivery ends an outbox entry that the peer might process twice if it were sent again (AM-48).
 var errUnknownDelivery = errors.New("the message may have been delivered, and its signature is too old to send it again")
 
-// prepare stores that an outbox entry is in flight. If the entry is for a native agent and its signature is too old,
-// prepare first signs it again. That is safe only if the peer cannot have processed an earlier attempt, or if the peer
+// prepare stores that an outbox entry is in flight. If the entry is for a native agent and its signature is too old or
+// misdated, prepare first signs it again. That is safe only if the peer cannot have processed an earlier attempt, or if the peer
 // recognizes resends (AM-48). Otherwise prepare returns errUnknownDelivery, as a retryableError while the clock is not
 // reliable.
 func (n *Node) prepare(ctx context.Context, e OutboxEntry) (OutboxEntry, error) {
 	now := time.Now()
-	if e.Address == "" && now.Sub(e.Signed) >= signAgainAfter {
+	if e.Address == "" && (e.Misdated || now.Sub(e.Signed) >= signAgainAfter) {
 		if e.Processed {
 			recognizes, err := false, error(nil)
 			if !e.Doubtful { // if it is, the peer may have processed a resend, whose repeat it does not recognize
@@ -152,7 +152,7 @@ func (n *Node) signAgain(e *OutboxEntry, now time.Time) error {
 	if err != nil {
 		return err
 	}
-	e.MessageID, e.Signed, e.Raw, e.Signer = s.Message.ID, now, s.Raw, n.fingerprint()
+	e.MessageID, e.Signed, e.Raw, e.Signer, e.Misdated = s.Message.ID, now, s.Raw, n.fingerprint(), false
 	return nil
 }
 

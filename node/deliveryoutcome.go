@@ -1,6 +1,7 @@
 package node
 
 import (
+	"cmp"
 	"context"
 	"errors"
 	"fmt"
@@ -120,6 +121,10 @@ func (n *Node) endWithBadReply(ctx context.Context, e OutboxEntry, cause error) 
 func (n *Node) retryOrEnd(ctx context.Context, e OutboxEntry, cause error) (due time.Time, awaits string) {
 	f := failureOf(cause)
 	e.Status, e.Err, e.Hint, e.Awaits = f.Status, f.reported, f.hint, f.Awaits
+	_, clockOff := f.ClockOff()
+	if clockOff { // the peer has not processed it; with the right time, the message gets another signature
+		f.Retry, e.Misdated = true, true
+	}
 	if f.reported.Code == wire.InvalidSignature && n.registrar.IsRotationRecent() {
 		f.Retry, f.Processed = true, false // the peer may not know the new key yet
 	}
@@ -135,6 +140,9 @@ func (n *Node) retryOrEnd(ctx context.Context, e OutboxEntry, cause error) (due 
 	}
 	now, attempts := time.Now(), e.Attempts+1
 	due = now.Add(pauseAfter(attempts, f.After))
+	if clockOff {
+		due = now.Add(min(pauseAfter(attempts, 0), tellAfter))
+	}
 	if f.Unsent { // nothing left the node, so this attempt does not count
 		due, attempts = now.Add(pauseAfter(0, f.After)), e.Attempts
 	}
@@ -144,7 +152,15 @@ func (n *Node) retryOrEnd(ctx context.Context, e OutboxEntry, cause error) (due 
 	}
 	e.InFlight, e.Attempts, e.Due = false, attempts, due.UTC()
 	n.logDelivery(e, outcomePostponed, cause.Error())
-	if err := n.store.Records().Apply(context.WithoutCancel(ctx), []store.Change{e.change()}, now); err != nil {
+	var changes []store.Change
+	if isReceipt := e.Fetchable && e.Action == wire.ActionReceived; !e.Told && !f.Unsent && !isReceipt && due.Sub(e.Created) >= tellAfter {
+		e.Told = true
+		notice := n.notice("delayed", e.To, "", e.key(), now)
+		notice.Title = "a message has not been delivered yet"
+		notice.Text += ": " + cmp.Or(e.Hint, e.Err.String())
+		changes = append(changes, n.notices.Change(notice))
+	}
+	if err := n.store.Records().Apply(context.WithoutCancel(ctx), append(changes, e.change()), now); err != nil {
 		n.log.Error("store outbox entry", entryLogKey, e.ID, "err", err) // the stored entry stays in flight, which is safe
 	}
 	n.outbox.waiters.Give(e.ID, e.sent())

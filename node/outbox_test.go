@@ -187,8 +187,8 @@ func TestSendSchedule(t *testing.T) {
 		if entry := theEntry(t, l.Node); entry.State != node.SendFailed {
 			t.Errorf("entry is %s, want failed", entry.State)
 		}
-		if kinds := noticeKinds(t, l.store); !slices.Equal(kinds, []string{"undelivered"}) {
-			t.Errorf("notices %v, want undelivered", kinds)
+		if kinds := noticeKinds(t, l.store); !slices.Equal(kinds, []string{"delayed", "undelivered"}) {
+			t.Errorf("notices %v, want delayed and undelivered", kinds)
 		}
 	})
 }

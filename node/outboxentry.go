@@ -20,6 +20,7 @@ const (
 	// keys do not change.
 	entryLogKey = "letter"
 
+	tellAfter      = 10 * time.Minute // how long a message may fail before the owner is told
 	giveUpAfter    = 72 * time.Hour   // AM-47
 	signAgainAfter = 14 * time.Minute // how long the same signed bytes may be sent (AM-48)
 )
@@ -31,6 +32,9 @@ type OutboxEntry struct {
 	Signer string `json:"signer"`           // fingerprint of the key that signed Raw
 	Awaits string `json:"awaits,omitempty"` // what was missing for the newest attempt, see [client.SendError]
 	Raw    []byte `json:"raw,omitempty"`    // the signed bytes to send
+	Told   bool   `json:"told,omitempty"`   // the owner got a notice that the entry is delayed
+	// Misdated means that the peer refused the time of Raw, because our clock was off (AM-84).
+	Misdated bool `json:"misdated,omitempty"`
 	// Reply is the id of the verified reply that ended the entry, for a caller that waits in another process.
 	Reply wire.MessageID `json:"reply,omitempty"`
 

@@ -5,6 +5,7 @@ import (
 	"context"
 	"encoding/hex"
 	"iter"
+	"slices"
 	"time"
 
 	"github.com/agentmesh/agentmesh/acl"
@@ -16,6 +17,9 @@ import (
 
 // statusCap bounds what Status counts in the store.
 const statusCap = 1000
+
+// maxLooked bounds the outbox entries among which Status looks for a failed one; each may be as large as a message.
+const maxLooked = 20
 
 // Status implements [owner.Control].
 func (o OwnerAPI) Status(ctx context.Context) (owner.Status, error) {
@@ -38,6 +42,16 @@ func (o OwnerAPI) Overview(ctx context.Context, maxCount int) (owner.Status, err
 		outbox["queued"], err = count(maxCount, n.allEntries(ctx, "state:"+string(SendQueued)))
 		if err != nil {
 			return owner.Status{}, err
+		}
+	}
+	var delayed *owner.OutboxEntry
+	if outbox["queued"] > 0 {
+		waiting, _, err := n.Outbox(ctx, SendQueued, "", maxLooked)
+		if err != nil {
+			return owner.Status{}, err
+		}
+		if i := slices.IndexFunc(waiting, func(e OutboxEntry) bool { return e.Err != nil }); i >= 0 {
+			delayed = &waiting[i].OutboxEntry
 		}
 	}
 	notifyStatus, err := n.notices.Status(ctx, now)
@@ -64,7 +78,7 @@ func (o OwnerAPI) Overview(ctx context.Context, maxCount int) (owner.Status, err
 	return owner.Status{
 		ProcessStatus: process, AgentID: id.Card.ID, Name: id.Card.Name, Endpoint: id.Card.Endpoint, Fingerprint: id.Key.Public().Fingerprint(),
 		Paused: n.IsPaused(), Started: n.started, Mode: n.mode(), Outgoing: n.cfg.Outbound.mode(), Directories: n.Listings(),
-		Inbox: items, Approvals: asks, Outbox: outbox, Hooks: hooks, Waiting: waiting, Store: storeState, Notify: notifyStatus,
+		Inbox: items, Approvals: asks, Outbox: outbox, Delayed: delayed, Hooks: hooks, Waiting: waiting, Store: storeState, Notify: notifyStatus,
 	}, nil
 }
 

@@ -20,11 +20,13 @@ import (
 )
 
 // TestClockOffIsTold: a command whose message is refused because of a wrong clock prints how wrong the clock is
-// (AM-84). The peer answers as if its clock were an hour ahead.
+// (AM-84), and the message leaves again, with another signature. The peer answers as if its clock were an hour ahead.
 func TestClockOffIsTold(t *testing.T) {
 	env := slices.DeleteFunc(os.Environ(), func(e string) bool { return strings.HasPrefix(e, "AGENTMESH_") })
+	posts := make(chan []byte, 10)
 	peer := http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
-		_, _ = io.Copy(io.Discard, r.Body)
+		body, _ := io.ReadAll(r.Body)
+		posts <- body
 		w.Header().Set("Date", time.Now().Add(time.Hour).UTC().Format(http.TimeFormat))
 		w.Header().Set("Content-Type", "application/json")
 		w.WriteHeader(wire.ErrTimeWindow.Status)
@@ -60,5 +62,18 @@ func TestClockOffIsTold(t *testing.T) {
 	code := run(t.Context(), []string{"--data", dir, "send", string(sarah.info.AgentID), "hello", "--wait"}, strings.NewReader(""), &out, &out)
 	if want := regexp.MustCompile("this machine's clock is about (1h0m|59m).*s behind the peer's"); code == exit.OK || !want.MatchString(out.String()) {
 		t.Errorf("send = %d:\n%s", code, out.String())
+	}
+	first := <-posts
+	select {
+	case again := <-posts:
+		if !bytes.Contains(again, []byte("resend_of")) || bytes.Contains(first, []byte("resend_of")) {
+			t.Errorf("the second attempt has the old signature: %s", again)
+		}
+	case <-time.After(20 * time.Second):
+		t.Error("the message is not sent again")
+	}
+	out.Reset()
+	if run(t.Context(), []string{"--data", dir, "status"}, strings.NewReader(""), &out, &out); !strings.Contains(out.String(), "behind the peer's") {
+		t.Errorf("status does not show the last error:\n%s", out.String())
 	}
 }

@@ -87,6 +87,13 @@ func (a *app) showStatus(s owner.Status) {
 			rows = append(rows, []string{"outbox", fmt.Sprintf("%d %s", s.Outbox[k], k)})
 		}
 	}
+	if e := s.Delayed; e != nil {
+		text := fmt.Sprintf("to %s fails since %s, next attempt %s: %s", cmp.Or(e.Address, string(e.To)), terminal.FormatTime(e.Created), terminal.FormatTime(e.Due), e.Err)
+		if e.Hint != "" {
+			text += "; " + e.Hint
+		}
+		rows = append(rows, []string{"outbox", text})
+	}
 	if n := s.Notify; n.Target != "" {
 		text := n.Target
 		switch {

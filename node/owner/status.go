@@ -27,9 +27,10 @@ type Status struct {
 	Directories []Listing      `json:"directories"`
 	Inbox       int            `json:"inbox_new"`
 	Approvals   int            `json:"approvals_pending"`
-	Outbox      map[string]int `json:"outbox"`                  // "queued": all entries that wait; "delivering": those of them in an attempt now
-	Hooks       []HookStatus   `json:"hooks,omitempty"`         // the hooks that ran since the start
-	Waiting     int            `json:"inbox_waiting,omitempty"` // items whose hook could not be reached
+	Outbox      map[string]int `json:"outbox"`                   // "queued": all entries that wait; "delivering": those of them in an attempt now
+	Delayed     *OutboxEntry   `json:"outbox_delayed,omitempty"` // the oldest entry that waits after a failed attempt
+	Hooks       []HookStatus   `json:"hooks,omitempty"`          // the hooks that ran since the start
+	Waiting     int            `json:"inbox_waiting,omitempty"`  // items whose hook could not be reached
 	Store       string         `json:"store"`
 	Notify      notify.Status  `json:"notify"` // whether notices reach the owner
 }

@@ -27,7 +27,7 @@ type Notify struct {
 	PageURL string `key:"page_url"`
 	// Kinds of notices that the node sends: approval, message, outgoing, question, handoff, expiring, unanswered, agreed,
 	// cancelled, closed, key-change, unreadable (a sealed message that could not be opened), hook-failed, interrupted,
-	// undelivered, unknown, reply-unverified, calendar (an event could not be written to it), listing (a directory will
+	// undelivered, delayed (a message keeps failing), unknown, reply-unverified, calendar (an event could not be written to it), listing (a directory will
 	// soon stop listing you), reported (somebody reported a card of your directory), personal (personal data left over a
 	// bridge), mew-invited (somebody was invited to one of your spaces), and the kinds of bridges. Empty: all.
 	Kinds []string `key:"kinds"`

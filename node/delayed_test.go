@@ -1,0 +1,88 @@
+package node_test
+
+import (
+	"context"
+	"errors"
+	"net/http"
+	"slices"
+	"strings"
+	"testing"
+	"testing/synctest"
+	"time"
+
+	"github.com/agentmesh/agentmesh/node"
+	"github.com/agentmesh/agentmesh/node/bridge"
+	"github.com/agentmesh/agentmesh/node/client"
+	"github.com/agentmesh/agentmesh/node/wire"
+)
+
+// TestDelayedIsTold: ten minutes after a message began to fail, its owner has one notice, and the status shows the last
+// error until the message arrives.
+func TestDelayedIsTold(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		began := time.Now()
+		w := &wireTransport{deliver: func(context.Context, bridge.Delivery) (bridge.Delivered, error) {
+			if time.Since(began) > time.Hour {
+				return bridge.Delivered{}, nil
+			}
+			return bridge.Delivered{}, &client.SendError{Retry: true, Cause: errors.New("connection refused")}
+		}}
+		l := loneNode(t, t.TempDir(), w)
+		defer l.stop()
+		out := to("ann", "conv_1", "hello")
+		mustSend(t, l.Node, out, time.Minute)
+		delayed := func() string {
+			t.Helper()
+			status, err := l.OwnerAPI().Status(t.Context())
+			if err != nil {
+				t.Fatal(err)
+			}
+			if status.Delayed == nil {
+				return ""
+			}
+			return status.Delayed.Err.String()
+		}
+		if got := delayed(); !strings.Contains(got, "connection refused") {
+			t.Errorf("the status after the first attempt shows %q", got)
+		}
+		if kinds := noticeKinds(t, l.store); len(kinds) != 0 {
+			t.Errorf("notices %v after the first attempt", kinds)
+		}
+		for _, wait := range []time.Duration{10 * time.Minute, 40 * time.Minute} {
+			time.Sleep(wait)
+			synctest.Wait()
+			if kinds := noticeKinds(t, l.store); !slices.Equal(kinds, []string{"delayed"}) {
+				t.Errorf("notices %v after %v, want one of the delay", kinds, time.Since(began))
+			}
+		}
+		time.Sleep(2 * time.Hour)
+		synctest.Wait()
+		if got := delayed(); got != "" || theEntry(t, l.Node).State != node.SendDelivered {
+			t.Errorf("after the delivery the status shows %q", got)
+		}
+	})
+}
+
+// TestClockOffIsNotFinal: a message that a peer refused for its time, because our clock is off, leaves with the next
+// attempt after the clock was set (AM-84). A refusal with the right time is final.
+func TestClockOffIsNotFinal(t *testing.T) {
+	for ahead, want := range map[time.Duration]node.SendState{-12 * time.Hour: node.SendDelivered, 12 * time.Hour: node.SendDelivered, 0: node.SendFailed} {
+		synctest.Test(t, func(t *testing.T) {
+			began := time.Now()
+			w := &wireTransport{deliver: func(context.Context, bridge.Delivery) (bridge.Delivered, error) {
+				if time.Since(began) > 3*time.Hour {
+					return bridge.Delivered{}, nil
+				}
+				return bridge.Delivered{}, &client.SendError{Status: http.StatusBadRequest, Refusal: wire.ErrTimeWindow, ClockAhead: ahead}
+			}}
+			l := loneNode(t, t.TempDir(), w)
+			defer l.stop()
+			mustSend(t, l.Node, to("ann", "conv_1", "hello"), time.Minute)
+			time.Sleep(3*time.Hour + 15*time.Minute)
+			synctest.Wait()
+			if e := theEntry(t, l.Node); e.State != want {
+				t.Errorf("with a clock that is %v behind: %s (%s)", ahead, e.State, e.Err)
+			}
+		})
+	}
+}
