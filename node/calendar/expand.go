@@ -8,7 +8,6 @@ import (
 // busy lists the times inside the window that the events of a calendar take, unsorted. Some rules are slow to expand,
 // so busy fails if ctx ends first.
 func (d calendarData) busy(ctx context.Context, window Interval) ([]Interval, []Problem, error) {
-	problems := d.problems
 	var out []Interval
 	add := func(i Interval) {
 		if c, ok := i.clip(window); ok {
@@ -29,7 +28,7 @@ func (d calendarData) busy(ctx context.Context, window Interval) ([]Interval, []
 		}
 		starts, err := e.starts(window, &budget)
 		if err != nil {
-			problems = append(problems, Problem{Source: e.source, UID: e.uid, Text: err.Error() + "; all the time counts as busy"})
+			d.addProblem(Problem{Source: e.source, UID: e.uid, Text: err.Error() + "; all the time counts as busy"})
 			add(window)
 			continue
 		}
@@ -51,7 +50,7 @@ func (d calendarData) busy(ctx context.Context, window Interval) ([]Interval, []
 			}
 		}
 	}
-	return out, problems, nil
+	return out, d.problems, nil
 }
 
 // series identifies an event with all its recurrences. Files may describe an event differently: each counts.

@@ -35,6 +35,7 @@ type Problem struct {
 	Source string `json:"source"`
 	UID    string `json:"uid,omitempty"`
 	Text   string `json:"text"`
+	Unread bool   `json:"unread,omitempty"` // a file or object cannot be read, so busy times may be missing
 }
 
 // event is a VEVENT. Its times are not converted to instants yet.
@@ -119,8 +120,8 @@ type reader struct {
 	out    calendarData
 }
 
-// parse parses one file. owner is the zone of times without a zone. An error means that the file as a whole cannot be
-// read. An error in a single event is a Problem, and all the time that the event may take counts as busy.
+// parse parses one file. owner is the zone of times without a zone. An error means that the file, or a part of it,
+// cannot be read. An error in a single event is a Problem, and all the time that the event may take counts as busy.
 func parse(text []byte, owner *time.Location, window Interval) (calendarData, error) {
 	text = bytes.TrimPrefix(text, []byte("\ufeff")) // Windows programs write a byte order mark
 	if err := checkBounds(text); err != nil {
@@ -128,16 +129,19 @@ func parse(text []byte, owner *time.Location, window Interval) (calendarData, er
 	}
 	r := reader{owner: owner, window: window}
 	dec := ical.NewDecoder(bytes.NewReader(text))
+	if bytes.HasPrefix(bytes.TrimSpace(text), []byte("<")) {
+		return calendarData{}, errWebPage
+	}
 	for {
 		cal, err := decode(dec)
 		if errors.Is(err, io.EOF) {
 			return r.out, nil
 		}
 		if err != nil {
-			return calendarData{}, err
+			return r.out, err
 		}
 		if err := r.addCalendar(cal); err != nil {
-			return calendarData{}, err
+			return r.out, err
 		}
 	}
 }
@@ -208,7 +212,7 @@ func (r *reader) addCalendar(cal *ical.Calendar) error {
 			}
 			r.addEvent(child)
 		case ical.CompFreeBusy:
-			r.addProblem("", "it has busy times without events (VFREEBUSY), which are not read; all the time counts as busy")
+			r.out.addProblem(Problem{Text: "it has busy times without events (VFREEBUSY), which are not read; all the time counts as busy"})
 			r.out.blocked = append(r.out.blocked, r.window)
 		}
 	}
@@ -223,10 +227,14 @@ func value(comp *ical.Component, name string) string {
 	return ""
 }
 
-// addProblem records a problem, unless a hundred are recorded already.
-func (r *reader) addProblem(uid, text string) {
-	if len(r.out.problems) < 100 {
-		r.out.problems = append(r.out.problems, Problem{UID: uid, Text: text})
+const maxProblems = 100
+
+// addProblem records a problem. The last place is for something unread, which must not be lost.
+func (d *calendarData) addProblem(p Problem) {
+	if len(d.problems) < maxProblems {
+		d.problems = append(d.problems, p)
+	} else if p.Unread {
+		d.problems[maxProblems-1] = p
 	}
 }
 
@@ -239,7 +247,7 @@ func (r *reader) addEvent(comp *ical.Component) {
 		if e.free {
 			return
 		}
-		r.addProblem(e.uid, err.Error()+"; all the time that it may take counts as busy")
+		r.out.addProblem(Problem{UID: e.uid, Text: err.Error() + "; all the time that it may take counts as busy"})
 		r.out.blocked = append(r.out.blocked, r.window)
 	}
 	if len(comp.Props[ical.PropRecurrenceRule]) > 1 {
@@ -257,7 +265,7 @@ func (r *reader) addEvent(comp *ical.Component) {
 		return
 	}
 	if problem != "" && !e.free {
-		r.addProblem(e.uid, problem)
+		r.out.addProblem(Problem{UID: e.uid, Text: problem})
 		if e.rule != "" || comp.Props.Get(ical.PropRecurrenceDates) != nil {
 			blockWindow(errors.New("it recurs in a zone that is not known"))
 			return

@@ -109,6 +109,11 @@ func (p *Planner) look(ctx context.Context, uid string, agreed Interval, now tim
 	return v, nil
 }
 
+// isPartial reports whether a part of a calendar could not be read, so that a time that seems free may be taken.
+func (v View) isPartial() bool {
+	return slices.ContainsFunc(v.Problems, func(p Problem) bool { return p.Unread })
+}
+
 // Busy returns the busy times in chronological order.
 func (v View) Busy() []Interval { return slices.Clone(v.busy) }
 

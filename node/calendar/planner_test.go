@@ -318,6 +318,24 @@ func oneADay(t *testing.T) (s *calendar.Scheduler, agree func(peer string)) {
 	}
 }
 
+// TestPartialCalendar: while a file of a calendar cannot be read, the owner decides about times that seem free.
+func TestPartialCalendar(t *testing.T) {
+	calendars := folder(t, "20260312T090000/PT3H")
+	if err := os.WriteFile(filepath.Join(calendars.Path, "z.ics"), []byte("BEGIN:VCALENDAR\r\nBEGIN:VEVENT\r\nUID:"), 0o600); err != nil {
+		t.Fatal(err)
+	}
+	s := &calendar.Scheduler{
+		Planner: planner(t, calendar.Config{Sources: []calendar.Source{calendars}}), Book: calendar.NewBook(calendar.BookConfig{Records: records(t)}),
+		Limits: calendar.Limits{Accept: true},
+	}
+	if r := s.Answer(t.Context(), newOffer("1h", "2026-03-12T15:00:00+01:00"), now); !strings.Contains(r.Hold, "a part of a calendar cannot be read") {
+		t.Errorf("a time that seems free: %+v", r)
+	}
+	if r := s.Answer(t.Context(), newOffer("1h", "2026-03-12T10:00:00+01:00"), now); r.Payload.GetStr("action") != "counter" {
+		t.Errorf("a busy time: %+v", r)
+	}
+}
+
 // TestMoveOntoItself: an event that is moved by less than its length does not conflict with itself, and another event
 // at the same time still does.
 func TestMoveOntoItself(t *testing.T) {

@@ -107,7 +107,7 @@ func (s *Scheduler) answerOffer(ctx context.Context, q Question, now time.Time) 
 		if view.Judge(t, o.duration) != Free {
 			continue
 		}
-		if reason := s.holdReason(ctx, q, t, o.duration, now); reason != "" {
+		if reason := s.holdReason(ctx, q, view, t, o.duration); reason != "" {
 			return hold(fmt.Sprintf("%s fits; %s", t.In(s.Planner.Zone()).Format("Mon 2 Jan 15:04"), reason))
 		}
 		if s.Planner.Reserve(q.Event, Interval{t, t.Add(o.duration)}, now) {
@@ -166,7 +166,7 @@ func (s *Scheduler) answerAcceptance(ctx context.Context, q Question, now time.T
 	if v := view.Judge(t, d); v != Free {
 		return hold("your offer was accepted, but the time is " + string(v) + " by now")
 	}
-	if reason := s.holdReason(ctx, q, t, d, now); reason != "" {
+	if reason := s.holdReason(ctx, q, view, t, d); reason != "" {
 		return hold(reason)
 	}
 	if !s.Planner.Reserve(q.Event, Interval{t, t.Add(d)}, now) {
@@ -176,7 +176,7 @@ func (s *Scheduler) answerAcceptance(ctx context.Context, q Question, now time.T
 }
 
 // holdReason returns why the owner must be asked before we agree to an event, or "" if we may agree.
-func (s *Scheduler) holdReason(ctx context.Context, q Question, t time.Time, d time.Duration, now time.Time) string {
+func (s *Scheduler) holdReason(ctx context.Context, q Question, view View, t time.Time, d time.Duration) string {
 	if q.Approved {
 		return ""
 	}
@@ -186,10 +186,12 @@ func (s *Scheduler) holdReason(ctx context.Context, q Question, t time.Time, d t
 		return "agreeing is left to you"
 	case !q.Known && !s.Limits.Strangers:
 		return "the sender is a stranger"
+	case view.isPartial():
+		return "a part of a calendar cannot be read"
 	case d > maxDuration:
 		return "the event is longer than " + formatLength(maxDuration)
 	}
-	n, err := s.Book.countOn(ctx, t.In(s.Planner.Zone()), q.Event, now)
+	n, err := s.Book.countOn(ctx, t.In(s.Planner.Zone()), q.Event, view.now)
 	if err != nil {
 		return "the events agreed for that day cannot be counted"
 	}

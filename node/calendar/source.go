@@ -37,7 +37,7 @@ const (
 // Name returns the path.
 func (f Files) Name() string { return f.Path }
 
-// Busy reads every file. A file that cannot be read makes the whole folder unreadable.
+// Busy reads every file. A file of a folder that is not a calendar is a problem; a single file is an error.
 func (f Files) Busy(ctx context.Context, window Interval, owner *time.Location) ([]Interval, []Problem, error) {
 	names, err := f.list()
 	if err != nil {
@@ -57,10 +57,13 @@ func (f Files) Busy(ctx context.Context, window Interval, owner *time.Location) 
 			return nil, nil, fmt.Errorf("read calendar %s: more than %d MiB", f.Path, maxFilesBytes>>20)
 		}
 		d, err := parse(text, owner, window)
-		if err != nil {
+		if err != nil && name == f.Path {
 			return nil, nil, fmt.Errorf("read calendar %s: %w", name, err)
 		}
 		events.add(d, name)
+		if err != nil {
+			events.addProblem(Problem{Source: name, Text: err.Error(), Unread: true})
+		}
 	}
 	return events.busy(ctx, window)
 }
@@ -71,11 +74,11 @@ func (d *calendarData) add(other calendarData, source string) {
 		e.source = source
 		d.events = append(d.events, e)
 	}
-	for i := range other.problems {
-		other.problems[i].Source = source
+	for _, p := range other.problems {
+		p.Source = source
+		d.addProblem(p)
 	}
 	d.blocked = append(d.blocked, other.blocked...)
-	d.problems = append(d.problems, other.problems...)
 }
 
 // list returns the names of the files in a stable order.
