@@ -4,16 +4,22 @@ package main
 
 import (
 	"bytes"
+	"encoding/binary"
+	"fmt"
 	"net/http"
 	"os"
 	"path/filepath"
 	"regexp"
+	"slices"
 	"strings"
 	"testing"
+	"time"
 
 	"github.com/agentmesh/agentmesh/cmd/internal/datadir"
 	"github.com/agentmesh/agentmesh/cmd/internal/exit"
 	"github.com/agentmesh/agentmesh/node/meshtest"
+	"github.com/agentmesh/agentmesh/store"
+	"github.com/agentmesh/agentmesh/store/bolt"
 )
 
 // TestDamagedRowsAreNotServed changes a bit of a card, a message and an inbox item in the database. The process
@@ -88,6 +94,62 @@ func TestDamagedRowsAreNotServed(t *testing.T) {
 		if !bytes.Contains(out, []byte("of "+row)) {
 			t.Errorf("check does not name a row of %s: %s", row, out)
 		}
+	}
+}
+
+// TestMissingRowsAreFound changes the lowest set bit of the number of elements in each branch page, which hides many of 500
+// replay records without damage to any row. check and serve notice each change, and neither crashes (THREATS 49).
+func TestMissingRowsAreFound(t *testing.T) {
+	t.Parallel()
+	data := filepath.Join(t.TempDir(), "data")
+	mustRun(t, data, "init")
+	file := datadir.Dir(data).Path(datadir.FileDatabase)
+	db, err := bolt.Open(t.Context(), file, bolt.Config{})
+	if err != nil {
+		t.Fatal(err)
+	}
+	now := time.Now()
+	for i := range 500 {
+		replay := &store.Replay{Sender: "am_peer", MessageID: fmt.Sprint("msg_", i), Answer: make([]byte, 300), Expires: now.AddDate(1, 0, 0)}
+		if _, err := db.Steps().Apply(t.Context(), store.Step{Now: now, Replay: replay}); err != nil {
+			t.Fatal(err)
+		}
+	}
+	if err := db.Close(); err != nil {
+		t.Fatal(err)
+	}
+	mustRun(t, data, "compact") // leaves no older branch pages
+	mustRun(t, data, "check")
+	sound, err := os.ReadFile(file)
+	if err != nil {
+		t.Fatal(err)
+	}
+	const pageSize, branch = 8 << 10, 1
+	tried := 0
+	for n := range len(sound) / pageSize {
+		page := bytes.Clone(sound[n*pageSize:][:pageSize])
+		if binary.NativeEndian.Uint64(page) != uint64(n) || binary.NativeEndian.Uint16(page[8:]) != branch {
+			continue
+		}
+		tried++
+		count := binary.NativeEndian.Uint16(page[10:])
+		if binary.NativeEndian.PutUint16(page[10:], count&(count-1)); count&(count-1) == 0 {
+			t.Fatalf("a page without any of its %d elements is easy to notice; take another number of records", count)
+		}
+		if err := os.WriteFile(file, slices.Concat(sound[:n*pageSize], page, sound[(n+1)*pageSize:]), 0o600); err != nil {
+			t.Fatal(err)
+		}
+		for range 5 {
+			if out := runAt(t, data, exit.No, "check"); !bytes.Contains(out, []byte("replays has ")) {
+				t.Errorf("check with a changed bit in page %d: %s", n, out)
+			}
+		}
+		if out := runAt(t, data, exit.Config, "serve", "--listen", "127.0.0.1:0"); !bytes.Contains(out, []byte("replays has ")) {
+			t.Errorf("serve with a changed bit in page %d: %s", n, out)
+		}
+	}
+	if tried == 0 {
+		t.Error("the database has no branch page")
 	}
 }
 

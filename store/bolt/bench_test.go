@@ -47,7 +47,7 @@ func benchStore(b *testing.B) *Store {
 const benchRows = 10_000
 
 // twoPuts is the unit of the group commit benchmark: it appends 700 bytes and updates one of 10,000 rows.
-func twoPuts(tx *bbolt.Tx, i int, entry, row []byte) error {
+func twoPuts(tx *txn, i int, entry, row []byte) error {
 	bucketReplays.in(tx).put(u64(uint64(i)), entry)
 	bucketConvs.in(tx).put(u64(uint64(rand.IntN(benchRows))), row)
 	return nil
@@ -59,7 +59,7 @@ func BenchmarkGroupCommit(b *testing.B) {
 		s := benchStore(b)
 		if err := s.db.Update(func(tx *bbolt.Tx) error {
 			for i := range benchRows {
-				bucketConvs.in(tx).put(u64(uint64(i)), row)
+				bucketConvs.in(&txn{Tx: tx, tally: make(tally)}).put(u64(uint64(i)), row)
 			}
 			return nil
 		}); err != nil {
@@ -72,14 +72,14 @@ func BenchmarkGroupCommit(b *testing.B) {
 			s := prepare(b)
 			storetest.Send(b, senders, func(i int) error {
 				return s.writer.do(b.Context(), func(t *txn) (func() error, error) {
-					return func() error { return twoPuts(t.Tx, i, entry, row) }, nil
+					return func() error { return twoPuts(t, i, entry, row) }, nil
 				})
 			})
 		})
 		b.Run(fmt.Sprintf("update/senders=%d", senders), func(b *testing.B) {
 			s := prepare(b)
 			storetest.Send(b, senders, func(i int) error {
-				return s.db.Update(func(tx *bbolt.Tx) error { return twoPuts(tx, i, entry, row) })
+				return s.db.Update(func(tx *bbolt.Tx) error { return twoPuts(&txn{Tx: tx, tally: make(tally)}, i, entry, row) })
 			})
 		})
 		b.Run(fmt.Sprintf("rawlog/senders=%d", senders), func(b *testing.B) {

@@ -155,24 +155,24 @@ func checkQuotas(tx *bbolt.Tx, quotas []store.Quota, ownSeq uint64, now time.Tim
 // writeCard stores row in place of old (zero for a new card, which gets its seq), and adds a line to the feed of
 // changes.
 func writeCard(t *txn, row *engine.CardRow, old store.Card, now time.Time) error {
-	cards := bucketCards.in(t.Tx)
+	cards := bucketCards.in(t)
 	if row.Seq == 0 {
 		seq := cards.next()
 		if seq > math.MaxUint32 {
 			return fmt.Errorf("%w: all %d places for cards are used up", store.ErrUnavailable, uint32(math.MaxUint32))
 		}
 		row.Seq = seq
-		bucketIDs.in(t.Tx).put([]byte(row.ID), u64(seq))
+		bucketIDs.in(t).put([]byte(row.ID), u64(seq))
 	}
 	logChange(t, row, false, now)
-	bucketCounts.in(t.Tx).replace(old.Counts, row.Counts, countKey(row.Seq))
+	bucketCounts.in(t).replace(old.Counts, row.Counts, countKey(row.Seq))
 	cards.put(u64(row.Seq), engine.EncodeCard(*row))
 	// scheduled is when Sweep will look at the card anyway, or NoTime if that is not certain because old has ended.
 	scheduled := int64(engine.NoTime)
 	if old.Seq != 0 && old.Live(now) {
 		scheduled = engine.CardDue(old)
 	}
-	scheduleSweep(t.Tx, kindCard, u64(row.Seq), scheduled, engine.CardDue(row.Card))
+	scheduleSweep(t, kindCard, u64(row.Seq), scheduled, engine.CardDue(row.Card))
 	s, terms, expires := cardindex.Slot(row.Seq), row.Terms, engine.Deadline(row.Expires)
 	if row.Withdrawn {
 		t.indexChanges = append(t.indexChanges, func(ix *cardindex.Index) { ix.Drop(s, terms) })
@@ -185,7 +185,7 @@ func writeCard(t *txn, row *engine.CardRow, old store.Card, now time.Time) error
 // logChange appends a change of row to the feed, in place of its last one. ended reports whether the reservation of the
 // id has ended.
 func logChange(t *txn, row *engine.CardRow, ended bool, now time.Time) {
-	changes := bucketChanges.in(t.Tx)
+	changes := bucketChanges.in(t)
 	if row.Change != 0 {
 		changes.delete(u64(row.Change))
 	}
@@ -209,9 +209,9 @@ func purgeCard(t *txn, row engine.CardRow, now time.Time) {
 		s, terms := cardindex.Slot(row.Seq), row.Terms
 		t.indexChanges = append(t.indexChanges, func(ix *cardindex.Index) { ix.Drop(s, terms) })
 	}
-	bucketCounts.in(t.Tx).replace(row.Counts, nil, countKey(row.Seq))
-	bucketCards.in(t.Tx).delete(u64(row.Seq))
-	scheduleSweep(t.Tx, kindTombstone, u64(row.Change), engine.NoTime, engine.Nanos(now.Add(engine.TombstoneLife)))
+	bucketCounts.in(t).replace(row.Counts, nil, countKey(row.Seq))
+	bucketCards.in(t).delete(u64(row.Seq))
+	scheduleSweep(t, kindTombstone, u64(row.Change), engine.NoTime, engine.Nanos(now.Add(engine.TombstoneLife)))
 }
 
 func (c cards) Withdraw(ctx context.Context, id string, ifRev store.Rev, reservedUntil time.Time, changes []store.Change, now time.Time) error {

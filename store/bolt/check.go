@@ -64,14 +64,13 @@ func (f *findings) expect(ok bool, b bucket, key []byte) {
 	}
 }
 
-// checkPages checks the structure of the file. Its error means that the rows cannot be read.
+// checkPages checks the structure of the file and the number of rows. Its error means that the rows cannot be read.
 func (f *findings) checkPages(tx *bbolt.Tx) error {
-	if err := checkPages(tx); err != nil {
+	rows, err := checkPages(tx, false)
+	if err != nil {
 		return err
 	}
-	for err := range tx.Check() {
-		f.add(fmt.Errorf("pages: %w", err))
-	}
+	f.add(rows.compare(tx, false))
 	return f.ctx.Err()
 }
 

@@ -73,9 +73,17 @@ func (b bucket) damageError(key []byte, reason string) error {
 	return fmt.Errorf("%w: row %q of %s: %s", ErrDamaged, key, b.name, reason)
 }
 
+// reader is a *bbolt.Tx or, for writes, a *txn.
+type reader interface {
+	Bucket(name []byte) *bbolt.Bucket
+}
+
 // in returns the rows of b in a transaction. Every read and write of a row goes through them.
-func (b bucket) in(tx *bbolt.Tx) rows {
-	r := rows{b, tx.Bucket(b.name)}
+func (b bucket) in(tx reader) rows {
+	r := rows{bucket: b, raw: tx.Bucket(b.name)}
+	if t, ok := tx.(*txn); ok {
+		r.count = t.tally.of(b)
+	}
 	if r.raw != nil {
 		r.raw.FillPercent = b.fill
 	}
@@ -85,7 +93,8 @@ func (b bucket) in(tx *bbolt.Tx) rows {
 // rows reads and writes the rows of a bucket. The slices that its methods return are valid until the transaction ends.
 type rows struct {
 	bucket
-	raw *bbolt.Bucket // its values end with the checksums
+	raw   *bbolt.Bucket // its values end with the checksums
+	count *count        // what the transaction changes; nil in a transaction that only reads
 }
 
 // row is a key and a value whose checksum was verified.
@@ -108,13 +117,21 @@ func (r rows) at(c *bbolt.Cursor, key []byte) ([]byte, error) {
 // put stores a row. It panics if bbolt fails, because a page is damaged or the row is too large, which no caller can
 // handle. [engine.Guard] turns the panic into an error.
 func (r rows) put(key, value []byte) {
-	if err := r.raw.Put(key, r.seal(key, value)); err != nil {
+	if err := r.tryPut(key, value); err != nil {
 		panic(err)
 	}
 }
 
+func (r rows) tryPut(key, value []byte) error {
+	sealed := r.seal(key, value)
+	r.count.remove(r.bucket, key, r.raw.Get(key))
+	r.count.add(r.bucket, key, binary.BigEndian.Uint32(sealed[len(sealed)-sumSize:]))
+	return r.raw.Put(key, sealed)
+}
+
 // delete removes a row, if it exists. It panics like put.
 func (r rows) delete(key []byte) {
+	r.count.remove(r.bucket, key, r.raw.Get(key))
 	if err := r.raw.Delete(key); err != nil {
 		panic(err)
 	}

@@ -348,10 +348,14 @@ func TestFlippedBits(t *testing.T) {
 // TestMovedRow checks that a row under a wrong key, or in a wrong bucket, is not accepted.
 func TestMovedRow(t *testing.T) {
 	path := newVariedDB(t)
-	editFile(t, path, func(tx *bbolt.Tx) error {
+	editFile(t, path, func(tx *txn) error {
 		records := bucketRecords.in(tx)
 		wrongKey := engine.RecordKey("pins", "am_1")
 		stored := bytes.Clone(records.raw.Get(engine.RecordKey("pins", "am_2")))
+		// The checksums of the rows must be enough.
+		records.count.remove(bucketRecords, wrongKey, records.raw.Get(wrongKey))
+		records.count.add(bucketRecords, wrongKey, bucketRecords.weight(wrongKey, stored))
+		tx.tally.of(bucketMeta).add(bucketMeta, wrongKey, bucketMeta.weight(wrongKey, stored))
 		return errors.Join(records.raw.Put(wrongKey, stored), bucketMeta.in(tx).raw.Put(wrongKey, stored))
 	})
 	found := fmt.Sprint(Check(t.Context(), path))
@@ -372,7 +376,7 @@ func TestMovedRow(t *testing.T) {
 // read.
 func TestDamageIsLoggedOnce(t *testing.T) {
 	path := newVariedDB(t)
-	editFile(t, path, func(tx *bbolt.Tx) error {
+	editFile(t, path, func(tx *txn) error {
 		cards := bucketCards.in(tx)
 		stored := bytes.Clone(cards.raw.Get(u64(1)))
 		stored[20] ^= 1
@@ -403,7 +407,7 @@ func TestDamageIsLoggedOnce(t *testing.T) {
 // the namespace stays usable.
 func TestDamagedRecordCounts(t *testing.T) {
 	path := newVariedDB(t)
-	editFile(t, path, func(tx *bbolt.Tx) error {
+	editFile(t, path, func(tx *txn) error {
 		records, key := bucketRecords.in(tx), engine.RecordKey("pins", "am_1")
 		stored := bytes.Clone(records.raw.Get(key))
 		stored[3] ^= 1

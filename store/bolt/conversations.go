@@ -63,11 +63,11 @@ func convBySeq(tx *bbolt.Tx, seq []byte) (conv store.Conversation, ok bool, err 
 // writeConv stores conv in place of old (zero for a new conversation), with the entries of its step. It sets Entries,
 // and Seq of a new conversation.
 func writeConv(t *txn, conv *store.Conversation, old store.Conversation, step store.Step) {
-	rows := bucketConvs.in(t.Tx)
+	rows := bucketConvs.in(t)
 	scheduled := engine.Deadline(old.Expires) // when a sweep is to look at old
 	if old.Seq == 0 {
 		conv.Seq, scheduled = rows.next(), engine.NoTime
-		bucketConvKeys.in(t.Tx).put(engine.ConvKey(conv.Key), u64(conv.Seq))
+		bucketConvKeys.in(t).put(engine.ConvKey(conv.Key), u64(conv.Seq))
 	}
 	seq := u64(conv.Seq)
 	for i, e := range step.Append {
@@ -78,9 +78,9 @@ func writeConv(t *txn, conv *store.Conversation, old store.Conversation, step st
 		conv.Entries++
 		rows.put(convRowKey(seq, convEntry, u64(conv.Entries)), engine.EncodeEntry(row))
 	}
-	bucketConvTerms.in(t.Tx).replace(old.Terms, conv.Terms, convTermKey(conv.Seq))
+	bucketConvTerms.in(t).replace(old.Terms, conv.Terms, convTermKey(conv.Seq))
 	rows.put(convRowKey(seq, convRow, nil), engine.EncodeConv(*conv))
-	scheduleSweep(t.Tx, kindConv, seq, scheduled, engine.Deadline(conv.Expires))
+	scheduleSweep(t, kindConv, seq, scheduled, engine.Deadline(conv.Expires))
 }
 
 // convTermKey returns the function that makes the keys of a conversation in bucketConvTerms.
@@ -98,15 +98,15 @@ func deleteConv(t *txn, conv store.Conversation) error {
 }
 
 func deleteConvRow(t *txn, conv store.Conversation) {
-	bucketConvTerms.in(t.Tx).replace(conv.Terms, nil, convTermKey(conv.Seq))
-	bucketConvKeys.in(t.Tx).delete(engine.ConvKey(conv.Key))
-	bucketConvs.in(t.Tx).delete(convRowKey(u64(conv.Seq), convRow, nil))
+	bucketConvTerms.in(t).replace(conv.Terms, nil, convTermKey(conv.Seq))
+	bucketConvKeys.in(t).delete(engine.ConvKey(conv.Key))
+	bucketConvs.in(t).delete(convRowKey(u64(conv.Seq), convRow, nil))
 }
 
 // deleteEntries removes up to limit rows of a conversation, except its row of kind convRow, and returns how many it
 // removed.
 func deleteEntries(t *txn, seq uint64, limit int) (int, error) {
-	rows, prefix := bucketConvs.in(t.Tx), u64(seq)
+	rows, prefix := bucketConvs.in(t), u64(seq)
 	var keys [][]byte
 	for row, err := range rows.from(prefix, prefix) {
 		if err != nil && !bytes.HasPrefix(row.key, prefix) { // an error elsewhere; damaged rows of this conversation are removed like the others

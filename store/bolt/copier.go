@@ -12,7 +12,7 @@ import (
 type copier struct {
 	ctx  context.Context
 	db   *bbolt.DB
-	tx   *bbolt.Tx // nil between two transactions
+	tx   *txn // nil between two transactions
 	err  error
 	size int // size of the rows in tx
 }
@@ -29,14 +29,17 @@ func (c *copier) put(b bucket, key, value []byte) {
 	}
 	c.size += len(key) + len(value)
 	rows := b.in(c.tx)
-	rows.raw.FillPercent = 1                                      // most rows come in the order of their keys
-	c.err = rows.raw.Put(key, rows.seal(key, slices.Clip(value))) // rows.put would panic if an imported row has an empty key
+	rows.raw.FillPercent = 1                     // most rows come in the order of their keys
+	c.err = rows.tryPut(key, slices.Clip(value)) // put would panic if an imported row has an empty key
 }
 
 // begin begins a transaction unless one has begun. It returns false after an error.
 func (c *copier) begin() bool {
 	if c.tx == nil && c.err == nil {
-		c.tx, c.err = c.db.Begin(true)
+		var tx *bbolt.Tx
+		if tx, c.err = c.db.Begin(true); c.err == nil {
+			c.tx = &txn{Tx: tx, tally: make(tally)}
+		}
 	}
 	return c.err == nil
 }
@@ -47,6 +50,9 @@ func (c *copier) commit() {
 		return
 	}
 	tx := c.tx
+	if c.err = tx.saveTally(); c.err != nil {
+		return
+	}
 	c.tx, c.size = nil, 0
 	c.err = tx.Commit()
 }

@@ -240,7 +240,7 @@ func importRow(c *copier, r engine.Row) error {
 		hash, conv := engine.ReplayHash(v.Sender, v.MessageID), u64(v.ConvSeq)
 		c.put(bucketReplays, replayKey(replayPart(v.Expires), hash), r.Value)
 		// The entries of other engines do not name their replay records, so this row of the conversation does.
-		if c.err == nil && rowExists(c.tx, bucketConvs, convRowKey(conv, convRow, nil)) {
+		if c.err == nil && rowExists(c.tx.Tx, bucketConvs, convRowKey(conv, convRow, nil)) {
 			c.put(bucketConvs, convRowKey(conv, convReplay, hash), nil)
 		}
 	case store.Record:

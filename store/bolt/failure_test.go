@@ -51,7 +51,7 @@ func TestCommitFails(t *testing.T) {
 				},
 				func(t *txn) (func() error, error) {
 					return func() error {
-						putReplay(t.Tx, store.Step{Replay: replay}, nil, engine.ReplayRow{Replay: *replay})
+						putReplay(t, store.Step{Replay: replay}, nil, engine.ReplayRow{Replay: *replay})
 						return nil
 					}, nil
 				},

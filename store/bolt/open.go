@@ -1,7 +1,6 @@
 package bolt
 
 import (
-	"bytes"
 	"context"
 	"errors"
 	"fmt"
@@ -208,8 +207,8 @@ func checkMode(path string) error {
 	return nil
 }
 
-// preflightLimit is the size up to which Open reads every page of a file before it trusts the file. This takes at most
-// about half a second. [Check] and Export read larger files in full too.
+// preflightLimit is the size up to which Open reads every row of a file before it trusts the file. This takes at most
+// about half a second. Of a larger file, Open only counts the rows; [Check] and Export read it in full.
 const preflightLimit = 256 << 20
 
 // leastSize is the size of a new bbolt file: four pages of at least 4 KiB.
@@ -238,32 +237,12 @@ func preflight(path string) error {
 			if tx.Size() > info.Size() {
 				return fmt.Errorf("%w: %d of %d bytes are missing", ErrDamaged, tx.Size()-info.Size(), tx.Size())
 			}
-			if info.Size() > preflightLimit {
-				return nil
+			quick := info.Size() > preflightLimit
+			found, err := checkPages(tx, quick)
+			if err != nil {
+				return err
 			}
-			return checkPages(tx)
-		})
-	})
-}
-
-// checkPages reads every row. It refuses rows that are out of order or whose key has changed, because bbolt's scan would
-// panic at them.
-func checkPages(tx *bbolt.Tx) error {
-	if err := checkSchema(tx); err != nil {
-		return err
-	}
-	return tx.ForEach(func(name []byte, b *bbolt.Bucket) error {
-		var last []byte
-		checked := newBucket(string(name), bbolt.DefaultFillPercent)
-		return b.ForEach(func(k, v []byte) error {
-			if last != nil && bytes.Compare(last, k) >= 0 {
-				return fmt.Errorf("%w: rows %q and %q of %s are out of order", ErrDamaged, last, k, name)
-			}
-			if original, _, _ := checked.read(k, v); !bytes.Equal(original, k) {
-				return fmt.Errorf("%w: a bit changed in the key of row %q of %s", ErrDamaged, k, name)
-			}
-			last = append(last[:0], k...)
-			return nil
+			return found.compare(tx, quick)
 		})
 	})
 }

@@ -41,7 +41,7 @@ func newFilledDB(t *testing.T) string {
 
 func TestOpenNewerSchema(t *testing.T) {
 	path := newFilledDB(t)
-	editFile(t, path, func(tx *bbolt.Tx) error {
+	editFile(t, path, func(tx *txn) error {
 		bucketMeta.in(tx).put(keySchema, u64(99))
 		return nil
 	})
@@ -58,13 +58,20 @@ func TestOpenNewerSchema(t *testing.T) {
 	}
 }
 
-func editFile(t *testing.T, path string, fn func(*bbolt.Tx) error) {
+// editFile changes a closed database, whose tally stays right for the writes through [rows].
+func editFile(t *testing.T, path string, fn func(*txn) error) {
 	t.Helper()
 	db, err := bbolt.Open(path, 0o600, nil)
 	if err != nil {
 		t.Fatal(err)
 	}
-	if err := errors.Join(db.Update(fn), db.Close()); err != nil {
+	if err := errors.Join(db.Update(func(tx *bbolt.Tx) error {
+		edit := &txn{Tx: tx, tally: make(tally)}
+		if err := fn(edit); err != nil || tx.Bucket(bucketMeta.name) == nil {
+			return err
+		}
+		return edit.saveTally()
+	}), db.Close()); err != nil {
 		t.Fatal(err)
 	}
 }
@@ -102,7 +109,7 @@ func TestOpenDamaged(t *testing.T) {
 		},
 		"stranger's bucket": func([]byte) []byte {
 			path := filepath.Join(t.TempDir(), "other.db")
-			editFile(t, path, func(tx *bbolt.Tx) error {
+			editFile(t, path, func(tx *txn) error {
 				_, err := tx.CreateBucket([]byte("other"))
 				return err
 			})
@@ -130,7 +137,7 @@ func TestOpenDamaged(t *testing.T) {
 // TestDamagedRowLater checks that a row that cannot be decoded fails calls that need it, and no other call.
 func TestDamagedRowLater(t *testing.T) {
 	path := newFilledDB(t)
-	editFile(t, path, func(tx *bbolt.Tx) error {
+	editFile(t, path, func(tx *txn) error {
 		bucketRecords.in(tx).put(engine.RecordKey("n", "k"), []byte{1, 1})
 		return nil
 	})
@@ -151,18 +158,18 @@ func TestDamagedRowLater(t *testing.T) {
 }
 
 func TestCheckFollowsPointers(t *testing.T) {
-	for name, edit := range map[string]func(tx *bbolt.Tx) error{
-		"id":          func(tx *bbolt.Tx) error { return deleteFirst(tx, bucketIDs) },
-		"change":      func(tx *bbolt.Tx) error { return deleteFirst(tx, bucketChanges) },
-		"count":       func(tx *bbolt.Tx) error { return deleteFirst(tx, bucketCounts) },
-		"card":        func(tx *bbolt.Tx) error { return deleteFirst(tx, bucketCards) },
-		"conv key":    func(tx *bbolt.Tx) error { return deleteFirst(tx, bucketConvKeys) },
-		"conv term":   func(tx *bbolt.Tx) error { return deleteFirst(tx, bucketConvTerms) },
-		"entry":       func(tx *bbolt.Tx) error { return deleteFirst(tx, bucketConvs) },
-		"record":      func(tx *bbolt.Tx) error { return deleteFirst(tx, bucketRecords) },
-		"record term": func(tx *bbolt.Tx) error { return deleteFirst(tx, bucketRecordTerms) },
-		"replay key":  func(tx *bbolt.Tx) error { bucketReplays.in(tx).put([]byte("x"), []byte("y")); return nil },
-		"short keys": func(tx *bbolt.Tx) error {
+	for name, edit := range map[string]func(tx *txn) error{
+		"id":          func(tx *txn) error { return deleteFirst(tx, bucketIDs) },
+		"change":      func(tx *txn) error { return deleteFirst(tx, bucketChanges) },
+		"count":       func(tx *txn) error { return deleteFirst(tx, bucketCounts) },
+		"card":        func(tx *txn) error { return deleteFirst(tx, bucketCards) },
+		"conv key":    func(tx *txn) error { return deleteFirst(tx, bucketConvKeys) },
+		"conv term":   func(tx *txn) error { return deleteFirst(tx, bucketConvTerms) },
+		"entry":       func(tx *txn) error { return deleteFirst(tx, bucketConvs) },
+		"record":      func(tx *txn) error { return deleteFirst(tx, bucketRecords) },
+		"record term": func(tx *txn) error { return deleteFirst(tx, bucketRecordTerms) },
+		"replay key":  func(tx *txn) error { bucketReplays.in(tx).put([]byte("x"), []byte("y")); return nil },
+		"short keys": func(tx *txn) error {
 			for _, b := range []bucket{bucketConvs, bucketConvTerms, bucketCounts, bucketRecords, bucketRecordTerms, bucketExpiries} {
 				b.in(tx).put([]byte{200}, nil)
 			}
@@ -184,14 +191,14 @@ func TestCheckFollowsPointers(t *testing.T) {
 func TestCheckNamesTheRow(t *testing.T) {
 	for name, missing := range map[string]bucket{"cards": bucketChanges, "convs": bucketConvTerms, "records": bucketRecordTerms} {
 		path := newFilledDB(t)
-		editFile(t, path, func(tx *bbolt.Tx) error { return deleteFirst(tx, missing) })
+		editFile(t, path, func(tx *txn) error { return deleteFirst(tx, missing) })
 		if err := Check(t.Context(), path); err == nil || !strings.Contains(err.Error(), name+" ") || strings.Contains(err.Error(), string(missing.name)+" ") {
 			t.Errorf("Check without a row of %s = %v, want a fault of %s", missing.name, err, name)
 		}
 	}
 }
 
-func deleteFirst(tx *bbolt.Tx, b bucket) error {
+func deleteFirst(tx *txn, b bucket) error {
 	k, _ := b.in(tx).raw.Cursor().First()
 	b.in(tx).delete(k)
 	return nil

@@ -76,21 +76,21 @@ func (t *txn) writeRecord(w engine.RecordWrite, rev store.Rev) {
 		t.counts.remove(w.Old)
 	}
 	key := engine.RecordKey(rec.NS, rec.Key)
-	bucketRecords.in(t.Tx).put(key, engine.EncodeRecord(rec))
+	bucketRecords.in(t).put(key, engine.EncodeRecord(rec))
 	replaceRecordTerms(t, rec, w.Old.Terms, rec.Terms)
 	t.counts.add(rec)
-	scheduleSweep(t.Tx, kindRecord, key, scheduled, engine.Deadline(rec.Expires))
+	scheduleSweep(t, kindRecord, key, scheduled, engine.Deadline(rec.Expires))
 }
 
 // deleteRecord removes a record with its terms. The row in bucketExpiries stays until the sweep reaches it.
 func deleteRecord(t *txn, rec store.Record) {
-	bucketRecords.in(t.Tx).delete(engine.RecordKey(rec.NS, rec.Key))
+	bucketRecords.in(t).delete(engine.RecordKey(rec.NS, rec.Key))
 	t.counts.remove(rec)
 	replaceRecordTerms(t, rec, rec.Terms, nil)
 }
 
 func replaceRecordTerms(t *txn, rec store.Record, old, terms []string) {
-	bucketRecordTerms.in(t.Tx).replace(engine.SortedSet(old), engine.SortedSet(terms), func(term string) []byte {
+	bucketRecordTerms.in(t).replace(engine.SortedSet(old), engine.SortedSet(terms), func(term string) []byte {
 		return engine.TermKey(rec.NS, term, rec.Key)
 	})
 }

@@ -135,21 +135,21 @@ func withAnswer(tx *bbolt.Tx, rec engine.ReplayRow, now time.Time) (store.Replay
 
 // putReplay stores the replay record of a step. old is the key of an earlier record of the message that no longer
 // counts, or nil. If no entry of the transcript names the record, putReplay adds a row of kind convReplay that names it.
-func putReplay(tx *bbolt.Tx, step store.Step, old []byte, row engine.ReplayRow) {
-	replays, hash := bucketReplays.in(tx), engine.ReplayHash(row.Sender, row.MessageID)
+func putReplay(t *txn, step store.Step, old []byte, row engine.ReplayRow) {
+	replays, hash := bucketReplays.in(t), engine.ReplayHash(row.Sender, row.MessageID)
 	if old != nil {
 		replays.delete(old)
 	}
 	replays.put(replayKey(replayPart(row.Expires), hash), engine.EncodeReplay(row))
 	if !hasReplayEntry(step) && row.ConvSeq != 0 {
-		bucketConvs.in(tx).put(convRowKey(u64(row.ConvSeq), convReplay, hash), nil)
+		bucketConvs.in(t).put(convRowKey(u64(row.ConvSeq), convReplay, hash), nil)
 	}
 }
 
 // sweepReplays looks at up to limit records in parts that have ended. It removes the records that no longer count, and
 // moves those of open conversations to the current part.
 func sweepReplays(t *txn, now time.Time, limit int) (int, error) {
-	replays := bucketReplays.in(t.Tx)
+	replays := bucketReplays.in(t)
 	current := replayPart(now)
 	var expired, live [][]byte // keys
 	var liveRows [][]byte

@@ -13,7 +13,9 @@ import (
 //
 //	meta         "schema" → u64 ·
 //	             "snapshots" → tags of the last two index snapshots · "floor" → u64, the newest change that Sweep removed ·
-//	             "fences" → u64, added to the fence of every lease. The sequence of this bucket is the newest revision.
+//	             "fences" → u64, added to the fence of every lease ·
+//	             "tally" → for each bucket, in the order below, its rows u64 and the sum of their checksums u64, see [tally] ·
+//	             The sequence of this bucket is the newest revision.
 //	cards        seq → card
 //	ids          id → seq, until Sweep removes the last change of the id
 //	counts       hash16(text of Card.Counts) seq → nothing
@@ -56,6 +58,7 @@ var (
 	keySnapshots = []byte("snapshots")
 	keyFloor     = []byte("floor")
 	keyFences    = []byte("fences")
+	keyTally     = []byte("tally")
 )
 
 // schema is the number of this layout of the buckets and rows.
@@ -68,8 +71,9 @@ func createBuckets(tx *bbolt.Tx) error {
 			return err
 		}
 	}
-	bucketMeta.in(tx).put(keySchema, u64(schema))
-	return nil
+	t := &txn{Tx: tx, tally: make(tally)}
+	bucketMeta.in(t).put(keySchema, u64(schema))
+	return t.saveTally()
 }
 
 // checkSchema returns nil for a database of this schema and for an empty file, ErrNewerSchema for a newer schema, and

@@ -114,7 +114,7 @@ func (s *Store) writeSnapshot(ctx context.Context) (err error) {
 	}
 	err = s.writer.do(ctx, func(t *txn) (func() error, error) {
 		return func() error {
-			meta := bucketMeta.in(t.Tx)
+			meta := bucketMeta.in(t)
 			known, err := meta.get(keySnapshots)
 			if err != nil { // the previous snapshot is no longer valid
 				t.damage.Note("replaced", err)

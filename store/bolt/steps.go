@@ -44,10 +44,10 @@ func (s steps) Apply(ctx context.Context, step store.Step) (store.Applied, error
 			}
 			plan.Complete() // the answers, which name the entries that were just written
 			if plan.Replay != nil {
-				putReplay(t.Tx, step, plan.Before.RowKey, *plan.Replay)
+				putReplay(t, step, plan.Before.RowKey, *plan.Replay)
 			}
 			if a := plan.Answered; a != nil {
-				bucketReplays.in(t.Tx).put(a.RowKey, engine.EncodeReplay(a.ReplayRow))
+				bucketReplays.in(t).put(a.RowKey, engine.EncodeReplay(a.ReplayRow))
 			}
 			t.writeRecords(plan.Records, rev)
 			return nil
@@ -96,7 +96,7 @@ func (s steps) Forget(ctx context.Context, key store.ConvKey, ifRev store.Rev, c
 func forgetAnswers(t *txn, seq uint64) error {
 	prefix := u64(seq)
 	answers := make(map[string]engine.ReplayRow)
-	for row, err := range bucketConvs.in(t.Tx).from(prefix, prefix) {
+	for row, err := range bucketConvs.in(t).from(prefix, prefix) {
 		if err != nil {
 			return err
 		}
@@ -126,7 +126,7 @@ func forgetAnswers(t *txn, seq uint64) error {
 		}
 	}
 	for key, rec := range answers {
-		bucketReplays.in(t.Tx).put([]byte(key), engine.EncodeReplay(rec))
+		bucketReplays.in(t).put([]byte(key), engine.EncodeReplay(rec))
 	}
 	return nil
 }

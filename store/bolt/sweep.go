@@ -37,9 +37,9 @@ func expiryKey(at int64, kind byte, key []byte) []byte {
 
 // scheduleSweep makes Sweep look at a row at the time due, unless due is engine.Never. scheduled is when Sweep will
 // look at the row anyway, or engine.NoTime if that is not certain.
-func scheduleSweep(tx *bbolt.Tx, kind byte, key []byte, scheduled, due int64) {
+func scheduleSweep(t *txn, kind byte, key []byte, scheduled, due int64) {
 	if due != engine.Never && (scheduled == engine.NoTime || scheduled > due) {
-		bucketExpiries.in(tx).put(expiryKey(due, kind, key), nil)
+		bucketExpiries.in(t).put(expiryKey(due, kind, key), nil)
 	}
 }
 
@@ -98,7 +98,7 @@ func firstKey(r rows) []byte {
 // sweepExpiries looks at rows whose entries in bucketExpiries are due at now, until it has looked at or removed limit
 // rows. It returns their number.
 func sweepExpiries(t *txn, now time.Time, limit int) (int, error) {
-	expiries := bucketExpiries.in(t.Tx)
+	expiries := bucketExpiries.in(t)
 	var due [][]byte
 	for row, err := range expiries.from(nil, nil) {
 		if err != nil {
@@ -130,7 +130,7 @@ func sweepExpiries(t *txn, now time.Time, limit int) (int, error) {
 			continue // the rest of the row is swept later, so its entry stays
 		}
 		expiries.delete(k)
-		scheduleSweep(t.Tx, kind, key, engine.NoTime, result.due)
+		scheduleSweep(t, kind, key, engine.NoTime, result.due)
 	}
 	return n, nil
 }
@@ -159,7 +159,7 @@ func sweepRow(t *txn, kind byte, key []byte, now time.Time, limit int) (sweepRes
 // sweepCard removes an expired card from the index. Once the id of the card is no longer reserved, sweepCard also
 // removes the card from the database.
 func sweepCard(t *txn, key []byte, now time.Time) (sweepResult, error) {
-	row, err := bucketCards.in(t.Tx).get(key)
+	row, err := bucketCards.in(t).get(key)
 	if row == nil || err != nil {
 		return sweepResult{due: engine.Never}, err
 	}
@@ -183,7 +183,7 @@ func sweepCard(t *txn, key []byte, now time.Time) (sweepResult, error) {
 // snapshot that is older than the tombstone can then no longer catch up, so dropTombstone raises the floor below which
 // snapshots are not used.
 func dropTombstone(t *txn, change []byte) error {
-	changes, meta, ids := bucketChanges.in(t.Tx), bucketMeta.in(t.Tx), bucketIDs.in(t.Tx)
+	changes, meta, ids := bucketChanges.in(t), bucketMeta.in(t), bucketIDs.in(t)
 	row, err := changes.get(change)
 	if row == nil || err != nil {
 		return err
@@ -230,7 +230,7 @@ func sweepConv(t *txn, key []byte, now time.Time, limit int) (sweepResult, error
 }
 
 func sweepRecord(t *txn, key []byte, now time.Time) (sweepResult, error) {
-	row, err := bucketRecords.in(t.Tx).get(key)
+	row, err := bucketRecords.in(t).get(key)
 	if row == nil || err != nil {
 		return sweepResult{due: engine.Never}, err
 	}

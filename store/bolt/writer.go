@@ -25,6 +25,7 @@ type plan func(t *txn) (write func() error, err error)
 type txn struct {
 	*bbolt.Tx
 	counts       *liveCounts
+	tally        tally // changes that the units made
 	damage       *engine.DamageLog
 	indexChanges []func(*cardindex.Index) // applied in order after the commit
 	lastChange   uint64                   // number of the newest card change
@@ -35,7 +36,7 @@ type txn struct {
 }
 
 // nextRev returns a new revision. It is called once per unit, so that no two units of a commit share a revision.
-func (t *txn) nextRev() store.Rev { return store.Rev(bucketMeta.in(t.Tx).next()) }
+func (t *txn) nextRev() store.Rev { return store.Rev(bucketMeta.in(t).next()) }
 
 // note adds a hint about an entry that the unit writes.
 func (t *txn) note(ns, key string) {
@@ -191,7 +192,7 @@ func (w *writer) attempt(group []*unit) (errs []error, failed int, err error) {
 			engine.Guard(tx.Rollback)
 		}
 	}()
-	t := &txn{Tx: tx, counts: w.counts, damage: w.s.damage, leases: &w.s.leases, watch: w.s.watchers.Shared()}
+	t := &txn{Tx: tx, counts: w.counts, tally: make(tally), damage: w.s.damage, leases: &w.s.leases, watch: w.s.watchers.Shared()}
 	errs = make([]error, len(group))
 	wrote := false
 	for i, u := range group {
@@ -214,7 +215,12 @@ func (w *writer) attempt(group []*unit) (errs []error, failed int, err error) {
 		return errs, -1, tx.Rollback()
 	}
 	start := time.Now()
-	if err := engine.Guard(func() error { return w.commit(tx) }); err != nil {
+	if err := engine.Guard(func() error {
+		if err := t.saveTally(); err != nil {
+			return err
+		}
+		return w.commit(tx)
+	}); err != nil {
 		return nil, -1, err
 	}
 	done = true

@@ -51,7 +51,7 @@ func group(t *testing.T, s *Store, plans ...plan) []error {
 // putMeta returns a unit that writes key into bucketMeta.
 func putMeta(key string) plan {
 	return func(t *txn) (func() error, error) {
-		return func() error { bucketMeta.in(t.Tx).put([]byte(key), []byte("1")); return nil }, nil
+		return func() error { bucketMeta.in(t).put([]byte(key), []byte("1")); return nil }, nil
 	}
 }
 
@@ -91,12 +91,12 @@ func TestGroup(t *testing.T) {
 	refuse := func(*txn) (func() error, error) { return nil, refusal }
 	nothing := func(*txn) (func() error, error) { return nil, nil }
 	spoil := func(t *txn) (func() error, error) {
-		return func() error { bucketMeta.in(t.Tx).put([]byte("partial"), []byte("1")); return spoilt }, nil
+		return func() error { bucketMeta.in(t).put([]byte("partial"), []byte("1")); return spoilt }, nil
 	}
 	planPanic := func(*txn) (func() error, error) { panic("plan") }
 	writePanic := func(t *txn) (func() error, error) {
 		return func() error {
-			bucketMeta.in(t.Tx).put([]byte("partial"), []byte("1"))
+			bucketMeta.in(t).put([]byte("partial"), []byte("1"))
 			panic("write")
 		}, nil
 	}
