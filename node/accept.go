@@ -163,10 +163,13 @@ func (a *acceptance) decide(ctx context.Context) (out bridge.Outcome, err error)
 		}
 		a.route = clarifyRoute
 	}
+	if a.newItem(ItemNew).isReceipt(a.unit.Conversation(), a.in.Payload) {
+		return a.toInbox(ctx, ItemRead)
+	}
 	if a.route.handles(a.in.Reply) { // line 16
 		return a.run(ctx)
 	}
-	return a.toInbox(ctx)
+	return a.toInbox(ctx, ItemNew)
 }
 
 // checkReplay implements lines 9 and 10. An exact repeat gets its stored answer, whatever its age. Next comes the
@@ -318,9 +321,9 @@ func (a *acceptance) acceptClose(ctx context.Context) (bridge.Outcome, error) {
 	return a.answer(ctx, http.StatusOK, closePayload(a.in.Payload.GetStr("status")))
 }
 
-// toInbox implements line 16 for a message that no hook handles (AM-71, AM-74).
-func (a *acceptance) toInbox(ctx context.Context) (bridge.Outcome, error) {
-	item := a.newItem(ItemNew)
+// toInbox implements line 16 for a message that no hook handles (AM-71, AM-74, AM-91).
+func (a *acceptance) toInbox(ctx context.Context, state ItemState) (bridge.Outcome, error) {
+	item := a.newItem(state)
 	a.unit.Add(item.change())
 	if err := countAccept(ctx, a.unit, item, ""); err != nil {
 		return bridge.Outcome{}, err

@@ -186,6 +186,8 @@ func (v *heldDecision) release(ctx context.Context) error {
 		}
 	}
 	switch route, mustAsk := v.n.routeIn(conv, v.item.MessageID, v.item.Intent); {
+	case v.item.isReceipt(v.unit.Conversation(), v.payload):
+		return v.releaseReceipt(ctx)
 	case mustAsk: // AM-88
 		v.item.State, v.item.Note = ItemNew, noteUnclear
 		v.unit.Add(v.item.change())
@@ -223,6 +225,16 @@ func (v *heldDecision) releaseToInbox(ctx context.Context) error {
 		return err
 	}
 	return countAccept(ctx, v.unit, v.item, "") // last, because this may close the conversation
+}
+
+// releaseReceipt marks a receipt as read, and answers only a repeat of it (AM-91).
+func (v *heldDecision) releaseReceipt(ctx context.Context) error {
+	v.item.State = ItemRead
+	v.unit.Add(v.item.change())
+	if err := v.storeReply(receiptPayload()); err != nil {
+		return err
+	}
+	return countAccept(ctx, v.unit, v.item, "")
 }
 
 // refuse ends the conversation with its other questions and sends the peer a close (AM-35). It sends nothing to a

@@ -271,7 +271,7 @@ func (o *deliveryOutcome) receiveReply(ctx context.Context, d bridge.Delivered) 
 		Sender: string(o.entry.To), MessageID: string(m.ID), Digest: digest, Conv: o.entry.key(),
 		Status: http.StatusOK, Answer: ack.Raw, Expires: conversations.Sooner(o.unit.Now.Add(o.n.replayFor()), o.unit.Conversation().Purge),
 	}
-	if !o.isReceipt(m.Intent, action) {
+	if !o.isUnlisted(m.Intent, m.Payload) {
 		item, err := o.newItem(ctx, m, digest)
 		if err != nil {
 			return err
@@ -280,7 +280,7 @@ func (o *deliveryOutcome) receiveReply(ctx context.Context, d bridge.Delivered) 
 		if note != "" {
 			item.ActionKnown, item.Note = false, note
 		}
-		if isOpen {
+		if isOpen && item.State == ItemNew {
 			o.run = o.newReplyRun(&item, m)
 		}
 		if o.run != nil {
@@ -321,11 +321,17 @@ func (o *deliveryOutcome) newReplyRun(item *Item, m *wire.Message) *run {
 	return &run{n: n, key: item.key(), itemID: item.ID, message: *m, payload: m.Payload, route: route, freePlace: freePlace, unattended: true}
 }
 
-// isReceipt reports whether an answer only confirms that our message arrived, that it waits for the peer's owner, or
+// isUnlisted reports whether an answer only confirms that our message arrived, that it waits for the peer's owner, or
 // that the conversation is closed. The transcript keeps such an answer, but the inbox does not show it.
-func (o *deliveryOutcome) isReceipt(intent wire.Intent, action string) bool {
-	return action == wire.ActionReceived || action == wire.ActionPending || o.entry.Action == wire.ActionClose ||
-		action != "" && action == o.n.route(intent).Receipts
+func (o *deliveryOutcome) isUnlisted(intent wire.Intent, payload wire.Value) bool {
+	switch action := payload.GetStr("action"); {
+	case o.entry.Action == wire.ActionClose:
+		return true
+	case action == wire.ActionReceived || action == wire.ActionPending:
+		return wire.IsReceipt(intent, payload) || !intent.IsStandard()
+	default:
+		return action != "" && action == o.n.route(intent).Receipts
+	}
 }
 
 // countAccept records that an accept counts now: our accept, which the peer has answered, or the accept in the reply.
@@ -381,6 +387,10 @@ func (o *deliveryOutcome) newItem(ctx context.Context, m *wire.Message, digest [
 	}, Agrees: c.IsPlainAccept(m.ID)}
 	if o.entry.Address != "" {
 		item.Verified, item.Principal = bridge.VerifiedNone, c.Principal
+	}
+	answer := item
+	if answer.ConfirmsAccept = o.entry.Action == "accept" && c.Awaits(o.entry.First); answer.isReceipt(c, m.Payload) {
+		item.State = ItemRead
 	}
 	item.ActionKnown, err = wire.CheckPayload(m.Intent, m.Payload)
 	if err != nil {

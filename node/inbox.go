@@ -90,6 +90,18 @@ func (i Item) subject() string {
 	return cmp.Or(i.Principal, string(i.Peer))
 }
 
+// isReceipt reports whether the message only confirms a message of ours: it is a receipt that answers one, or an accept
+// that adds nothing to our accept. Such a message is read at once, and neither handed to a hook nor answered (AM-91).
+// c is the conversation with the message.
+func (i Item) isReceipt(c conversations.Conversation, payload wire.Value) bool {
+	if payload.GetStr("action") == "accept" {
+		return i.ConfirmsAccept && c.IsPlainAccept(i.MessageID) &&
+			payload.Without("action", "metadata", "selected_time", "event", "terms", "location", "duration").Len() == 0
+	}
+	isAnswer := i.Kind == kindReply || conversations.AnswersIn(payload) != "" || c.WroteFirst
+	return isAnswer && wire.IsReceipt(i.Intent, payload)
+}
+
 // change returns the change that stores the item. It fails if the stored item changed since it was read.
 func (i Item) change() store.Change {
 	return store.Change{IfRev: i.rev, Held: i.lease, Record: store.Record{

@@ -33,6 +33,10 @@ func (o OwnerAPI) Overview(ctx context.Context, maxCount int) (owner.Status, err
 	if err != nil {
 		return owner.Status{}, err
 	}
+	needing, err := o.CountItems(ctx, owner.NeedsOwner, maxCount)
+	if err != nil {
+		return owner.Status{}, err
+	}
 	asks, err := o.CountApprovals(ctx, maxCount)
 	if err != nil {
 		return owner.Status{}, err
@@ -78,7 +82,7 @@ func (o OwnerAPI) Overview(ctx context.Context, maxCount int) (owner.Status, err
 	return owner.Status{
 		ProcessStatus: process, AgentID: id.Card.ID, Name: id.Card.Name, Endpoint: id.Card.Endpoint, Fingerprint: id.Key.Public().Fingerprint(),
 		Paused: n.IsPaused(), Started: n.started, Mode: n.mode(), Outgoing: n.cfg.Outbound.mode(), Directories: n.Listings(),
-		Inbox: items, Approvals: asks, Outbox: outbox, Delayed: delayed, Hooks: hooks, Waiting: waiting, Store: storeState, Notify: notifyStatus,
+		Inbox: items, NeedsOwner: needing, Approvals: asks, Outbox: outbox, Delayed: delayed, Hooks: hooks, Waiting: waiting, Store: storeState, Notify: notifyStatus,
 	}, nil
 }
 

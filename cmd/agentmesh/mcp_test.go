@@ -187,6 +187,50 @@ func TestMCPSession(t *testing.T) {
 	}
 }
 
+// TestMCPNews: receipts are new for nobody, and mesh_wait returns each message once, then blocks until the next one.
+func TestMCPNews(t *testing.T) {
+	t.Parallel()
+	s := startMCP(t)
+	sarah := s.call("mesh_find_agents", map[string]any{"query": "Sarah"})["agents"].([]any)[0].(map[string]any)["agent"]
+	s.call("mesh_send", map[string]any{"to": sarah, "text": "Lunch on Tuesday?"})
+	item := s.awaitItem()
+	wait := func(seconds int) (texts []string, took time.Duration) {
+		began := time.Now()
+		for _, i := range s.call("mesh_wait", map[string]any{"seconds": seconds})["items"].([]any) {
+			texts = append(texts, i.(map[string]any)["text"].(map[string]any)["untrusted_text"].(string))
+		}
+		return texts, time.Since(began)
+	}
+	countNew := func() int {
+		status, err := daemon.Fetch(t.Context(), ownerClient(t, s.mine), owner.ShowStatus.Call())
+		if err != nil {
+			t.Fatal(err)
+		}
+		return status.Inbox
+	}
+	for _, receipt := range []string{`{"action":"received"}`, `{"action":"confirmed","status":"ok"}`} {
+		mustRun(t, s.theirs, "reply", string(item.Conversation), receipt, "--wait")
+		if texts, took := wait(1); len(texts) > 0 || took < time.Second || countNew() != 0 {
+			t.Errorf("after %s: %q after %v, %d new", receipt, texts, took, countNew())
+		}
+	}
+	if code := run(t.Context(), []string{"--data", s.mine, "inbox", "wait", "--timeout=1s"}, strings.NewReader(""), io.Discard, io.Discard); code != 75 {
+		t.Errorf("inbox wait ends with %d", code)
+	}
+	for _, text := range []string{"Yes, at one.", "Or at two."} {
+		mustRun(t, s.theirs, "reply", string(item.Conversation), text, "--wait")
+		if texts, _ := wait(20); !slices.Equal(texts, []string{text}) {
+			t.Errorf("wait = %q, want %q", texts, text)
+		}
+		if texts, took := wait(1); len(texts) > 0 || took < time.Second {
+			t.Errorf("%q again after %v", texts, took)
+		}
+	}
+	if n := countNew(); n != 2 {
+		t.Errorf("status counts %d new", n)
+	}
+}
+
 // TestMCPTask: an agent reads a long task of a bridge, which has no conversation, and answers it once and for all.
 func TestMCPTask(t *testing.T) {
 	t.Parallel()

@@ -59,7 +59,7 @@ func (a *app) showStatus(s owner.Status) {
 			{"key", s.Fingerprint},
 			{"state", state + ", access mode " + string(s.Mode) + ", outgoing " + string(s.Outgoing)},
 			{"store", s.Store},
-			{"inbox", fmt.Sprintf("%d new", s.Inbox)},
+			{"inbox", fmt.Sprintf("%d new, %d for you to answer or read", s.Inbox, s.NeedsOwner)},
 			{"approvals", fmt.Sprintf("%d pending", s.Approvals)},
 		}
 	}

@@ -26,6 +26,7 @@ type Status struct {
 	Outgoing    acl.Mode       `json:"outgoing_mode"`
 	Directories []Listing      `json:"directories"`
 	Inbox       int            `json:"inbox_new"`
+	NeedsOwner  int            `json:"inbox_needs_owner"` // items that wait for a person, see [Item.NeedsOwner]
 	Approvals   int            `json:"approvals_pending"`
 	Outbox      map[string]int `json:"outbox"`                   // "queued": all entries that wait; "delivering": those of them in an attempt now
 	Delayed     *OutboxEntry   `json:"outbox_delayed,omitempty"` // the oldest entry that waits after a failed attempt

@@ -1,6 +1,7 @@
 package wire
 
 import (
+	"slices"
 	"strings"
 	"time"
 )
@@ -41,6 +42,17 @@ const (
 	ActionReceived = "received"         // AM-71
 	ActionSealed   = "sealed"           // AM-85: the payload is encrypted for the recipient
 )
+
+// receiptActions are the actions of a receipt, and receiptMembers all members that it may have (AM-91).
+var (
+	receiptActions = []string{ActionReceived, "confirmed", "acknowledged", ActionPending, ActionClose}
+	receiptMembers = []string{"action", "status", "reason", "estimated_response", "metadata"}
+)
+
+// IsReceipt reports whether a payload only says what became of the message that it answers (AM-91).
+func IsReceipt(intent Intent, payload Value) bool {
+	return intent.IsStandard() && slices.Contains(receiptActions, payload.GetStr("action")) && payload.Without(receiptMembers...).Len() == 0
+}
 
 // CheckPayload checks a payload against the shape of its intent (§6, AM-69): the action is a string, and the required
 // fields of a known action are present and have their types. null counts as absent for optional fields, and extra

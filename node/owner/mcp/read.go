@@ -1,12 +1,11 @@
 package mcp
 
 import (
-	"bufio"
 	"context"
 	"encoding/base64"
 	"encoding/json"
 	"errors"
-	"iter"
+
 	"net/url"
 	"slices"
 	"strconv"
@@ -264,16 +263,7 @@ type inboxResult struct {
 }
 
 func (t *tools) inbox(ctx context.Context, _ *sdk.CallToolRequest, in inboxArgs) (*sdk.CallToolResult, any, error) {
-	out, err := t.listInbox(ctx, in, 0)
-	return nil, out, err
-}
-
-// listInbox returns a page of the inbox. It waits up to wait seconds for a first item.
-func (t *tools) listInbox(ctx context.Context, in inboxArgs, wait int) (inboxResult, error) {
 	query := url.Values{"limit": {strconv.Itoa(clampPageSize(in.Limit))}}
-	if wait > 0 {
-		query.Set("wait", strconv.Itoa(wait))
-	}
 	switch in.State {
 	case "":
 		query.Set("state", string(owner.ItemNew))
@@ -286,22 +276,27 @@ func (t *tools) listInbox(ctx context.Context, in inboxArgs, wait int) (inboxRes
 	}
 	list, err := owner.Fetch(ctx, t.api, owner.ListInbox.Call().WithQuery(query))
 	if err != nil {
-		return inboxResult{}, err
+		return nil, nil, err
 	}
 	out := inboxResult{Items: []inboxItem{}, Cursor: list.Next}
 	for _, item := range list.Items {
-		view := newInboxItem(item)
-		if item.State == owner.ItemHeld {
-			view.Waits = true
-		} else {
-			view.Text = untrusted(textOfJSON(item.Payload), authorOf(item), t.keyOf(ctx, item), 200)
-		}
-		out.Items = append(out.Items, view)
+		out.Items = append(out.Items, t.viewItem(ctx, item))
 	}
 	if n := fit(out.Items); n < len(out.Items) {
 		out.Items, out.Cursor = out.Items[:n], out.Items[n-1].Item
 	}
-	return out, nil
+	return nil, out, nil
+}
+
+// viewItem returns an item with the beginning of its text, unless the item waits for the owner.
+func (t *tools) viewItem(ctx context.Context, item owner.Item) inboxItem {
+	view := newInboxItem(item)
+	if item.State == owner.ItemHeld {
+		view.Waits = true
+	} else {
+		view.Text = untrusted(textOfJSON(item.Payload), authorOf(item), t.keyOf(ctx, item), 200)
+	}
+	return view
 }
 
 // authorOf returns the foreign address of an item's sender, or the sender's agent id if it has no such address.
@@ -439,85 +434,4 @@ func (t *tools) ack(ctx context.Context, _ *sdk.CallToolRequest, in ackArgs) (*s
 		out.Items = append(out.Items, newInboxItem(item))
 	}
 	return nil, out, nil
-}
-
-type waitArgs struct {
-	Seconds *int     `json:"seconds,omitempty" jsonschema:"0 to 25; default 25"`
-	Topics  []string `json:"topics,omitempty" jsonschema:"inbox (default), approvals, conversations, outbox"`
-}
-
-type waitResult struct {
-	Changed []change    `json:"changed,omitempty"`
-	Items   []inboxItem `json:"items"`
-}
-
-type change struct {
-	Topic        string `json:"topic"`
-	ID           string `json:"id,omitempty"`
-	State        string `json:"state,omitempty"`
-	Conversation string `json:"conversation,omitempty"`
-}
-
-func (t *tools) wait(ctx context.Context, _ *sdk.CallToolRequest, in waitArgs) (*sdk.CallToolResult, any, error) {
-	seconds := maxWaitSeconds
-	if in.Seconds != nil {
-		seconds = min(max(*in.Seconds, 0), maxWaitSeconds)
-	}
-	onlyInbox := !slices.ContainsFunc(in.Topics, func(s string) bool { return s != string(owner.TopicInbox) }) // also without topics
-	if onlyInbox {
-		list, err := t.listInbox(ctx, inboxArgs{}, seconds)
-		return nil, waitResult{Items: list.Items}, err
-	}
-	changed, err := t.awaitChange(ctx, in.Topics, seconds)
-	if err != nil {
-		return nil, nil, err
-	}
-	list, err := t.listInbox(ctx, inboxArgs{Limit: 3}, 0)
-	return nil, waitResult{changed, list.Items}, err
-}
-
-// awaitChange waits for an event of one of the topics. If the inbox is one of them, a new message also ends the wait.
-func (t *tools) awaitChange(ctx context.Context, topics []string, seconds int) ([]change, error) {
-	waiting, cancel := context.WithTimeout(ctx, time.Duration(seconds)*time.Second)
-	defer cancel()
-	for event, err := range t.events(waiting, topics) {
-		switch {
-		case err != nil:
-			return nil, err
-		case event.Topic != "":
-			return []change{{string(event.Topic), safeID(event.ID), safeID(event.State), safeID(event.Conversation)}}, nil
-		case slices.Contains(topics, string(owner.TopicInbox)):
-			if list, err := t.listInbox(ctx, inboxArgs{Limit: 1}, 0); err != nil || len(list.Items) > 0 {
-				return nil, err
-			}
-		}
-	}
-	return nil, nil
-}
-
-// events returns the events of topics until ctx or the stream ends. When the stream is open, it yields an event
-// without a topic; from then on, the reader misses no change. An error is the last element.
-func (t *tools) events(ctx context.Context, topics []string) iter.Seq2[owner.Event, error] {
-	return func(yield func(owner.Event, error) bool) {
-		path := strings.TrimPrefix(owner.StreamEvents.Path, "/")
-		resp, err := t.api.Do(ctx, "GET", path, url.Values{"topics": {strings.Join(topics, ",")}}, nil)
-		if err != nil {
-			if ctx.Err() == nil {
-				yield(owner.Event{}, err)
-			}
-			return
-		}
-		defer resp.Body.Close()
-		if !yield(owner.Event{}, nil) {
-			return
-		}
-		lines := bufio.NewScanner(resp.Body)
-		for lines.Scan() {
-			data, ok := strings.CutPrefix(lines.Text(), "data:")
-			var event owner.Event
-			if ok && json.Unmarshal([]byte(data), &event) == nil && !yield(event, nil) {
-				return
-			}
-		}
-	}
 }

@@ -47,6 +47,7 @@ type Config struct {
 type tools struct {
 	api   *owner.Client
 	sends *rate.Limiter
+	news  news
 	// proposals has the proposal that each conversation showed when it was last read here, so that an answer does not
 	// accept one that came later (AM-89).
 	proposals *lru.Cache[string, wire.MessageID]

@@ -29,7 +29,7 @@ func (p *pages) showOverview(c echo.Context) error {
 	if err != nil {
 		return err
 	}
-	view := overviewView{NoProgram: p.setup != nil && p.setup.Programs().NoProgram(), Asks: formatCount(status.Approvals), Items: formatCount(p.countItems(ctx)), Queued: status.Outbox["queued"]}
+	view := overviewView{NoProgram: p.setup != nil && p.setup.Programs().NoProgram(), Asks: formatCount(status.Approvals), Items: formatCount(status.NeedsOwner), Queued: status.Outbox["queued"]}
 	asks, err := p.n.ListApprovals(ctx, owner.Query{State: string(acl.AskPending), Limit: maxAsksOnOverview})
 	if err != nil {
 		return err
