@@ -11,9 +11,11 @@ import (
 	"log/slog"
 	"net"
 	"net/http"
+	"net/http/httptrace"
 	"net/netip"
 	"strings"
 	"sync"
+	"sync/atomic"
 	"time"
 )
 
@@ -133,6 +135,7 @@ func newConnPool(cfg HTTPConfig, control controlFunc) *connPool {
 		TLSHandshakeTimeout:    cfg.Connect,
 		DisableCompression:     true, // so that the size of an answer counts bytes on the wire
 		ForceAttemptHTTP2:      true,
+		HTTP2:                  &http.HTTP2Config{SendPingTimeout: 20 * time.Second, PingTimeout: 10 * time.Second}, // finds dead connections
 		MaxIdleConns:           64,
 		MaxIdleConnsPerHost:    2,
 		IdleConnTimeout:        60 * time.Second,
@@ -176,9 +179,14 @@ func (h *HTTP) Do(ctx context.Context, reach Reach, req *http.Request) (*http.Re
 	if req.Header.Get("User-Agent") == "" {
 		req.Header.Set("User-Agent", strings.TrimSuffix("agentmesh/"+h.cfg.Version, "/"))
 	}
-	began := time.Now()
-	resp, err := h.pools[poolOf(reach, req.URL.Scheme)].transport.RoundTrip(req)
+	var reused atomic.Bool
+	req = req.WithContext(httptrace.WithClientTrace(ctx, &httptrace.ClientTrace{GotConn: func(c httptrace.GotConnInfo) { reused.Store(c.Reused) }}))
+	began, pool := time.Now(), h.pools[poolOf(reach, req.URL.Scheme)]
+	resp, err := pool.transport.RoundTrip(req)
 	if err != nil {
+		if reused.Load() && !errors.Is(ctx.Err(), context.Canceled) {
+			pool.transport.CloseIdleConnections() // what cut this connection may have cut the others
+		}
 		done()
 		h.cfg.Logger.DebugContext(ctx, "outgoing call", "reach", reach, "host", req.URL.Host, "took", time.Since(began), "failed", true)
 		return nil, fmt.Errorf("call %s: %w", req.URL.Host, err)
