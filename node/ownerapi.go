@@ -31,6 +31,9 @@ func (o OwnerAPI) Operations() []owner.Operation {
 
 // ListItems implements [owner.Inbox].
 func (o OwnerAPI) ListItems(ctx context.Context, q owner.Query) (owner.List[owner.Item], error) {
+	if q.After != "" && !strings.HasPrefix(q.After, "in_") {
+		return owner.List[owner.Item]{}, owner.Fault(http.StatusBadRequest, "after must be the id of an inbox item", "see: agentmesh inbox list")
+	}
 	var items []Item
 	var next string
 	var err error

@@ -101,7 +101,7 @@ func (f *follower) run(ctx context.Context) error {
 		case ev.Topic == owner.TopicReset:
 			err = f.list(ctx)
 		case f.c.State == "" || f.c.State == ev.State:
-			err = f.fetch(ctx, ev.ID)
+			err = f.fetch(ctx, ev.ID, ev.State)
 		}
 		if err != nil {
 			return err
@@ -128,9 +128,10 @@ func (f *follower) list(ctx context.Context) error {
 	}
 }
 
-// fetch shows the item with this id, unless it was printed before. Without --state, it skips items up to --after.
-func (f *follower) fetch(ctx context.Context, id string) error {
-	if f.seen[id] || f.c.State == "" && id <= f.c.After {
+// fetch shows the item with this id, which now has this state. Without --state, it skips items up to --after, except
+// for one that becomes new, for example because the owner released it.
+func (f *follower) fetch(ctx context.Context, id, state string) error {
+	if f.seen[id] || f.c.State == "" && id <= f.c.After && state != string(owner.ItemNew) {
 		return nil
 	}
 	raw, err := daemon.Raw(ctx, f.o, owner.ShowItem.Call(id))
@@ -146,19 +147,27 @@ func (f *follower) fetch(ctx context.Context, id string) error {
 // show prints an item, unless it was printed before or has another state than the user asked for.
 func (f *follower) show(raw json.RawMessage) error {
 	i, err := daemon.Decode[owner.Item](raw)
-	if err != nil || f.seen[i.ID] || f.c.State != "" && string(i.State) != f.c.State {
+	if err != nil || f.seen[f.keyOf(i)] || f.c.State != "" && string(i.State) != f.c.State {
 		return err
 	}
 	if len(f.seen) >= maxSeen {
 		clear(f.seen)
 	}
-	f.seen[i.ID] = true
+	f.seen[f.keyOf(i)] = true
 	if f.a.globals.JSON {
 		f.a.Print("%s", terminal.EscapeUnsafe(raw))
 	} else {
 		f.a.showLine(i)
 	}
 	return f.a.WriteError()
+}
+
+// keyOf returns the key of an item in seen. A held item is shown again when it is released.
+func (f *follower) keyOf(i owner.Item) string {
+	if i.State == owner.ItemHeld {
+		return i.ID + " held"
+	}
+	return i.ID
 }
 
 // inboxWaitCmd is for agents: wait, work, reply or ack, and wait again. If the agent dies in between, no item is lost,
