@@ -170,6 +170,9 @@ func TestOddObjects(t *testing.T) {
 	}{
 		{"weak ETags", "", 3, "", false},
 		{"cut off", davObject(4, func(text string) string { return text[:90] }), 3, "/c/4.ics", true},
+		{"cut off after its first event", davObject(4, func(text string) string {
+			return strings.Replace(text, "END:VCALENDAR\r\n", "BEGIN:VEVENT\r\nUID:4\r\nRECURR", 1)
+		}), 4, "/c/4.ics", true},
 		{"the collection", `<D:response><D:href>/c/</D:href><D:propstat><D:prop><C:calendar-data/></D:prop><D:status>HTTP/1.1 404 Not Found</D:status></D:propstat><D:status/></D:response>`, 3, "/c/", false},
 		{"the collection, missing", `<D:response><D:href>/c/</D:href><D:status>HTTP/1.1 404 Not Found</D:status></D:response>`, 3, "/c/", false},
 		{"more than the server sends", `<D:response><D:href>/c/</D:href><D:status>HTTP/1.1 507 Insufficient Storage</D:status></D:response>`, 3, "/c/", true},

@@ -12,10 +12,7 @@ import (
 // parseLength parses DTEND or DURATION (RFC 5545 §3.6.1).
 func (r *reader) parseLength(comp *ical.Component, start moment) (span, error) {
 	if p := comp.Props.Get(ical.PropDateTimeEnd); p != nil {
-		end, problem, err := r.parseMoment(p)
-		if problem != "" && p.Params.Get(ical.PropTimezoneID) != comp.Props.Get(ical.PropDateTimeStart).Params.Get(ical.PropTimezoneID) {
-			err = errors.New(problem) // the length is known only if both times are in the same zone
-		}
+		end, err := r.parseMoment(p)
 		if err != nil {
 			return span{}, fmt.Errorf("DTEND: %w", err)
 		}
@@ -33,14 +30,19 @@ func (r *reader) parseLength(comp *ical.Component, start moment) (span, error) {
 // maxSpan bounds the length of an event, far below the 292 years that a time.Duration can hold.
 const maxSpan = 100 * 366 * 24 * time.Hour
 
+var errTooLong = errors.New("it takes more than a hundred years")
+
 // spanBetween returns the span from start to end. If start is a whole day, end must be one too.
 func spanBetween(start, end moment) (span, error) {
 	d := end.instant().Sub(start.instant())
+	if end.zone.blur > 0 && end.zone != start.zone {
+		d += end.zone.blur
+	}
 	switch {
 	case d < 0:
 		return span{}, errors.New("it ends before it starts")
 	case d > maxSpan:
-		return span{}, errors.New("it takes more than a hundred years")
+		return span{}, errTooLong
 	case start.day && !end.day:
 		return span{}, errors.New("it starts on a day and ends at a time")
 	case start.day:

@@ -4,9 +4,12 @@ import (
 	"cmp"
 	"errors"
 	"fmt"
+	"regexp"
+	"slices"
 	"strings"
 	"time"
 
+	"github.com/emersion/go-ical"
 	"github.com/teambition/rrule-go"
 )
 
@@ -16,7 +19,12 @@ import (
 // zone is a zone of the time zone database. It converts between wall times and instants. A wall time that the clock
 // skips is read with the offset before the change, and a wall time that the clock shows twice means the first of the two
 // (RFC 5545 §3.3.5).
-type zone struct{ loc *time.Location }
+//
+// If only a range of offsets is known, loc has the largest one, and an event may begin up to blur later.
+type zone struct {
+	loc  *time.Location
+	blur time.Duration
+}
 
 func (z zone) instant(wall time.Time) time.Time {
 	t := time.Date(wall.Year(), wall.Month(), wall.Day(), wall.Hour(), wall.Minute(), wall.Second(), 0, z.loc)
@@ -38,15 +46,15 @@ func asWall(t time.Time) time.Time {
 	return time.Date(t.Year(), t.Month(), t.Day(), t.Hour(), t.Minute(), t.Second(), 0, time.UTC)
 }
 
-// finestFrequency is the highest frequency that a rule may have. Events that recur every hour are not appointments.
-const finestFrequency = rrule.DAILY
-
 // maxCount bounds the recurrences in one calendar. It is enough for a hundred events every day for ten years.
 const maxCount = 500_000
 
 // maxTimesADay bounds the recurrences on one day to one every quarter of an hour. Before the first recurrence, the
 // library lists all times of a day, or even of a whole year if the rule is yearly.
 const maxTimesADay = 24 * 4
+
+// maxRules bounds the rules of an event. A rule that never comes true is searched through thousands of years.
+const maxRules = 4
 
 // maxRule bounds the bytes of a rule. The library keeps repeated values, and compares each day of each year up to 9999
 // with all values of a list.
@@ -62,8 +70,9 @@ func listRecurrences(rule string, first moment, window Interval, budget *int) ([
 	if err != nil {
 		return nil, fmt.Errorf("RRULE: %w", err)
 	}
-	if option.Freq > finestFrequency {
-		return nil, fmt.Errorf("RRULE: %s is finer than a day", option.Freq)
+	step, isFine := fineSteps[option.Freq]
+	if isFine && strings.Contains(rule, "BY") {
+		return nil, fmt.Errorf("RRULE: %s with conditions", option.Freq)
 	}
 	if max(1, len(option.Byhour))*max(1, len(option.Byminute))*max(1, len(option.Bysecond)) > maxTimesADay {
 		return nil, fmt.Errorf("RRULE: more than %d times a day", maxTimesADay)
@@ -78,6 +87,9 @@ func listRecurrences(rule string, first moment, window Interval, budget *int) ([
 		option.Until = last
 	}
 	option.Dtstart = first.wall
+	if step *= time.Duration(max(1, option.Interval)); step > 0 && option.Count == 0 && from.After(first.wall) {
+		option.Dtstart = first.wall.Add(from.Sub(first.wall) / step * step) // skip what is over
+	}
 	r, err := rrule.NewRRule(*option)
 	if err != nil {
 		return nil, fmt.Errorf("RRULE: %w", err)
@@ -94,6 +106,25 @@ func listRecurrences(rule string, first moment, window Interval, budget *int) ([
 		}
 	}
 	return nil, errors.New("RRULE: too many recurrences in one calendar")
+}
+
+// fineSteps are the frequencies that are finer than a day. Such events are hardly appointments, so only their simple
+// rules are expanded: the library would test each second of the years for a condition.
+var fineSteps = map[rrule.Frequency]time.Duration{rrule.HOURLY: time.Hour, rrule.MINUTELY: time.Minute, rrule.SECONDLY: time.Second}
+
+var fineRule = regexp.MustCompile(`FREQ=(?:HOURLY|MINUTELY|SECONDLY)`)
+
+// lastDay matches the day of a rule's UNTIL.
+var lastDay = regexp.MustCompile(`UNTIL=(\d{8})`)
+
+// latest returns a time after all recurrences of a rule that is not expanded, or the end of the window.
+func latest(rule string, window Interval) time.Time {
+	if m := lastDay.FindAllStringSubmatch(rule, -1); len(m) == 1 {
+		if day, err := time.Parse(dateLayout, m[0][1]); err == nil {
+			return day.AddDate(0, 0, 3) // the day and every zone
+		}
+	}
+	return window.End
 }
 
 // pastUntil returns the test whether a recurrence, given as a wall time, is after the UNTIL of a rule. An UNTIL in UTC
@@ -121,18 +152,88 @@ func untilIsDate(rule string) bool {
 	return ok && len(value) == len(dateLayout)
 }
 
-// findZone returns the zone that a TZID names: a name of the time zone database, also behind a vendor's prefix, or a name
-// of Windows. We do not read the rules by which a calendar may describe a zone (VTIMEZONE).
-func findZone(id string) (zone, bool) {
-	id = strings.TrimPrefix(strings.Trim(id, `" `), "/")
-	for name := id; strings.Contains(name, "/"); _, name, _ = strings.Cut(name, "/") {
-		if loc, err := time.LoadLocation(name); err == nil {
-			return zone{loc}, true
+// unknownZone may have any offset that a zone has.
+var unknownZone = offsets(-12*time.Hour, 14*time.Hour)
+
+// offsets returns a zone of which only the range of its offsets is known.
+func offsets(smallest, largest time.Duration) zone {
+	return zone{loc: time.FixedZone("", int(largest/time.Second)), blur: largest - smallest}
+}
+
+// describedZone returns the offsets of a zone that a calendar describes (VTIMEZONE). We do not read its rules.
+func describedZone(comp *ical.Component) zone {
+	var all []time.Duration
+	for _, child := range comp.Children {
+		for _, name := range []string{ical.PropTimezoneOffsetFrom, ical.PropTimezoneOffsetTo} {
+			d, ok := parseOffset(value(child, name))
+			if !ok {
+				return unknownZone
+			}
+			all = append(all, d)
 		}
 	}
-	name := cmp.Or(windowsZones[id], id[strings.LastIndexByte(id, '/')+1:])
-	if loc, err := time.LoadLocation(name); err == nil && name != "" && name != "Local" { // LoadLocation accepts both
-		return zone{loc}, true
+	if len(all) == 0 {
+		return unknownZone
+	}
+	return offsets(slices.Min(all), slices.Max(all))
+}
+
+// parseOffset parses +hhmm, and what people write: +h, +hh or +hh:mm.
+func parseOffset(text string) (time.Duration, bool) {
+	for _, layout := range []string{"-0700", "-07:00", "-070000", "-07"} {
+		if len(text) == 2 && layout == "-07" {
+			text = text[:1] + "0" + text[1:]
+		}
+		if t, err := time.Parse(layout, text); err == nil {
+			_, seconds := t.Zone()
+			d := time.Duration(seconds) * time.Second
+			return d, d.Abs() <= 14*time.Hour
+		}
+	}
+	return 0, false
+}
+
+// findZone returns the zone that a TZID names: a name of the time zone database, also behind a vendor's prefix, a zone
+// that the calendar describes, a name of Windows, or an offset such as UTC+1.
+func (r *reader) findZone(id string) zone {
+	id = strings.TrimPrefix(strings.Trim(id, `" `), "/")
+	for name := id; strings.Contains(name, "/"); _, name, _ = strings.Cut(name, "/") {
+		if z, ok := loadZone(name); ok {
+			return z
+		}
+	}
+	// A name such as EST may mean anything in a calendar that describes it.
+	if z, ok := r.zones[id]; ok {
+		return z
+	}
+	name := cmp.Or(windowsZones[id], windowsZones[titled(id)], id[strings.LastIndexByte(id, '/')+1:])
+	if z, ok := loadZone(name); ok && name != "" {
+		return z
+	}
+	upper := strings.ToUpper(name)
+	if d, ok := parseOffset(strings.TrimPrefix(strings.TrimPrefix(upper, "UTC"), "GMT")); ok {
+		return offsets(d, d)
+	}
+	return unknownZone
+}
+
+// loadZone loads a zone of the database, whatever the case of its name.
+func loadZone(name string) (zone, bool) {
+	for _, n := range []string{name, titled(name), strings.ToUpper(name)} {
+		if loc, err := time.LoadLocation(n); err == nil && n != "Local" { // LoadLocation accepts it
+			return zone{loc: loc}, true
+		}
 	}
 	return zone{}, false
+}
+
+// titled writes each word of a name with one capital.
+func titled(name string) string {
+	text := []byte(strings.ToLower(name))
+	for i, c := range text {
+		if 'a' <= c && c <= 'z' && (i == 0 || strings.IndexByte("/_- ", text[i-1]) >= 0) {
+			text[i] = c - 'a' + 'A'
+		}
+	}
+	return string(text)
 }
