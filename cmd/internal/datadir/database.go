@@ -126,6 +126,9 @@ func (d Dir) Compact(ctx context.Context) (c Compacted, err error) {
 	if _, err := Open(string(d)); err != nil {
 		return c, err
 	}
+	if err := d.checkOwner(d.Path(FileDatabase)); err != nil {
+		return c, err
+	}
 	c.Before, c.After, err = bolt.CompactInPlace(ctx, d.Path(FileDatabase))
 	switch {
 	case errors.Is(err, syscall.ENOSPC):

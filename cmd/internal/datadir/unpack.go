@@ -30,6 +30,9 @@ func (d Dir) Restore(ctx context.Context, archive *Archive) (err error) {
 			_ = os.Remove(string(d)) // fails, as it should, if the directory is not empty
 		}
 	}()
+	if err := d.checkOwner(string(d)); err != nil {
+		return err
+	}
 	release, err := d.lockForRestore()
 	if err != nil {
 		return err
