@@ -69,6 +69,7 @@ var layers = []struct {
 	{"node/outbox", 4},
 	{"node/events", 4},
 	{"node/waiting", 1},
+	{"node/untrusted", 1},
 	{"node/registration", 4},
 	{"node/owner/web", 4},
 	{"node/owner/mcp", 4},

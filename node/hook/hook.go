@@ -186,7 +186,10 @@ func (c Call) document() []byte {
 	return wire.Obj(
 		wire.Member{Key: "type", Value: wire.Text(kind)},
 		wire.Member{Key: "attempt", Value: wire.Int(int64(c.Attempt))},
-		wire.Member{Key: "untrusted", Value: wire.Texts([]string{"message.payload", "conversation.history", "sender.name"})},
+		wire.Member{Key: "untrusted", Value: wire.Texts([]string{
+			"message.payload", "message.message_id", "message.conversation_id", "message.intent",
+			"conversation.conversation_id", "conversation.history", "sender.name",
+		})},
 		wire.Member{Key: "sender", Value: wire.Obj(
 			wire.Member{Key: "agent_id", Value: wire.Text(string(c.Sender.AgentID))},
 			wire.Member{Key: "name", Value: wire.Text(wire.OneLine(c.Sender.Name, 256))},

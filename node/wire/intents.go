@@ -23,6 +23,14 @@ func StandardIntents() []Intent {
 	return []Intent{Schedule, Deliver, RequestInfo, Negotiate, Handoff}
 }
 
+// OrCustom returns the name of a standard intent, and "custom" for every other, whose name its sender may have made up.
+func (i Intent) OrCustom() string {
+	if slices.Contains(StandardIntents(), i) {
+		return string(i)
+	}
+	return "custom"
+}
+
 // Valid reports whether the name passes line 4 of the receive table in docs/protocol.md.
 func (i Intent) Valid() bool { return validName(string(i)) }
 

@@ -32,7 +32,7 @@ type Channel struct {
 // NewChannel returns a channel for the messages of these peers, each named by id, alias or address. Messages of others
 // are not pushed.
 func NewChannel(cfg Config, peers []string) *Channel {
-	return &Channel{tools: &tools{api: cfg.Client}, peers: peers}
+	return &Channel{tools: &tools{api: cfg.Client, handles: sharedHandles}, peers: peers}
 }
 
 // Connect implements [sdk.Transport]. It starts the pushes, which end with ctx.
@@ -159,12 +159,12 @@ func (c *Channel) push(ctx context.Context, item owner.Item) {
 		return
 	}
 	c.known[item.ID] = true
-	content, err := json.Marshal(untrusted(textOfJSON(item.Payload), authorOf(item), c.tools.keyOf(ctx, item), 1000))
+	content, err := json.Marshal(mark(textOfJSON(item.Payload), authorOf(item), c.tools.keyOf(ctx, item), 1000))
 	if err != nil {
 		return
 	}
 	params, err := json.Marshal(map[string]any{"content": string(content), "meta": map[string]string{
-		"item": item.ID, "conversation": string(item.Conversation), "from": safeID(authorOf(item)),
+		"item": item.ID, "conversation": c.tools.handles.name(string(item.Conversation), string(item.Peer)), "from": safeID(authorOf(item)),
 	}})
 	if err != nil {
 		return

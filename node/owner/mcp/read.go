@@ -162,7 +162,7 @@ func viewCard(found owner.Found, card wire.Value) foundAgent {
 	}
 	return foundAgent{
 		Agent: safeID(string(id)), Capabilities: safeTags(capabilities), OwnsID: !slices.Contains(found.Unproven, id), KeyProven: proof.Key != nil,
-		Reachable: proof.Endpoint != nil, AliveAt: proof.Alive, Describes: untrusted(text, string(id), "", 240),
+		Reachable: proof.Endpoint != nil, AliveAt: proof.Alive, Describes: mark(text, string(id), "", 240),
 	}
 }
 
@@ -205,7 +205,7 @@ func (t *tools) agent(ctx context.Context, _ *sdk.CallToolRequest, in agentArgs)
 		capabilities, _ := card.Get("capabilities")
 		intents, _ := card.Get("intents")
 		id, out.Listed, out.Capabilities, out.Intents = card.GetStr("agent_id"), true, safeTags(capabilities), safeTags(intents)
-		out.Describes = untrusted(card.GetStr("name")+"\n"+card.GetStr("description"), id, out.Key, 1000)
+		out.Describes = mark(card.GetStr("name")+"\n"+card.GetStr("description"), id, out.Key, 1000)
 	}
 	out.Agent = safeID(id)
 	query := url.Values{"peer": {id}, "limit": {strconv.Itoa(pageSize)}}
@@ -217,7 +217,7 @@ func (t *tools) agent(ctx context.Context, _ *sdk.CallToolRequest, in agentArgs)
 	for _, c := range list.Items {
 		isWith := !isForeign || c.Address == id || shortAddress(c.Address) == id
 		if isWith && len(out.History) < pageSize {
-			out.History = append(out.History, history{c.ID, string(c.State), safeID(string(c.Intent)), c.Last})
+			out.History = append(out.History, history{t.handles.name(c.ID, c.Peer), string(c.State), c.Intent.OrCustom(), c.Last})
 		}
 	}
 	switch {
@@ -253,8 +253,10 @@ type inboxItem struct {
 }
 
 // newInboxItem returns an item without its text.
-func newInboxItem(i owner.Item) inboxItem {
-	return inboxItem{Item: i.ID, State: string(i.State), Conversation: string(i.Conversation), Intent: safeID(string(i.Intent)), At: i.At}
+func (t *tools) newInboxItem(i owner.Item) inboxItem {
+	return inboxItem{
+		Item: i.ID, State: string(i.State), Conversation: t.handles.name(string(i.Conversation), string(i.Peer)), Intent: i.Intent.OrCustom(), At: i.At,
+	}
 }
 
 type inboxResult struct {
@@ -290,11 +292,11 @@ func (t *tools) inbox(ctx context.Context, _ *sdk.CallToolRequest, in inboxArgs)
 
 // viewItem returns an item with the beginning of its text, unless the item waits for the owner.
 func (t *tools) viewItem(ctx context.Context, item owner.Item) inboxItem {
-	view := newInboxItem(item)
+	view := t.newInboxItem(item)
 	if item.State == owner.ItemHeld {
 		view.Waits = true
 	} else {
-		view.Text = untrusted(textOfJSON(item.Payload), authorOf(item), t.keyOf(ctx, item), 200)
+		view.Text = mark(intentPrefix(item.Intent)+textOfJSON(item.Payload), authorOf(item), t.keyOf(ctx, item), 200)
 	}
 	return view
 }
@@ -354,15 +356,16 @@ type readResult struct {
 const maxEntry = 3000
 
 func (t *tools) read(ctx context.Context, _ *sdk.CallToolRequest, in readArgs) (*sdk.CallToolResult, any, error) {
+	in.Conversation, in.Peer = t.handles.find(in.Conversation, in.Peer)
 	if strings.HasPrefix(in.Conversation, "in_") {
 		item, err := owner.Fetch(ctx, t.api, owner.ShowItem.Call(in.Conversation))
 		switch {
 		case err != nil:
 			return nil, nil, err
 		case item.Conversation == "": // a task of a bridge
-			text := untrusted(textOfJSON(item.Payload), authorOf(item), t.keyOf(ctx, item), maxEntry)
+			text := mark(intentPrefix(item.Intent)+textOfJSON(item.Payload), authorOf(item), t.keyOf(ctx, item), maxEntry)
 			return nil, readResult{
-				With: text.From, State: string(item.State), Intent: safeID(string(item.Intent)), Entries: []readEntry{{At: item.At, Text: text}},
+				With: text.From, State: string(item.State), Intent: item.Intent.OrCustom(), Entries: []readEntry{{At: item.At, Text: text}},
 			}, nil
 		}
 		in.Conversation, in.Peer = string(item.Conversation), string(item.Peer)
@@ -375,12 +378,12 @@ func (t *tools) read(ctx context.Context, _ *sdk.CallToolRequest, in readArgs) (
 	if err != nil {
 		return nil, nil, err
 	}
-	out := readResult{Conversation: c.ID, With: safeID(c.Peer), State: string(c.State), Intent: safeID(string(c.Intent)), Entries: []readEntry{}}
+	out := readResult{Conversation: t.handles.name(c.ID, c.Peer), With: safeID(c.Peer), State: string(c.State), Intent: c.Intent.OrCustom(), Entries: []readEntry{}}
 	if c.Agreement != nil {
 		out.Agreement = string(c.Agreement.Standing)
 	}
 	if c.Proposal != nil {
-		out.Proposal = safeID(string(c.Proposal.Message))
+		out.Proposal = t.handles.name(string(c.Proposal.Message), c.Peer)
 		t.proposals.Add(c.ID, c.Proposal.Message)
 	}
 	key := t.pinOf(ctx, c.Peer)
@@ -400,9 +403,9 @@ func (t *tools) read(ctx context.Context, _ *sdk.CallToolRequest, in readArgs) (
 		case e.Direction == "out":
 			entry.Ours = cut(clean(text), maxEntry)
 		case message.GetStr("signature") == "":
-			entry.Text = untrusted(text, c.Peer, "", maxEntry)
+			entry.Text = mark(text, c.Peer, "", maxEntry)
 		default:
-			entry.Text = untrusted(text, c.Peer, key, maxEntry)
+			entry.Text = mark(text, c.Peer, key, maxEntry)
 		}
 		out.Entries = append(out.Entries, entry)
 	}
@@ -431,7 +434,7 @@ func (t *tools) ack(ctx context.Context, _ *sdk.CallToolRequest, in ackArgs) (*s
 		if err != nil {
 			return nil, nil, err
 		}
-		out.Items = append(out.Items, newInboxItem(item))
+		out.Items = append(out.Items, t.newInboxItem(item))
 	}
 	return nil, out, nil
 }

@@ -5,6 +5,7 @@ import (
 	"context"
 	"encoding/json"
 	"errors"
+	"math"
 	"net/url"
 	"strconv"
 	"strings"
@@ -13,6 +14,7 @@ import (
 
 	"github.com/agentmesh/agentmesh/acl"
 	"github.com/agentmesh/agentmesh/node/owner"
+	"github.com/agentmesh/agentmesh/node/untrusted"
 	"github.com/agentmesh/agentmesh/node/wire"
 )
 
@@ -48,6 +50,7 @@ func (t *tools) send(ctx context.Context, _ *sdk.CallToolRequest, in sendArgs) (
 	if err != nil {
 		return nil, nil, err
 	}
+	in.Conversation, _ = t.handles.find(in.Conversation, "")
 	return t.runSend(ctx, owner.SendMessage.With(owner.NewMessage{
 		To: in.To, Conversation: wire.ConversationID(in.Conversation), Intent: cmp.Or(wire.Intent(in.Intent), wire.Deliver),
 		Payload: payload, WaitSeconds: wait, IdempotencyKey: in.IdempotencyKey,
@@ -77,6 +80,8 @@ func (t *tools) reply(ctx context.Context, _ *sdk.CallToolRequest, in replyArgs)
 	if in.Text != "" {
 		intent = wire.Deliver
 	}
+	in.Conversation, in.Peer = t.handles.find(in.Conversation, in.Peer)
+	in.Proposal, _ = t.handles.find(in.Proposal, "")
 	request := owner.NewReply{
 		Conversation: in.Conversation, Peer: in.Peer, Intent: intent, Payload: payload, WaitSeconds: wait,
 		Proposal: wire.MessageID(cmp.Or(in.Proposal, t.lastProposal(in.Conversation))),
@@ -92,7 +97,8 @@ func (t *tools) reply(ctx context.Context, _ *sdk.CallToolRequest, in replyArgs)
 	if result.Conversation == "" { // the answer to a task of a bridge, which has no conversation
 		return nil, out, nil
 	}
-	if _, err = owner.Fetch(ctx, t.api, owner.CloseConversation.With(owner.Close{Peer: in.Peer, Status: "completed"}, result.Conversation)); err != nil {
+	conversation, peer := t.handles.find(result.Conversation, in.Peer)
+	if _, err = owner.Fetch(ctx, t.api, owner.CloseConversation.With(owner.Close{Peer: peer, Status: "completed"}, conversation)); err != nil {
 		return nil, nil, errors.New("the reply is on its way, but the conversation was not closed; close it with mesh_close")
 	}
 	return nil, out, nil
@@ -112,6 +118,7 @@ func (t *tools) close(ctx context.Context, _ *sdk.CallToolRequest, in closeArgs)
 	if err != nil {
 		return nil, nil, err
 	}
+	in.Conversation, in.Peer = t.handles.find(in.Conversation, in.Peer)
 	return t.runSend(ctx, owner.CloseConversation.With(owner.Close{Peer: in.Peer, Status: in.Reason, WaitSeconds: wait}, in.Conversation), "")
 }
 
@@ -178,6 +185,7 @@ func (t *tools) askOwner(ctx context.Context, _ *sdk.CallToolRequest, in askArgs
 		return nil, nil, errors.New("the argument question takes the id of an earlier question; put a new question into text")
 	}
 	wait := min(max(in.WaitSeconds, 0), maxWaitSeconds)
+	in.Conversation, _ = t.handles.find(in.Conversation, "")
 	request := owner.AskOwner.With(owner.NewQuestion{Text: in.Text, Conversation: in.Conversation, WaitSeconds: wait})
 	if in.Question != "" {
 		request = owner.ShowQuestion.Call(in.Question).WithQuery(url.Values{"wait": {strconv.Itoa(wait)}})
@@ -211,7 +219,7 @@ func (t *tools) runSend(ctx context.Context, c owner.Call[owner.Sent], to string
 	if err != nil {
 		return nil, nil, err
 	}
-	out := sentResult{Status: string(sent.State), Conversation: string(sent.Conversation), Message: string(sent.MessageID), Question: sent.Ask}
+	out := sentResult{Status: string(sent.State), Conversation: t.handles.name(string(sent.Conversation), string(sent.To)), Message: string(sent.MessageID), Question: sent.Ask}
 	switch {
 	case sent.State == owner.SendHeld:
 		out.Status, out.Next = "waits_for_owner", "tell your owner that this waits on the owner's page; then call mesh_wait, or mesh_ask_owner with the id that this result has as its question"
@@ -221,16 +229,19 @@ func (t *tools) runSend(ctx context.Context, c owner.Call[owner.Sent], to string
 		if payload, ok := reply.Get("payload"); ok {
 			reply, from = payload, sent.ReplyTree.GetStr("from")
 		}
+		if from == "" { // an answer from another network
+			from = t.partnerOf(ctx, string(sent.Conversation))
+		}
 		out.Status = string(owner.SendDelivered)
 		switch action := reply.GetStr("action"); {
 		case action == wire.ActionReceived && reply.Without("action", "metadata").Len() == 0: // only a receipt
 		case action == wire.ActionPending:
 			out.Next = "the other side's owner decides; call mesh_wait later"
 		default:
-			out.Status, out.Reply = "replied", untrusted(textOf(reply), from, t.pinOf(ctx, from), maxResult/2)
+			out.Status, out.Reply = "replied", mark(textOf(reply), from, t.pinOf(ctx, from), maxResult/2)
 		}
 	case sent.Err != nil:
-		out.Code = safeID(string(sent.Err.Code)) // only the code, because a peer may have written the message
+		out.Code = untrusted.Text(sent.Err.Code).OneOf(codes(), "other") // only the code, because a peer may have written the message
 	}
 	switch {
 	case sent.State == owner.SendFailed:
@@ -245,6 +256,23 @@ func (t *tools) runSend(ctx context.Context, c owner.Call[owner.Sent], to string
 		out.Next = "it is not known yet whether the message arrived; mesh_read shows an answer, or that the conversation has failed"
 	}
 	return nil, out, nil
+}
+
+// partnerOf returns the address or agent id of the other side of a conversation, or "".
+func (t *tools) partnerOf(ctx context.Context, conversation string) string {
+	c, err := owner.Fetch(ctx, t.api, owner.ShowConversation.Call(conversation).WithQuery(url.Values{"after": {strconv.FormatUint(math.MaxInt64, 10)}}))
+	if err != nil {
+		return ""
+	}
+	return cmp.Or(c.Address, c.Peer)
+}
+
+// codes returns the error codes of the protocol.
+func codes() (list []string) {
+	for _, e := range wire.Table() {
+		list = append(list, string(e.Code))
+	}
+	return list
 }
 
 // payloadOf returns the payload for the arguments text and data of a tool, one of which must be set.

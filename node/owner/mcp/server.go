@@ -51,6 +51,7 @@ type tools struct {
 	// proposals has the proposal that each conversation showed when it was last read here, so that an answer does not
 	// accept one that came later (AM-89).
 	proposals *lru.Cache[string, wire.MessageID]
+	handles   *handles
 }
 
 // keptProposals bounds tools.proposals; a session that reads more conversations names the proposal in its answer.
@@ -67,7 +68,7 @@ func New(cfg Config) *sdk.Server {
 	if err != nil {
 		panic(err) // only for a size that is not positive
 	}
-	t := &tools{api: cfg.Client, sends: rate.NewLimiter(rate.Every(time.Minute/sendsPerMinute), sendsPerMinute), proposals: proposals}
+	t := &tools{api: cfg.Client, sends: rate.NewLimiter(rate.Every(time.Minute/sendsPerMinute), sendsPerMinute), proposals: proposals, handles: sharedHandles}
 	options := &sdk.ServerOptions{Logger: cfg.Logger, Instructions: instructions, Capabilities: constantLists(), SetCacheable: setCache}
 	if cfg.Channel {
 		options.Capabilities.Experimental = map[string]any{"claude/channel": struct{}{}}

@@ -21,12 +21,20 @@ type Untrusted struct {
 	VerifiedKey string `json:"verified_key"`
 }
 
-// untrusted returns a text of an author, cleaned and cut to at most limit bytes.
-func untrusted(text, from, key string, limit int) *Untrusted {
+// mark returns a text of an author, cleaned and cut to at most limit bytes.
+func mark(text, from, key string, limit int) *Untrusted {
 	if key == "" {
 		key = "none"
 	}
 	return &Untrusted{cut(clean(text), limit), safeID(from), key}
+}
+
+// intentPrefix returns the name of a custom intent for the text of its message, in which it is marked as untrusted.
+func intentPrefix(intent wire.Intent) string {
+	if intent == "" || intent.OrCustom() == string(intent) {
+		return ""
+	}
+	return string(intent) + ": "
 }
 
 // The beginnings of links that a program may follow. Browsers need no slashes after "http:", treat a backslash as a

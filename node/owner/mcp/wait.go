@@ -69,7 +69,11 @@ func (t *tools) wait(ctx context.Context, req *sdk.CallToolRequest, in waitArgs)
 			case "", owner.TopicReset, owner.TopicInbox: // earlier events may be lost
 				err = look()
 			default:
-				out.Changed = []change{{string(event.Topic), safeID(event.ID), safeID(event.State), safeID(event.Conversation)}}
+				id := event.ID
+				if event.Topic == owner.TopicConversations {
+					id = t.handles.name(id, event.Peer)
+				}
+				out.Changed = []change{{string(event.Topic), id, safeID(event.State), t.handles.name(event.Conversation, event.Peer)}}
 				err = look()
 			}
 			if err != nil || len(out.Items) > 0 || out.Changed != nil {

@@ -1,0 +1,43 @@
+package mcp
+
+import (
+	lru "github.com/hashicorp/golang-lru/v2"
+
+	"github.com/agentmesh/agentmesh/node/untrusted"
+)
+
+// handles maps the names that results have in place of ids that a peer chose (THREATS 43) to these ids.
+type handles struct{ ids *lru.Cache[string, handled] }
+
+type handled struct{ id, peer string }
+
+// keptHandles bounds the names that a process remembers; mesh_inbox gives a forgotten one again.
+const keptHandles = 4096
+
+// sharedHandles serves all servers and channels of the process. The names depend only on the ids and their authors.
+var sharedHandles = newHandles()
+
+func newHandles() *handles {
+	ids, err := lru.New[string, handled](keptHandles)
+	if err != nil {
+		panic(err) // only for a size that is not positive
+	}
+	return &handles{ids}
+}
+
+// name returns the name of an id in a result.
+func (h *handles) name(id, peer string) string {
+	name := untrusted.Text(id).Handle(peer)
+	if name != id {
+		h.ids.Add(name, handled{id, peer})
+	}
+	return name
+}
+
+// find returns the id with a name, and its author. A name that is unknown here is an id.
+func (h *handles) find(name, peer string) (id, author string) {
+	if found, ok := h.ids.Get(name); ok {
+		return found.id, found.peer
+	}
+	return name, peer
+}
