@@ -49,7 +49,7 @@ func TestDeliveryOutcomes(t *testing.T) {
 		{name: "our clock", answer: func(w http.ResponseWriter, _ wire.Message) {
 			w.Header().Set("Date", time.Now().Add(time.Hour).UTC().Format(http.TimeFormat))
 			statusWithBody(400, fmt.Sprintf(refusal, "INVALID_MESSAGE", false))(w, wire.Message{})
-		}, want: node.SendFailed, hint: "clock"},
+		}, want: node.SendQueued, hint: "clock"},
 		{name: "no content", answer: status(204), want: node.SendDelivered},
 		{name: "empty", answer: status(200), want: node.SendDelivered},
 		{name: "relay", answer: statusWithBody(202, `{"relay_id":"relay_1","status":"queued"}`), want: node.SendDelivered, hint: "kept for the peer"},

@@ -22,7 +22,7 @@ func TestQuickstartAsks(t *testing.T) {
 		{"title of the public pages [Agents of mesh.example.org]: ", "Agents of Cork"},
 		{"whose terms you accept) or proxy: ", "maybe"},
 		{"whose terms you accept) or proxy: ", "proxy"},
-		{"publishes (empty: none): ", ""},
+		{"is published (empty: none): ", ""},
 		{"who may register (invite, open, closed) [invite]: ", "somebody"},
 		{"who may register (invite, open, closed) [invite]: ", "open"},
 	} {
