@@ -67,7 +67,7 @@ func TestFullOutput(t *testing.T) {
 	}
 	defer full.Close()
 	for _, args := range [][]string{
-		{"backup", "-"}, {"audit", "--json"}, {"audit"}, {"status"}, {"status", "--json"}, {"inbox", "--json"}, {"completion", "bash"}, {"man"},
+		{"backup", "-"}, {"audit", "--json"}, {"audit"}, {"status"}, {"status", "--json"}, {"inbox", "--json"}, {"completion", "bash"},
 		{"conversations", "export", "conv"}, {"message", "canonical", filepath.Join(data, "card.json")},
 	} {
 		cmd := agentmeshAt(data, args...)
