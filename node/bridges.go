@@ -68,6 +68,9 @@ func (n *Node) Attach(kind bridge.Kind, links []bridge.Link) (bridge.Mesh, error
 	return mesh{n, kind.Name}, nil
 }
 
+// Detach forgets the access rules of a link that was removed.
+func (n *Node) Detach(kind, link string) { n.bridges.modes.Delete(kind + ":" + link) }
+
 // Connect makes service deliver the node's messages to addresses of the kind. If service also implements
 // [bridge.Handler], [bridge.Observer], [bridge.FailureObserver], [bridge.Answerer] or [bridge.Carrier], it has that
 // role too.

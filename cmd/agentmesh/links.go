@@ -134,8 +134,10 @@ func (c *linksAddCmd) Run(ctx context.Context, a *app) error {
 		}
 		return a.report(change, func() { a.Note("added %s; agentmesh serve will use it", terminal.Clean(change.Name)) })
 	}
-	tested, err := o.AwaitLink(ctx, change.Name) // works although o is closed: it makes its own clients
-	if err != nil {
+	var tested daemon.LinkTest
+	if change.Test != nil {
+		tested = *change.Test
+	} else if tested, err = o.AwaitLink(ctx, change.Name); err != nil { // works although o is closed: it makes its own clients
 		return err
 	}
 	err = a.report(tested, func() {

@@ -120,6 +120,16 @@ func (s *LinkStatus) Set(state LinkState, fault string) {
 	s.Error, s.Retry = fault, time.Time{}
 }
 
+// LinkFault is why a link cannot work until its configuration changes: the same attempt would fail again.
+type LinkFault struct {
+	Why error
+	Fix string
+}
+
+func (f *LinkFault) Error() string { return f.Why.Error() + ": " + f.Fix }
+
+func (f *LinkFault) Unwrap() error { return f.Why }
+
 // Validate checks the form of a link in a configuration. It knows no particular kind and none of the options.
 func (l Link) Validate() error {
 	switch {

@@ -5,6 +5,7 @@ import (
 
 	"github.com/labstack/echo/v4"
 
+	"github.com/agentmesh/agentmesh/node/client"
 	"github.com/agentmesh/agentmesh/node/httpapi"
 	"github.com/agentmesh/agentmesh/node/owner"
 	"github.com/agentmesh/agentmesh/node/wire"
@@ -26,6 +27,11 @@ type Service interface {
 	Run(ctx context.Context) error
 	// Links returns the status of each link, in the order of the configuration.
 	Links() []LinkStatus
+	// PutLink adds a link, or replaces the one with the same name. It starts and stops no other link and nothing that the
+	// service hosts. After an error, nothing has changed.
+	PutLink(l Link, token client.Credential) error
+	// RemoveLink stops a link and removes it.
+	RemoveLink(name string)
 	// Test connects a link as if for the first time and returns the error that prevents it from working, or nil.
 	Test(ctx context.Context, link string) error
 }

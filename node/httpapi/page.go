@@ -58,6 +58,8 @@ type Nav struct {
 	Under string
 	// Count returns how many items wait there; nil for no number. It must be cheap, because every page calls it.
 	Count func(ctx context.Context) int
+	// Shown reports whether the navigation has the entry now; nil for always.
+	Shown func() bool
 }
 
 // MaxCount is the first count of a [Nav] that is not shown exactly: the entry shows "50+".
@@ -254,6 +256,9 @@ func (p *Pages) navigation(ctx context.Context, path string) (top, sub []navItem
 	}
 	counts := make(map[string]int) // by the title of the top entry
 	for i, n := range p.nav {
+		if n.Shown != nil && !n.Shown() {
+			continue
+		}
 		title, count := parent(n), 0
 		if n.Count != nil {
 			count = n.Count(ctx)

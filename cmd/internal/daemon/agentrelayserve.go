@@ -15,10 +15,10 @@ import (
 
 var _ bridge.Service = (*agentrelay.Bridge)(nil)
 
-// newAgentRelay makes the AgentRelay bridge. It returns nil if this process has neither a relay nor links.
+// newAgentRelay makes the AgentRelay bridge. It returns nil without a node, if this process has no relay.
 func newAgentRelay(p *Process, links []linkConfig, mesh bridge.Mesh) (bridge.Service, error) {
 	serve := servesAgentRelay(p)
-	if !serve && len(links) == 0 {
+	if !serve && p.node == nil {
 		return nil, nil
 	}
 	cfg := agentrelay.Config{

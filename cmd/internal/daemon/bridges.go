@@ -1,6 +1,7 @@
 package daemon
 
 import (
+	"context"
 	"fmt"
 	"slices"
 
@@ -37,6 +38,12 @@ type bridgeKind struct {
 	make func(p *Process, links []linkConfig, mesh bridge.Mesh) (bridge.Service, error)
 }
 
+// runningBridge is a bridge of a process, with the kind of its links.
+type runningBridge struct {
+	bridge.Kind
+	bridge.Service
+}
+
 func bridgeKinds() []bridgeKind {
 	return []bridgeKind{
 		{mess.LinkKind(), newMESS},
@@ -56,6 +63,58 @@ func LinkKinds() []bridge.Kind {
 	return out
 }
 
+// readLink returns a configured link as the bridge of its kind gets it.
+func (p *Process) readLink(l bridge.Link) (linkConfig, error) {
+	token, err := p.src.LinkToken(l)
+	if l.Dir != "" {
+		l.Dir = p.src.ResolvePath(l.Dir)
+	}
+	if exempt, _ := p.cfg.Exempt(); l.Kind == link.Kind && slices.Contains(exempt, link.Principal(l.Name)) {
+		l.Policy.Limits = bridge.NoLinkLimits()
+	}
+	return linkConfig{Link: l, Token: token}, err
+}
+
+// findBridge returns the bridge for links of a kind, or nil if this process has none.
+func (p *Process) findBridge(kind string) bridge.Service {
+	if i := slices.IndexFunc(p.bridges, func(b runningBridge) bool { return b.Name == kind }); i >= 0 {
+		return p.bridges[i].Service
+	}
+	return nil
+}
+
+// startLink starts a link of the configuration.
+func (p *Process) startLink(ctx context.Context, l bridge.Link) error {
+	configured, err := p.readLink(l)
+	if err != nil {
+		return err
+	}
+	i := slices.IndexFunc(p.bridges, func(b runningBridge) bool { return b.Name == l.Kind })
+	if _, err := p.node.Attach(p.bridges[i].Kind, []bridge.Link{configured.Link}); err != nil {
+		return err
+	}
+	if err := p.bridges[i].PutLink(configured.Link, configured.Token); err != nil {
+		p.node.Detach(l.Kind, l.Name)
+		return fmt.Errorf("%s: %w", l.Kind, err)
+	}
+	auditPolicy(ctx, p)
+	return nil
+}
+
+// stopLink stops a link and removes it.
+func (p *Process) stopLink(ctx context.Context, kind, name string) {
+	p.findBridge(kind).RemoveLink(name)
+	p.node.Detach(kind, name)
+	auditPolicy(ctx, p)
+}
+
+// auditPolicy puts the access rules into the audit log after a change of the links. The next start tries again.
+func auditPolicy(ctx context.Context, p *Process) {
+	if err := p.node.AuditPolicy(context.WithoutCancel(ctx)); err != nil {
+		p.log.Error("store audit entry of the access rules", "err", err)
+	}
+}
+
 // addBridges makes the bridges in the configuration, and mounts their routes, the operations for links, and the owner's
 // page. If the process has a node, the caller makes the node first.
 func (p *Process) addBridges() error {
@@ -67,11 +126,11 @@ func (p *Process) addBridges() error {
 			if l.Kind != kind.Name {
 				continue
 			}
-			token, err := p.src.LinkToken(l)
+			configured, err := p.readLink(l)
 			if err != nil {
 				return exit.Fail(exit.Config, err)
 			}
-			links = append(links, linkConfig{Link: l, Token: token})
+			links = append(links, configured)
 		}
 		for _, l := range ownLinks(p, kind.Name) {
 			links = append(links, linkConfig{Link: l, own: true})
@@ -91,7 +150,7 @@ func (p *Process) addBridges() error {
 		if b == nil {
 			continue
 		}
-		p.bridges = append(p.bridges, b)
+		p.bridges = append(p.bridges, runningBridge{kind.Kind, b})
 		if p.node != nil {
 			p.node.Connect(kind.Kind, b)
 		}

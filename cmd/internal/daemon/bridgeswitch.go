@@ -45,7 +45,7 @@ func (c configChanger) bridgeOperations() []owner.Operation {
 				return ConfigChange{}, refuseChange(errors.New("the kinds are mess, agentrelay, moltspeak and a2a; a MEW space is configured under mew.spaces"))
 			}
 			edit := config.Edit{Key: kind + ".serve", Value: map[bool]string{true: "on", false: "off"}[in.Serve]}
-			return c.apply(kind, func() error { return c.p.src.Rewrite([]config.Edit{edit}, LinkKinds()) })
+			return c.apply(kind, nil, func() error { return c.p.src.Rewrite([]config.Edit{edit}, LinkKinds()) })
 		}),
 	}
 }

@@ -192,7 +192,7 @@ func (brokenBridge) Run(context.Context) error { return errBroken }
 
 // TestBrokenBridgeEndsTheProcess: a process does not stay without its bridges.
 func TestBrokenBridgeEndsTheProcess(t *testing.T) {
-	p := &Process{bridges: []bridge.Service{brokenBridge{}}}
+	p := &Process{bridges: []runningBridge{{Service: brokenBridge{}}}}
 	h := &hosting{leaseCtx: t.Context()}
 	failed := make(chan error, 1)
 	go func() { failed <- h.run(t.Context(), p) }()

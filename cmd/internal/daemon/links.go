@@ -49,6 +49,8 @@ type ConfigChange struct {
 	Name string `json:"name"` // of the link or the bridge
 	// Running reports whether serve is running and applies the change at once. Otherwise serve applies it when it starts.
 	Running bool `json:"running"`
+	// Test is the result of testing a link that was added. It is missing if serve does not run here, or starts again.
+	Test *LinkTest `json:"test,omitempty"`
 }
 
 // LinkTest is the result of testing a link.
@@ -66,24 +68,16 @@ func (p *Process) linkOperations() []owner.Operation {
 		ListLinks.Serve(func(echo.Context, owner.None) (owner.List[bridge.LinkStatus], error) {
 			return owner.List[bridge.LinkStatus]{Items: p.links()}, nil
 		}),
-		AddLink.Serve(func(_ echo.Context, in NewLink) (ConfigChange, error) { return configChanger{p}.add(in) }),
-		RemoveLink.Serve(func(c echo.Context, _ owner.None) (ConfigChange, error) {
-			return configChanger{p}.remove(c.Param("name"))
-		}),
-		TestLink.Serve(func(c echo.Context, _ owner.None) (LinkTest, error) {
-			name := c.Param("name")
-			b := p.bridgeOfLink(name)
-			if err := p.rerun.failure(); b == nil && err != nil {
-				return LinkTest{}, refuseChange(fmt.Errorf("not added: %w", err))
-			}
-			if b == nil {
-				return LinkTest{}, owner.Fault(http.StatusNotFound, "there is no such link", "list the links with: agentmesh links list")
-			}
+		AddLink.Serve(func(c echo.Context, in NewLink) (ConfigChange, error) {
 			if err := httpapi.KeepOpen(c, linkTestTime); err != nil {
-				return LinkTest{}, err
+				return ConfigChange{}, err
 			}
-			return testLink(c.Request().Context(), b, name), nil
+			return configChanger{p}.add(c.Request().Context(), in)
 		}),
+		RemoveLink.Serve(func(c echo.Context, _ owner.None) (ConfigChange, error) {
+			return configChanger{p}.remove(c.Request().Context(), c.Param("name"))
+		}),
+		TestLink.Serve(func(c echo.Context, _ owner.None) (LinkTest, error) { return p.testLink(c, c.Param("name")) }),
 	}
 }
 
@@ -109,20 +103,40 @@ func (p *Process) links() []bridge.LinkStatus {
 	return out
 }
 
-func testLink(ctx context.Context, b bridge.Service, name string) LinkTest {
+// testLink tests a link for the owner.
+func (p *Process) testLink(c echo.Context, name string) (LinkTest, error) {
+	b := p.bridgeOfLink(name)
+	if err := p.rerun.failure(); b == nil && err != nil {
+		return LinkTest{}, refuseChange(fmt.Errorf("not added: %w", err))
+	}
+	if b == nil {
+		return LinkTest{}, owner.Fault(http.StatusNotFound, "there is no such link", "list the links with: agentmesh links list")
+	}
+	if p.hosting.isElsewhere() { // a second connection would take the place of the link that runs there
+		return LinkTest{}, p.hosting.refuse(c.Request().Context(), p)
+	}
+	if err := httpapi.KeepOpen(c, linkTestTime); err != nil {
+		return LinkTest{}, err
+	}
+	t, _ := tryLink(c.Request().Context(), b, name)
+	return t, nil
+}
+
+// tryLink tests a link, and also returns the error.
+func tryLink(ctx context.Context, b bridge.Service, name string) (LinkTest, error) {
 	ctx, cancel := context.WithTimeout(ctx, linkTestTime)
 	defer cancel()
 	if err := b.Test(ctx, name); err != nil {
-		return LinkTest{Name: name, Error: err.Error()}
+		return LinkTest{Name: name, Error: err.Error()}, err
 	}
-	return LinkTest{Name: name, OK: true}
+	return LinkTest{Name: name, OK: true}, nil
 }
 
 // configChanger changes the configuration file of a process.
 type configChanger struct{ p *Process }
 
 // add adds a link to the configuration file, and stores the token of the link in a file of the data directory.
-func (c configChanger) add(in NewLink) (ConfigChange, error) {
+func (c configChanger) add(ctx context.Context, in NewLink) (ConfigChange, error) {
 	l := bridge.Link{
 		Name: in.Name, Kind: in.Kind, URL: in.URL, Space: in.Space, Participant: in.Participant, AgentID: in.AgentID, Exchange: in.Exchange, Options: in.Options,
 	}
@@ -145,7 +159,11 @@ func (c configChanger) add(in NewLink) (ConfigChange, error) {
 			return ConfigChange{}, fmt.Errorf("store the token: %w", err)
 		}
 	}
-	return c.apply(l.Name, func() error {
+	var live func() (*LinkTest, error)
+	if c.canChangeLive(l.Kind, l.Name) {
+		live = func() (*LinkTest, error) { return c.startNew(ctx, l) }
+	}
+	return c.apply(l.Name, live, func() error {
 		err := c.p.src.AddLink(l, LinkKinds())
 		if err != nil || token == "" {
 			return err // after an error, the token of an existing link with this name stays as it is
@@ -158,12 +176,18 @@ func (c configChanger) add(in NewLink) (ConfigChange, error) {
 }
 
 // remove removes a link from the configuration file, and the token that add stored.
-func (c configChanger) remove(name string) (ConfigChange, error) {
+func (c configChanger) remove(ctx context.Context, name string) (ConfigChange, error) {
 	if err := (bridge.Link{Name: name, Kind: "x", Dir: "x"}).Validate(); err != nil { // checks the name before it becomes the name of a file
 		return ConfigChange{}, refuseChange(fmt.Errorf("%w %s", config.ErrNoLink, wire.OneLine(name, 100)))
 	}
 	token := c.tokenFile(name)
-	return c.apply(name, func() error {
+	var live func() (*LinkTest, error)
+	for _, l := range c.p.links() {
+		if l.Name == name && c.canChangeLive(l.Kind, name) {
+			live = func() (*LinkTest, error) { c.p.stopLink(ctx, l.Kind, name); return nil, nil }
+		}
+	}
+	return c.apply(name, live, func() error {
 		err := c.p.src.RemoveLink(name, LinkKinds())
 		if err == nil {
 			_ = os.Remove(token) // a link may have no token
@@ -176,9 +200,33 @@ func (c configChanger) tokenFile(name string) string {
 	return c.p.dataDir.Path(filepath.Join("links", name+".token"))
 }
 
+// canChangeLive reports whether this process can start or stop a link without starting again. The names of the links to
+// what it hosts are not free: a configured link takes the place of such a link.
+func (c configChanger) canChangeLive(kind, name string) bool {
+	return c.p.rerun.stop != nil && c.p.findBridge(kind) != nil && name != "own" && !strings.HasPrefix(name, "own-")
+}
+
+// startNew starts a link and tests it. If the link can never work as it is configured, startNew stops it again
+// and returns the reason.
+func (c configChanger) startNew(ctx context.Context, l bridge.Link) (*LinkTest, error) {
+	if err := c.p.startLink(ctx, l); err != nil {
+		return nil, fmt.Errorf("not added: %w", err)
+	}
+	if c.p.hosting.isElsewhere() {
+		return nil, nil
+	}
+	tested, err := tryLink(ctx, c.p.findBridge(l.Kind), l.Name)
+	if fault, ok := errors.AsType[*bridge.LinkFault](err); ok {
+		c.p.stopLink(ctx, l.Kind, l.Name)
+		return nil, owner.Fault(http.StatusBadRequest, "not added: "+fault.Why.Error(), fault.Fix)
+	}
+	return &tested, nil
+}
+
 // apply calls change, which changes the configuration file and perhaps the given files. If serve is running, apply then
-// makes it start again. If serve cannot start with the new configuration, serve restores the files.
-func (c configChanger) apply(name string, change func() error, files ...string) (ConfigChange, error) {
+// calls live, which makes serve follow the change, or makes serve start again if live is nil. If serve cannot follow or
+// start with the new configuration, the files are restored.
+func (c configChanger) apply(name string, live func() (*LinkTest, error), change func() error, files ...string) (ConfigChange, error) {
 	c.p.rerun.editing.Lock()
 	defer c.p.rerun.editing.Unlock()
 	var undo []func() error
@@ -192,12 +240,23 @@ func (c configChanger) apply(name string, change func() error, files ...string) 
 	if err := change(); err != nil {
 		return ConfigChange{}, refuseChange(err)
 	}
-	running := c.p.rerun.restartOrUndo(func() (err error) {
+	restoreAll := func() (err error) {
 		for _, restore := range undo {
 			err = errors.Join(err, restore())
 		}
 		return err
-	})
+	}
+	if live != nil {
+		tested, err := live()
+		if err != nil {
+			if undone := restoreAll(); undone != nil {
+				return ConfigChange{}, errors.Join(err, undone)
+			}
+			return ConfigChange{}, refuseChange(err)
+		}
+		return ConfigChange{Name: name, Running: true, Test: tested}, nil
+	}
+	running := c.p.rerun.restartOrUndo(restoreAll)
 	return ConfigChange{Name: name, Running: running}, nil
 }
 
@@ -232,6 +291,9 @@ func snapshot(path string) (restore func() error, err error) {
 
 // refuseChange returns the error for a change of the configuration that failed.
 func refuseChange(err error) error {
+	if fault, ok := errors.AsType[*wire.Error](err); ok {
+		return fault
+	}
 	if errors.Is(err, config.ErrNoLink) {
 		return owner.Fault(http.StatusNotFound, err.Error(), "")
 	}

@@ -41,7 +41,7 @@ func TestUndo(t *testing.T) {
 			t.Errorf("%s has %q, %v", path, data, err)
 		}
 	}
-	if _, err := c.remove("lab"); err != nil {
+	if _, err := c.remove(t.Context(), "lab"); err != nil {
 		t.Fatal(err)
 	}
 	if _, err := os.Stat(token); !os.IsNotExist(err) {
@@ -56,7 +56,7 @@ func TestUndo(t *testing.T) {
 		t.Errorf("the symbolic link is now %v, %v", info, err)
 	}
 
-	if _, err := c.add(NewLink{Name: "den", Kind: "mew", URL: "wss://den.example", Space: "den", Token: "other"}); err != nil {
+	if _, err := c.add(t.Context(), NewLink{Name: "den", Kind: "mew", URL: "wss://den.example", Space: "den", Token: "other"}); err != nil {
 		t.Fatal(err)
 	}
 	if err := c.p.rerun.takeUndo()(); err != nil {
@@ -68,10 +68,10 @@ func TestUndo(t *testing.T) {
 	}
 
 	// Two changes before the process starts again.
-	if _, err := c.add(NewLink{Name: "den", Kind: "mew", URL: "wss://den.example", Space: "den", Token: "other"}); err != nil {
+	if _, err := c.add(t.Context(), NewLink{Name: "den", Kind: "mew", URL: "wss://den.example", Space: "den", Token: "other"}); err != nil {
 		t.Fatal(err)
 	}
-	if _, err := c.remove("lab"); err != nil {
+	if _, err := c.remove(t.Context(), "lab"); err != nil {
 		t.Fatal(err)
 	}
 	c.p.rerun.restart() // for another reason than a change

@@ -37,11 +37,6 @@ func newMESS(p *Process, links []linkConfig, mesh bridge.Mesh) (bridge.Service, 
 		cfg.Mirror = p.src.ResolvePath(c.Directory) // the folder of thread files
 	}
 	cfg.Links, cfg.Tokens = splitLinks(links)
-	for i, l := range cfg.Links {
-		if l.Dir != "" {
-			cfg.Links[i].Dir = p.src.ResolvePath(l.Dir)
-		}
-	}
 	b, err := mess.New(cfg)
 	if err != nil {
 		return nil, err

@@ -3,7 +3,6 @@ package daemon
 import (
 	"context"
 	"fmt"
-	"slices"
 	"strings"
 	"time"
 
@@ -29,12 +28,12 @@ type mewService struct {
 
 var _ bridge.Service = (*mewService)(nil)
 
-// newMew makes the MEW bridge. It returns nil if the configuration has neither spaces nor links.
+// newMew makes the MEW bridge. It returns nil without a node, if the configuration has no spaces.
 func newMew(p *Process, links []linkConfig, mesh bridge.Mesh) (bridge.Service, error) {
-	if len(p.cfg.MEW.Spaces) == 0 && len(links) == 0 {
-		return nil, nil
-	}
 	if len(p.cfg.MEW.Spaces) == 0 {
+		if p.node == nil {
+			return nil, nil
+		}
 		b, err := p.newMewLinks(links, mesh)
 		return &mewService{Bridge: b}, err
 	}
@@ -111,11 +110,7 @@ func (p *Process) newMewLinks(links []linkConfig, mesh bridge.Mesh) (*link.Bridg
 		Mesh: mesh, Tokens: map[string]client.Credential{}, Records: p.bridgeStore.Records(), Steps: p.bridgeStore.Steps(), Logger: p.log,
 		Own: map[string]bool{}, Dial: dialer(p),
 	}
-	exempt, _ := p.cfg.Exempt()
 	for _, l := range links {
-		if slices.Contains(exempt, link.Principal(l.Name)) {
-			l.Policy.Limits = bridge.NoLinkLimits()
-		}
 		cfg.Links, cfg.Tokens[l.Name], cfg.Own[l.Name] = append(cfg.Links, l.Link), l.Token, l.own
 	}
 	return link.New(cfg)

@@ -7,6 +7,7 @@ import (
 
 	"github.com/agentmesh/agentmesh/node/bridge"
 	"github.com/agentmesh/agentmesh/node/bridge/moltspeak"
+	"github.com/agentmesh/agentmesh/node/bridge/moltspeak/message"
 	"github.com/agentmesh/agentmesh/node/client"
 	"github.com/agentmesh/agentmesh/node/notify"
 	"github.com/agentmesh/agentmesh/node/registration"
@@ -20,14 +21,15 @@ const (
 	secretOutput = 64 << 10
 )
 
-// newMoltSpeak makes the MoltSpeak bridge. It returns nil without a node, or if no endpoint, registry or link is on.
+// newMoltSpeak makes the MoltSpeak bridge. It returns nil without a node, and
+// if the node has no name at MoltSpeak and needs none.
 func newMoltSpeak(p *Process, links []linkConfig, mesh bridge.Mesh) (bridge.Service, error) {
 	c := p.cfg.MoltSpeak
 	if p.node == nil {
 		return nil, nil
 	}
 	name, serve := p.cfg.MoltSpeakAgent(p.node.Card().ID)
-	if !serve && len(links) == 0 && !c.Registry {
+	if isNamed := message.ValidName(name.Agent) && message.ValidName(name.Org); !isNamed && !serve && len(links) == 0 && !c.Registry {
 		return nil, nil
 	}
 	key, box, err := keyring{p}.readMoltSpeak()

@@ -10,7 +10,6 @@ import (
 	"github.com/agentmesh/agentmesh/directory/operator"
 	"github.com/agentmesh/agentmesh/node/bridge"
 	"github.com/agentmesh/agentmesh/node/httpapi"
-	"github.com/agentmesh/agentmesh/node/owner"
 	"github.com/agentmesh/agentmesh/node/owner/web"
 )
 
@@ -41,7 +40,7 @@ func (p *Process) mountPages() {
 		p.server.Echo().Match([]string{http.MethodGet, http.MethodHead}, "/", wrap(echo.NotFoundHandler))
 	}
 	for _, b := range p.bridges {
-		if s, ok := b.(bridge.PageMounter); ok && !p.hosting.isElsewhere() {
+		if s, ok := b.Service.(bridge.PageMounter); ok && !p.hosting.isElsewhere() {
 			s.MountPage(pages)
 		}
 	}
@@ -67,14 +66,10 @@ func (p *Process) mountLinksPage(pages *httpapi.Pages) {
 		if err != nil {
 			return err
 		}
-		b := p.bridgeOfLink(form.Get("link"))
-		if b == nil {
-			return owner.Fault(http.StatusNotFound, "there is no such link", "")
-		}
-		if err := httpapi.KeepOpen(c, linkTestTime); err != nil {
+		result, err := p.testLink(c, form.Get("link"))
+		if err != nil {
 			return err
 		}
-		result := testLink(c.Request().Context(), b, form.Get("link"))
 		return show(c, &result)
 	})
 }

@@ -31,7 +31,6 @@ import (
 	"github.com/agentmesh/agentmesh/directory/operator"
 	"github.com/agentmesh/agentmesh/directory/site"
 	"github.com/agentmesh/agentmesh/node"
-	"github.com/agentmesh/agentmesh/node/bridge"
 	"github.com/agentmesh/agentmesh/node/bridge/moltspeak/personal"
 	"github.com/agentmesh/agentmesh/node/calendar"
 	"github.com/agentmesh/agentmesh/node/client"
@@ -80,7 +79,7 @@ type Process struct {
 	notices     *notify.Box
 	audit       *acl.Audit
 	directories []*client.Directory // the directories that the node joins and searches
-	bridges     []bridge.Service
+	bridges     []runningBridge
 	hosting     hosting         // which process runs the bridges
 	bridgeStore *store.Observed // for the bridges: it stores nothing after this process has lost the lease for them
 	base        string          // URL under which others reach the listener

@@ -105,6 +105,9 @@ func Run(
 				return err
 			}
 			o = old
+			if now, err := reload(); err == nil { // links start and stop without a start of the process
+				o.Config.Links = now.Config.Links
+			}
 			continue
 		case ctx.Err() == nil && r.wanted.Load() && (up || err == nil): // restart was called, and the process served or at least did not fail
 			if err != nil { // for example, the database does not answer

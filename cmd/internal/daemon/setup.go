@@ -49,7 +49,7 @@ func (s setup) SaveProfile(_ context.Context, profile web.Profile) error {
 		}
 	}
 	var rewriteErr error // the page shows this error, not the one that apply makes of it
-	_, err := configChanger(s).apply("", func() error {
+	_, err := configChanger(s).apply("", nil, func() error {
 		rewriteErr = s.p.src.Rewrite(edits, LinkKinds())
 		return rewriteErr
 	})

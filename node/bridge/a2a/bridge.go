@@ -4,6 +4,7 @@ import (
 	"context"
 	"fmt"
 	"log/slog"
+	"slices"
 	"sync"
 	"time"
 
@@ -45,7 +46,6 @@ type Bridge struct {
 	cfg      Config
 	log      *slog.Logger
 	records  store.Records
-	links    map[string]bridge.Link
 	blockFor time.Duration // how long a blocking call waits
 
 	hub      hub                // passes changes of tasks to callers that wait
@@ -63,30 +63,50 @@ func New(cfg Config) (*Bridge, error) {
 		cfg.Logger = slog.New(slog.DiscardHandler)
 	}
 	b := &Bridge{
-		cfg: cfg, log: cfg.Logger, records: cfg.Store.Records(), links: make(map[string]bridge.Link), blockFor: blockFor,
+		cfg: cfg, log: cfg.Logger, records: cfg.Store.Records(), blockFor: blockFor,
 		contexts: waiting.NewKeyedLock(),
 	}
 	b.out = &outbound{
-		cfg: cfg, log: cfg.Logger, records: b.records, links: b.links, states: make(map[string]bridge.LinkStatus),
+		cfg: cfg, log: cfg.Logger, records: b.records, tokens: make(map[string]client.Credential), states: make(map[string]bridge.LinkStatus),
 	}
 	b.pushes = bridge.NewDueQueue(b.records, nsPush, b.notify, func(err error) { b.log.Warn("a2a: cannot send push notifications", "err", err) })
 	b.out.polls = bridge.NewDueQueue(b.records, nsSent, b.out.poll, func(err error) { b.log.Warn("a2a: cannot ask for answers", "err", err) })
 	for _, l := range cfg.Links {
-		if !isName(l.Name) {
-			return nil, fmt.Errorf("link %s: the name is reserved; choose another", l.Name)
+		if err := b.PutLink(l, cfg.Tokens[l.Name]); err != nil {
+			return nil, err
 		}
-		if l.URL == "" {
-			return nil, fmt.Errorf("link %s: needs the url of an A2A agent", l.Name)
-		}
-		for key, value := range l.Options {
-			if key != "replies" || value != "push" {
-				return nil, fmt.Errorf("link %s: the only option is replies: push", l.Name)
-			}
-		}
-		b.links[l.Name] = l
-		b.out.states[l.Name] = bridge.LinkStatus{Name: l.Name, Kind: Kind, To: l.URL, State: bridge.LinkConnecting, Since: time.Now().UTC(), Peers: 1}
 	}
 	return b, nil
+}
+
+// PutLink adds a link, or replaces the one with the same name. There is no connection that it could start.
+func (b *Bridge) PutLink(l bridge.Link, token client.Credential) error {
+	if !isName(l.Name) {
+		return fmt.Errorf("link %s: the name is reserved; choose another", l.Name)
+	}
+	if l.URL == "" {
+		return fmt.Errorf("link %s: needs the url of an A2A agent", l.Name)
+	}
+	for key, value := range l.Options {
+		if key != "replies" || value != "push" {
+			return fmt.Errorf("link %s: the only option is replies: push", l.Name)
+		}
+	}
+	b.RemoveLink(l.Name)
+	b.out.mu.Lock()
+	defer b.out.mu.Unlock()
+	b.out.links, b.out.tokens[l.Name] = append(b.out.links, l), token
+	b.out.states[l.Name] = bridge.LinkStatus{Name: l.Name, Kind: Kind, To: l.URL, State: bridge.LinkConnecting, Since: time.Now().UTC(), Peers: 1}
+	return nil
+}
+
+// RemoveLink removes a link.
+func (b *Bridge) RemoveLink(name string) {
+	b.out.mu.Lock()
+	defer b.out.mu.Unlock()
+	b.out.links = slices.DeleteFunc(b.out.links, func(l bridge.Link) bool { return l.Name == name })
+	delete(b.out.tokens, name)
+	delete(b.out.states, name)
 }
 
 // Run delivers push notifications, asks for answers, and keeps the tasks in step with the inbox, until ctx ends.
@@ -139,8 +159,8 @@ func (b *Bridge) syncItem(ctx context.Context, item bridge.ItemState) {
 func (b *Bridge) Links() []bridge.LinkStatus {
 	b.out.mu.Lock()
 	defer b.out.mu.Unlock()
-	list := make([]bridge.LinkStatus, 0, len(b.cfg.Links))
-	for _, l := range b.cfg.Links {
+	list := make([]bridge.LinkStatus, 0, len(b.out.links))
+	for _, l := range b.out.links {
 		list = append(list, b.out.states[l.Name])
 	}
 	return list
@@ -148,7 +168,7 @@ func (b *Bridge) Links() []bridge.LinkStatus {
 
 // Test fetches the card of the agent behind a link and checks its signature and its key.
 func (b *Bridge) Test(ctx context.Context, link string) error {
-	if _, ok := b.links[link]; !ok {
+	if _, _, ok := b.out.findLink(link); !ok {
 		return fmt.Errorf("there is no link %s", link)
 	}
 	const maxAge = 0 // fetch the card even if we know it
@@ -175,7 +195,7 @@ func (b *Bridge) Deliver(ctx context.Context, d bridge.Delivery) (bridge.Deliver
 			b.log.WarnContext(ctx, "a2a: cannot store an answer", "err", err)
 			return bridge.Delivered{}, &client.SendError{Retry: true, Cause: err}
 		}
-		if b.links[address.Link].Options["replies"] != "push" {
+		if l, _, _ := b.out.findLink(address.Link); l.Options["replies"] != "push" {
 			return bridge.Delivered{}, nil
 		}
 	}

@@ -48,8 +48,8 @@ var errPinned = errors.New("the agent card has changed in a way that its key doe
 // link may lead anywhere, because the owner configured it. The guard of the HTTP client checks any other URL.
 func (o *outbound) locate(a bridge.Address) (base *url.URL, token client.Credential, reach client.Reach, err error) {
 	text := a.Peer
-	if l, ok := o.links[a.Link]; ok {
-		text, token, reach = l.URL, o.cfg.Tokens[a.Link], client.Owner
+	if l, key, ok := o.findLink(a.Link); ok {
+		text, token, reach = l.URL, key, client.Owner
 	} else if a.Link != bridge.WebLink {
 		return nil, "", 0, fmt.Errorf("there is no a2a link %s", a.Link)
 	}

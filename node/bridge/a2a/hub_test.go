@@ -11,9 +11,9 @@ import (
 // that these together leave places for callers with one (AM-42).
 func TestAnonymousPlaces(t *testing.T) {
 	var h hub
-	b := &Bridge{}
+	b := &Bridge{out: &outbound{}}
 	enter := func(name, source string, n int) (entered int) {
-		from := caller{name: name, address: b.addressOf(name), sources: []rate.Source{{Key: source, Width: 1}}}
+		from := caller{name: name, address: b.out.addressOf(name), sources: []rate.Source{{Key: source, Width: 1}}}
 		for range n {
 			if _, ok := h.enter("t", from); ok {
 				entered++

@@ -22,8 +22,8 @@ func LinkKind() bridge.Kind { return bridge.Kind{Name: Kind, Inbound: InboundLin
 
 // addressOf returns the address of a caller. The caller whose token has the name of a link is the agent behind it, so
 // that our answers go to the URL of the link, and policy.access of the link applies.
-func (b *Bridge) addressOf(name string) bridge.Address {
-	if _, ok := b.links[name]; ok {
+func (o *outbound) addressOf(name string) bridge.Address {
+	if _, _, ok := o.findLink(name); ok {
 		return bridge.Address{Kind: Kind, Link: name, Peer: linkPeer}
 	}
 	return bridge.Address{Kind: Kind, Link: InboundLink, Peer: name}

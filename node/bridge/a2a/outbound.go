@@ -8,6 +8,7 @@ import (
 	"errors"
 	"log/slog"
 	"net/http"
+	"slices"
 	"sync"
 	"time"
 
@@ -56,11 +57,23 @@ type outbound struct {
 	cfg     Config
 	log     *slog.Logger
 	records store.Records
-	links   map[string]bridge.Link
 	polls   *bridge.DueQueue // tasks of other agents
 
 	mu     sync.Mutex
+	links  []bridge.Link
+	tokens map[string]client.Credential // by link
 	states map[string]bridge.LinkStatus // by link
+}
+
+// findLink returns the link with a name, and its token.
+func (o *outbound) findLink(name string) (l bridge.Link, token client.Credential, ok bool) {
+	o.mu.Lock()
+	defer o.mu.Unlock()
+	i := slices.IndexFunc(o.links, func(l bridge.Link) bool { return l.Name == name })
+	if i < 0 {
+		return l, "", false
+	}
+	return o.links[i], o.tokens[name], true
 }
 
 func sentKey(address string, conv wire.ConversationID) string {

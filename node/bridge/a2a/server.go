@@ -59,7 +59,7 @@ func (b *Bridge) card(extended bool) (wire.Value, error) {
 	}
 	tree, err := message.Tree(message.NewCard(message.CardInfo{
 		Card: own, URL: cmp.Or(b.cfg.Relay, b.cfg.URL+basePath), Directory: b.cfg.Directory, Version: b.cfg.Version, NeedsToken: !b.cfg.Anonymous,
-		Streaming: true, Push: b.cfg.Relay == "", Extended: b.hasExtendedCard(),
+		Streaming: true, Push: b.cfg.Relay == "", Extended: b.cfg.hasExtendedCard(),
 	}))
 	if err != nil {
 		return tree, err
@@ -69,7 +69,7 @@ func (b *Bridge) card(extended bool) (wire.Value, error) {
 
 // hasExtendedCard reports whether the node has an extended card. It has none if others reach it through a relay, or if
 // callers need no token.
-func (b *Bridge) hasExtendedCard() bool { return b.cfg.Relay == "" && !b.cfg.Anonymous }
+func (c Config) hasExtendedCard() bool { return c.Relay == "" && !c.Anonymous }
 
 func (b *Bridge) serveCard(c echo.Context) error {
 	card, err := b.card(publicCard)
@@ -181,7 +181,7 @@ func (b *Bridge) handle(ctx context.Context, call message.Call, from caller) (wi
 	}
 	switch call.Method {
 	case message.GetExtendedCard:
-		if !b.hasExtendedCard() {
+		if !b.cfg.hasExtendedCard() {
 			return wire.Value{}, message.ErrUnsupported.At("there is no extended card")
 		}
 		return b.card(extendedCard)

@@ -75,7 +75,7 @@ func (b *Bridge) tokens(ctx context.Context) ([]Token, error) {
 		if err != nil {
 			return nil, err
 		}
-		t.Address = b.addressOf(t.Name).String()
+		t.Address = b.out.addressOf(t.Name).String()
 		out = append(out, t)
 	}
 	return out, nil
@@ -114,7 +114,7 @@ func (b *Bridge) addToken(ctx context.Context, name string) (Token, error) {
 	if errors.Is(err, store.ErrQuota) {
 		return Token{}, owner.Fault(http.StatusConflict, "the caller already has a token", "revoke it first with: agentmesh a2a token revoke "+name)
 	}
-	t.Address, t.Token = b.addressOf(name).String(), secret
+	t.Address, t.Token = b.out.addressOf(name).String(), secret
 	return t, err
 }
 
@@ -133,7 +133,7 @@ func (b *Bridge) revokeToken(ctx context.Context, name string) (Token, error) {
 	if err = json.Unmarshal(rec.Body, &t); err != nil {
 		return Token{}, err
 	}
-	t.Address = b.addressOf(name).String()
+	t.Address = b.out.addressOf(name).String()
 	return t, b.records.Apply(ctx, []store.Change{{IfRev: rec.Rev, Delete: true, Record: store.Record{NS: nsTokens, Key: rec.Key}}}, now)
 }
 
@@ -155,6 +155,6 @@ func (b *Bridge) identify(ctx context.Context, hash string) (caller, error) {
 	case !b.cfg.Anonymous:
 		return from, message.ErrUnauthenticated
 	}
-	from.address = b.addressOf(from.name)
+	from.address = b.out.addressOf(from.name)
 	return from, nil
 }

@@ -44,7 +44,7 @@ type Config struct {
 // Bridge is the AgentRelay part of a process: a relay, links, or both. Nothing runs before [Bridge.Run].
 type Bridge struct {
 	cfg   Config
-	links []*link.Link
+	links bridge.LinkSet[*link.Link]
 }
 
 // LinkKind returns what the node must know about AgentRelay links.
@@ -54,21 +54,32 @@ func LinkKind() bridge.Kind { return link.Declare() }
 func New(cfg Config) (*Bridge, error) {
 	b := &Bridge{cfg: cfg}
 	for _, l := range cfg.Links {
-		c := link.Config{
-			Link: l, Token: cfg.Tokens[l.Name], Dir: cfg.Dir, Mesh: cfg.Mesh,
-			Store: cfg.Store, HTTP: cfg.HTTP, Dial: cfg.Dial, Logger: cfg.Logger,
+		if err := b.PutLink(l, cfg.Tokens[l.Name]); err != nil {
+			return nil, err
 		}
-		if cfg.Relay != nil && l.Name == cfg.OwnLink {
-			c.Join = func(ctx context.Context) (frame.Credentials, error) { return cfg.Relay.Join(ctx, l.AgentID) }
-		}
-		newLink, err := link.New(c)
-		if err != nil {
-			return nil, fmt.Errorf("link %s: %w", l.Name, err)
-		}
-		b.links = append(b.links, newLink)
 	}
 	return b, nil
 }
+
+// PutLink adds a link, or replaces the one with the same name.
+func (b *Bridge) PutLink(l bridge.Link, token client.Credential) error {
+	c := link.Config{
+		Link: l, Token: token, Dir: b.cfg.Dir, Mesh: b.cfg.Mesh,
+		Store: b.cfg.Store, HTTP: b.cfg.HTTP, Dial: b.cfg.Dial, Logger: b.cfg.Logger,
+	}
+	if b.cfg.Relay != nil && l.Name == b.cfg.OwnLink {
+		c.Join = func(ctx context.Context) (frame.Credentials, error) { return b.cfg.Relay.Join(ctx, l.AgentID) }
+	}
+	made, err := link.New(c)
+	if err != nil {
+		return fmt.Errorf("link %s: %w", l.Name, err)
+	}
+	b.links.Put(made)
+	return nil
+}
+
+// RemoveLink stops a link and removes it.
+func (b *Bridge) RemoveLink(name string) { b.links.Remove(name) }
 
 // Mount adds the public routes of the relay, if this process hosts one.
 func (b *Bridge) Mount(e *echo.Echo) {
@@ -92,20 +103,12 @@ func (b *Bridge) Run(ctx context.Context) error {
 	if b.cfg.Relay != nil {
 		g.Go(func() error { return b.cfg.Relay.Run(ctx) })
 	}
-	for _, l := range b.links {
-		g.Go(func() error { return l.Run(ctx) })
-	}
+	g.Go(func() error { return b.links.Run(ctx) })
 	return g.Wait()
 }
 
 // Links returns the status of each link.
-func (b *Bridge) Links() []bridge.LinkStatus {
-	out := make([]bridge.LinkStatus, 0, len(b.links))
-	for _, l := range b.links {
-		out = append(out, l.Status())
-	}
-	return out
-}
+func (b *Bridge) Links() []bridge.LinkStatus { return b.links.States() }
 
 // Test tests a link, as [link.Link.Test] does.
 func (b *Bridge) Test(ctx context.Context, name string) error {
@@ -117,10 +120,8 @@ func (b *Bridge) Test(ctx context.Context, name string) error {
 }
 
 func (b *Bridge) link(name string) (*link.Link, error) {
-	for _, l := range b.links {
-		if l.Name() == name {
-			return l, nil
-		}
+	if l, ok := b.links.Find(name); ok {
+		return l, nil
 	}
 	return nil, fmt.Errorf("there is no link %s", name)
 }
@@ -141,5 +142,5 @@ func (b *Bridge) Deliver(ctx context.Context, d bridge.Delivery) (bridge.Deliver
 // Carry sends a signed message to an agent inside a frame, if the owner has assigned the id of that agent to a peer of a
 // link. It returns the agent's answer, which is not verified yet. Without such an assignment, carried is false.
 func (b *Bridge) Carry(ctx context.Context, to wire.AgentID, message []byte) (answer []byte, carried bool, err error) {
-	return link.Carry(ctx, b.links, to, message)
+	return link.Carry(ctx, b.links.All(), to, message)
 }

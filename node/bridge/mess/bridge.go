@@ -63,7 +63,7 @@ type Bridge struct {
 	server  *rest.Server
 	log     *slog.Logger
 	records store.Records
-	links   []*link
+	links   bridge.LinkSet[*link]
 	mirror  *folder.Mirror
 }
 
@@ -84,18 +84,29 @@ func New(cfg Config) (*Bridge, error) {
 	}
 	b.x.WantsNotices = b.wantsNotices
 	for _, l := range cfg.Links {
-		for key, value := range l.Options {
-			if valid := key == "as" || key == "git" && (value == "true" || value == "false"); !valid {
-				return nil, fmt.Errorf("link %s: the only options are as: NAME, and git: true or false", l.Name)
-			}
+		if err := b.PutLink(l, cfg.Tokens[l.Name]); err != nil {
+			return nil, err
 		}
-		b.links = append(b.links, newLink(LinkConfig{
-			Link: l, Token: cfg.Tokens[l.Name], Home: b.x, Records: b.records, Mesh: cfg.Mesh, Notices: cfg.Notices,
-			HTTP: cfg.HTTP, Logger: cfg.Logger, Offer: b.offerTo,
-		}))
 	}
 	return b, nil
 }
+
+// PutLink adds a link, or replaces the one with the same name.
+func (b *Bridge) PutLink(l bridge.Link, token client.Credential) error {
+	for key, value := range l.Options {
+		if valid := key == "as" || key == "git" && (value == "true" || value == "false"); !valid {
+			return fmt.Errorf("link %s: the only options are as: NAME, and git: true or false", l.Name)
+		}
+	}
+	b.links.Put(newLink(LinkConfig{
+		Link: l, Token: token, Home: b.x, Records: b.records, Mesh: b.cfg.Mesh, Notices: b.cfg.Notices,
+		HTTP: b.cfg.HTTP, Logger: b.cfg.Logger, Offer: b.offerTo,
+	}))
+	return nil
+}
+
+// RemoveLink stops a link and removes it.
+func (b *Bridge) RemoveLink(name string) { b.links.Remove(name) }
 
 // Mount adds the routes for strangers, if the exchange is served.
 func (b *Bridge) Mount(e *echo.Echo) {
@@ -126,9 +137,7 @@ func (b *Bridge) Run(ctx context.Context) error {
 	if b.mirror != nil {
 		g.Go(func() error { return b.mirror.Run(ctx) })
 	}
-	for _, l := range b.links {
-		g.Go(func() error { return l.run(ctx) })
-	}
+	g.Go(func() error { return b.links.Run(ctx) })
 	return g.Wait()
 }
 

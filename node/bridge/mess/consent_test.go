@@ -65,7 +65,7 @@ func TestOwnMessagesDoNotComeBack(t *testing.T) {
 	eventually(t, "held over there", func() bool { return a.thread(there).Status == thread.Held })
 	for range 3 {
 		a.wakePoll()
-		eventually(t, "a poll", func() bool { return len(a.home.bridge.links[0].wake) == 0 })
+		eventually(t, "a poll", func() bool { return len(a.home.bridge.links.All()[0].wake) == 0 })
 	}
 	a.home.status(thread.OwnerID, here, "needs_confirmation, action: mow")
 	eventually(t, "the question over there", func() bool { return a.thread(there).Status == thread.NeedsConfirmation })

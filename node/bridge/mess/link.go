@@ -140,8 +140,8 @@ func newLink(cfg LinkConfig) *link {
 	return l
 }
 
-// run polls until ctx ends. A link that is down waits until the owner tests it (see [bridge.LinkDown]).
-func (l *link) run(ctx context.Context) error {
+// Run polls until ctx ends. A link that is down waits until the owner tests it (see [bridge.LinkDown]).
+func (l *link) Run(ctx context.Context) error {
 	poll := time.NewTicker(folder.PollEvery)
 	defer poll.Stop()
 	for {

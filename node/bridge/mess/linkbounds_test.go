@@ -186,7 +186,7 @@ func TestLargestForeignBlockComesIn(t *testing.T) {
 		c.HTTP = client.NewHTTP(client.HTTPConfig{Local: true})
 		c.Links = []bridge.Link{{Name: "garden", Kind: Kind, URL: "http://127.0.0.1:9", Policy: bridge.LinkPolicy{Access: "open"}}}
 	})
-	l := home.bridge.links[0]
+	l := home.bridge.links.All()[0]
 	bob := strings.Repeat("b", 64)
 	if err := l.accept(t.Context(), bob, "2026-01-31-001", "1", newBlock(largestInbound), knownThread{Conv: l.convOf("2026-01-31-001")}); err != nil {
 		t.Fatal(err)

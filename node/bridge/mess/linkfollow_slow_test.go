@@ -21,7 +21,8 @@ func TestDirectoryIsFollowed(t *testing.T) {
 	for name, inGit := range map[string]bool{"plain": false, "git": true} {
 		t.Run(name, func(t *testing.T) {
 			s := newSharedFolder(t, inGit, func(side func(string) *dirRemote) {
-				old := &sharedFolder{t: t, side: side, home: &meshNode{bridge: &Bridge{links: []*link{{wake: make(chan struct{}, 1)}}}}}
+				old := &sharedFolder{t: t, side: side, home: &meshNode{bridge: &Bridge{}}}
+				old.home.bridge.links.Put(&link{wake: make(chan struct{}, 1)})
 				done := old.create("neighbour", "{id: old, intent: what was done long ago}")
 				old.say("bob", done, "- status: {re: x, code: claimed}")
 				old.say("bob", done, "- status: {re: x, code: completed}")

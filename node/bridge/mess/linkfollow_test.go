@@ -149,7 +149,7 @@ func newSharedFolder(t *testing.T, inGit bool, before func(side func(string) *di
 	return s
 }
 
-func (s *sharedFolder) wakePoll() { s.home.bridge.links[0].wakePoll() }
+func (s *sharedFolder) wakePoll() { s.home.bridge.links.All()[0].wakePoll() }
 
 func (s *sharedFolder) create(name, request string) (there string) {
 	s.t.Helper()

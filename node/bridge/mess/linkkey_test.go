@@ -44,7 +44,7 @@ func TestLinkRegistersItself(t *testing.T) {
 		if n := w.home.countTitles("mess", "registered"); n != 1 {
 			t.Errorf("%d notices of the registration", n)
 		}
-		again := newLink(w.home.bridge.links[0].cfg)
+		again := newLink(w.home.bridge.links.All()[0].cfg)
 		if err := again.remote.probe(t.Context()); err != nil || again.remote.self(t.Context()) != me {
 			t.Errorf("after a start we are %q, %v", again.remote.self(t.Context()), err)
 		}
@@ -115,7 +115,7 @@ func TestLinkWaitsForApproval(t *testing.T) {
 		s := home.bridge.Links()[0]
 		return s.State == bridge.LinkConnecting && strings.Contains(s.Error, "approve")
 	})
-	remote := home.bridge.links[0].remote
+	remote := home.bridge.links.All()[0].remote
 	if _, err := remote.create(t.Context(), "", wire.Obj(wire.TextField("intent", "look"))); !isRetry(err) {
 		t.Errorf("a request before the approval: %v", err)
 	}
@@ -125,7 +125,7 @@ func TestLinkWaitsForApproval(t *testing.T) {
 	if err := away.Executors.Admit(t.Context(), "neighbour", true, nil); err != nil {
 		t.Fatal(err)
 	}
-	home.bridge.links[0].wakePoll()
+	home.bridge.links.All()[0].wakePoll()
 	home.linkReaches(bridge.LinkUp)
 }
 
@@ -188,7 +188,7 @@ func TestDownLinkIsQuiet(t *testing.T) {
 		l.cfg.Mesh = &mesh
 		ctx, cancel := context.WithCancel(t.Context())
 		defer cancel()
-		go l.run(ctx)
+		go l.Run(ctx)
 		time.Sleep(time.Hour)
 		l.wakePoll()
 		synctest.Wait()

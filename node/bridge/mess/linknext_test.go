@@ -30,7 +30,7 @@ func TestDelegatedThroughALink(t *testing.T) {
 			a.set(there, `{"status":"claimed"}`)
 			a.home.waitStatus(here, thread.Claimed)
 			if strings.HasPrefix(name, "after") {
-				remote := a.home.bridge.links[0].remote.(*restRemote)
+				remote := a.home.bridge.links.All()[0].remote.(*restRemote)
 				if err := remote.updateState(t.Context(), func(s *restState) { *s = restState{} }); err != nil {
 					t.Fatal(err)
 				}
@@ -85,7 +85,7 @@ func TestDelegatedBeforeWeKnowOurName(t *testing.T) {
 		defer a.mu.Unlock()
 		return a.lists
 	}
-	eventually(t, "the first poll", func() bool { return a.home.bridge.links[0].Status().State == bridge.LinkUp })
+	eventually(t, "the first poll", func() bool { return a.home.bridge.links.All()[0].Status().State == bridge.LinkUp })
 	see := a.hold("/requests/")
 	here, there := a.ask("{id: water, intent: water the roses}")
 	before := lists()
@@ -127,7 +127,7 @@ func TestDelegatedElsewhere(t *testing.T) {
 
 func (p *meshNode) sendThrough(ref string) {
 	p.t.Helper()
-	address := p.bridge.links[0].Address()
+	address := p.bridge.links.All()[0].Address()
 	if err := p.bridge.offerTo(p.t.Context(), ref, string(address.Pseudonym()), address.String(), nil); err != nil {
 		p.t.Fatal(err)
 	}

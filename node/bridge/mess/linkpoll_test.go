@@ -65,8 +65,8 @@ func newListRemote(t *testing.T) (*link, *listRemote, *refusingMesh) {
 		t.Fatal(err)
 	}
 	remote := &listRemote{fails: map[string]error{}}
-	b.links[0].remote = remote
-	return b.links[0], remote, desk
+	b.links.All()[0].remote = remote
+	return b.links.All()[0], remote, desk
 }
 
 // TestOneThreadHoldsNoLinkUp: a thread that cannot be read, or a peer that is over its limit, delays nobody else behind

@@ -198,7 +198,7 @@ func TestSpellingIsRemembered(t *testing.T) {
 	there, here := w.offerRequest("mow")
 	w.home.status(thread.OwnerID, here, "in_progress")
 	eventually(t, "the work over there", func() bool { return w.status(there) == thread.InProgress })
-	l := newLink(w.home.bridge.links[0].cfg)
+	l := newLink(w.home.bridge.links.All()[0].cfg)
 	eventually(t, "that it is kept", func() bool {
 		var kept restState
 		_, _, err := store.ReadRecord(t.Context(), l.records, exchange.NSMeta, l.remote.(*restRemote).stateKey(), &kept, time.Now())
@@ -224,7 +224,7 @@ func TestLateClaimOnAPublicServer(t *testing.T) {
 	eachPublicServer(t, func(t *testing.T, begin func(func(*Config)) *publicLink) {
 		w := begin(nil)
 		there, here := w.offerRequest("mow")
-		l := w.home.bridge.links[0]
+		l := w.home.bridge.links.All()[0]
 		l.createMu.Lock() // the link receives nothing
 		if status, v := w.call("bob", http.MethodPatch, "requests/"+there, `{"status":"claimed"}`); status != http.StatusOK {
 			t.Fatalf("%d %s", status, v.JSON())

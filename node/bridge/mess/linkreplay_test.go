@@ -102,7 +102,7 @@ func TestLostAnswerThroughALink(t *testing.T) {
 // attempt is lost.
 func TestLostAnswerToARequestThroughALink(t *testing.T) {
 	a, d := newLossyProxy(t)
-	l := a.home.bridge.links[0]
+	l := a.home.bridge.links.All()[0]
 	payload := wire.Obj(wire.TextField("action", "ask"), wire.TextField("question", "is the door open?"))
 	delivery := func(id string) bridge.Delivery {
 		m := wire.Message{Payload: payload, Conversation: wire.ConversationID("conv_" + id)}
@@ -126,7 +126,7 @@ func TestLostAnswerToARequestThroughALink(t *testing.T) {
 // a poll does not take the request for one of somebody else.
 func TestLostAnswerToOurFirstRequest(t *testing.T) {
 	a, d := newLossyProxy(t)
-	l := a.home.bridge.links[0]
+	l := a.home.bridge.links.All()[0]
 	payload := wire.Obj(wire.TextField("action", "ask"), wire.TextField("question", "is the door open?"))
 	deliver := func() error {
 		m := wire.Message{Payload: payload, Conversation: "conv_a"}

@@ -76,7 +76,7 @@ func TestRequestForALinkAlone(t *testing.T) {
 	if len(asked) > 0 {
 		t.Errorf("the directory was asked for %v", <-asked)
 	}
-	if _, err := a.home.store.Records().Get(t.Context(), exchange.NSMeta, a.home.bridge.links[0].unsentKey(), time.Now()); err == nil {
+	if _, err := a.home.store.Records().Get(t.Context(), exchange.NSMeta, a.home.bridge.links.All()[0].unsentKey(), time.Now()); err == nil {
 		t.Error("something is still to be sent")
 	}
 }
@@ -176,7 +176,7 @@ func TestSameRequestOfTwoThroughALink(t *testing.T) {
 				}
 				here = append(here, ref)
 			}
-			l := a.home.bridge.links[0]
+			l := a.home.bridge.links.All()[0]
 			there := map[string]string{}
 			eventually(t, "both threads over there", func() bool {
 				for _, ref := range here {
@@ -209,7 +209,7 @@ func TestRequestForAnotherLink(t *testing.T) {
 	if code, v := a.owner("send/"+here+"/shed", ""); code != 409 || !strings.Contains(string(v.JSON()), "only for") {
 		t.Errorf("the thread for another link: %d %s", code, v.JSON())
 	}
-	if conv := a.home.thread(here).Peers[string(a.home.bridge.links[1].Address().Pseudonym())].Conv; conv != "" {
+	if conv := a.home.thread(here).Peers[string(a.home.bridge.links.All()[1].Address().Pseudonym())].Conv; conv != "" {
 		t.Errorf("it was offered in %s", conv)
 	}
 	a.set(there, `{"status":"claimed"}`)

@@ -4,7 +4,6 @@ import (
 	"context"
 	"fmt"
 	"net/http"
-	"slices"
 	"strings"
 
 	"github.com/labstack/echo/v4"
@@ -50,13 +49,7 @@ func (b *Bridge) Deliver(ctx context.Context, d bridge.Delivery) (bridge.Deliver
 }
 
 // Links returns the state of all links.
-func (b *Bridge) Links() []bridge.LinkStatus {
-	out := []bridge.LinkStatus{}
-	for _, l := range b.links {
-		out = append(out, l.Status())
-	}
-	return out
-}
+func (b *Bridge) Links() []bridge.LinkStatus { return b.links.States() }
 
 // Test asks the exchange of a link for its list, even if the link is down. If that works, a link that is down starts
 // again.
@@ -96,11 +89,11 @@ type sentTo struct {
 }
 
 func (b *Bridge) findLink(name string) (*link, error) {
-	i := slices.IndexFunc(b.links, func(l *link) bool { return l.cfg.Name == name })
-	if i < 0 {
+	l, ok := b.links.Find(name)
+	if !ok {
 		return nil, &wire.Error{Code: wire.InvalidMessage, Status: http.StatusNotFound, Message: "there is no link " + wire.OneLine(name, 60) + " of kind mess; agentmesh links list names them"}
 	}
-	return b.links[i], nil
+	return l, nil
 }
 
 // requestThrough handles POST /mess/send/:link: it applies a block of the owner. The requests in it are only for the

@@ -96,7 +96,7 @@ func (a *foreignLink) hold(path string) (see func()) {
 	return see
 }
 
-func (a *foreignLink) wakePoll() { a.home.bridge.links[0].wakePoll() }
+func (a *foreignLink) wakePoll() { a.home.bridge.links.All()[0].wakePoll() }
 
 func (a *foreignLink) ask(body string) (here, there string) {
 	a.t.Helper()

@@ -122,12 +122,12 @@ func TestRESTLink(t *testing.T) {
 		return there != ""
 	})
 	foreign.want(200, bob, "PATCH", "requests/"+there, `{"status":"claimed"}`)
-	home.bridge.links[0].wakePoll()
+	home.bridge.links.All()[0].wakePoll()
 	home.waitStatus(ref, thread.Claimed)
 	foreign.want(200, bob, "PATCH", "requests/"+there, `{"status":"needs_input","message":"how much?"}`)
-	home.bridge.links[0].wakePoll()
+	home.bridge.links.All()[0].wakePoll()
 	home.waitStatus(ref, thread.NeedsInput)
-	remote := home.bridge.links[0].remote.(*restRemote)
+	remote := home.bridge.links.All()[0].remote.(*restRemote)
 	// as with a data directory without our name: our own messages come back and are not somebody else's
 	if err := remote.updateState(t.Context(), func(s *restState) { *s = restState{} }); err != nil {
 		t.Fatal(err)
@@ -135,7 +135,7 @@ func TestRESTLink(t *testing.T) {
 	home.do(thread.OwnerID, "- reply: {re: water, answers: {amount: a lot}}")
 	eventually(t, "the answer over there", func() bool { return foreign.thread(there).Status == thread.InProgress })
 	foreign.want(200, bob, "PATCH", "requests/"+there, `{"status":"completed","mess":[{"response":{"re":"`+there+`","content":["wet"]}}]}`)
-	home.bridge.links[0].wakePoll()
+	home.bridge.links.All()[0].wakePoll()
 	home.waitStatus(ref, thread.Completed)
 	if convs, err := home.node.Store.Steps().Conversations(t.Context(), "", 0, 10, time.Now()); err != nil || len(convs.Conversations) != 1 {
 		t.Errorf("%d conversations, %v", len(convs.Conversations), err)
@@ -169,7 +169,7 @@ func TestDirectoryLink(t *testing.T) {
 	if err != nil {
 		t.Fatal(err)
 	}
-	home.bridge.links[0].wakePoll()
+	home.bridge.links.All()[0].wakePoll()
 	ref := home.waitMeshThread()
 	if th := home.thread(ref); th.Intent != "lend me a saw" || !strings.HasPrefix(th.Requester, "am_") {
 		t.Fatalf("it came in as %+v", th)
@@ -191,7 +191,7 @@ func TestDirectoryLink(t *testing.T) {
 	if err := others.post(t.Context(), "", there, mustParse(t, "- cancel: {re: x, reason: found mine}")); err != nil {
 		t.Fatal(err)
 	}
-	home.bridge.links[0].wakePoll()
+	home.bridge.links.All()[0].wakePoll()
 	home.waitStatus(ref, thread.Cancelled)
 }
 

@@ -40,9 +40,8 @@ func (b *Bridge) MountPage(shell *httpapi.Pages) {
 		threads: shell.Template(pageFiles, "page/threads.html"), thread: shell.Template(pageFiles, "page/thread.html"),
 	}
 	shell.Follow(p.follow)
-	if b.cfg.Serve || len(b.cfg.Links) > 0 { // most owners never use MESS
-		shell.Add(httpapi.Nav{Path: "mess", Title: "MESS", Count: p.waiting})
-	}
+	inUse := func() bool { return b.cfg.Serve || len(b.links.All()) > 0 } // most owners never use MESS
+	shell.Add(httpapi.Nav{Path: "mess", Title: "MESS", Count: p.waiting, Shown: inUse})
 	g := shell.Group()
 	g.GET("/mess", p.list)
 	g.GET("/mess/:ref", p.show)

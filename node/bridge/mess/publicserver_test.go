@@ -349,7 +349,7 @@ func (w *publicLink) set(who, there string, code thread.Code, more string) {
 	w.wakePoll()
 }
 
-func (w *publicLink) wakePoll() { w.home.bridge.links[0].wakePoll() }
+func (w *publicLink) wakePoll() { w.home.bridge.links.All()[0].wakePoll() }
 
 func (w *publicLink) thread(there string) wire.Value {
 	w.t.Helper()

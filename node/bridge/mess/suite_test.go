@@ -28,7 +28,7 @@ func (b *suiteBridge) Inject(ctx context.Context, peer string, raw []byte) {
 	if err != nil {
 		return
 	}
-	l := b.links[0]
+	l := b.links.All()[0]
 	in, err := l.newBlockInbound(peer, thread.Digest(block.Tree()), block)
 	if err != nil {
 		return
@@ -112,7 +112,7 @@ func TestBridgeSuite(t *testing.T) {
 				t.Fatal(err)
 			}
 			fake := &fakeRemote{got: make(chan []byte, 100)}
-			b.links[0].remote = fake
+			b.links.All()[0].remote = fake
 			return &suiteBridge{b, fake}
 		},
 		Message: func(n int) []byte { return []byte("- request: {id: m" + strconv.Itoa(n) + ", intent: hello}") },

@@ -26,8 +26,12 @@ var pageFiles embed.FS
 
 // spacePages serves the spaces on the owner's page (MEW-L7).
 type spacePages struct {
-	shell       *httpapi.Pages // the owner's page, which renders the templates
-	spaces      []*ownerSpace
+	shell  *httpapi.Pages // the owner's page, which renders the templates
+	hosted []*ownerSpace
+	links  *link.Bridge // nil: no spaces of others
+
+	mu          sync.Mutex
+	joined      map[*link.Link]*ownerSpace
 	list, space *httpapi.PageTemplate
 }
 
@@ -43,15 +47,11 @@ func MountPages(shell *httpapi.Pages, g *gateway.Gateway, b *link.Bridge) {
 	}
 	if g != nil {
 		for _, s := range g.Spaces() {
-			p.spaces = append(p.spaces, newHostedSpace(s))
+			p.hosted = append(p.hosted, newHostedSpace(s))
 		}
 	}
-	if b != nil {
-		for _, l := range b.RemoteLinks() {
-			p.spaces = append(p.spaces, newJoinedSpace(l))
-		}
-	}
-	shell.Add(httpapi.Nav{Path: "mew", Title: "MEW", Count: p.countWaiting})
+	p.links = b
+	shell.Add(httpapi.Nav{Path: "mew", Title: "MEW", Count: p.countWaiting, Shown: func() bool { return len(p.all()) > 0 }})
 	shell.Follow(p.follow)
 	shell.Group().GET("/mew", p.showList)
 	shell.Group().GET("/mew/:kind/:name", p.showSpace)
@@ -110,30 +110,76 @@ func (t *tail) newest() []shownEnvelope {
 	return out
 }
 
+// all returns the hosted spaces, and those behind the links that there are now.
+func (p *spacePages) all() []*ownerSpace {
+	out := slices.Clone(p.hosted)
+	if p.links == nil {
+		return out
+	}
+	p.mu.Lock()
+	defer p.mu.Unlock()
+	before := p.joined
+	p.joined = make(map[*link.Link]*ownerSpace)
+	for _, l := range p.links.RemoteLinks() {
+		if p.joined[l] = before[l]; p.joined[l] == nil {
+			p.joined[l] = newJoinedSpace(l)
+		}
+		out = append(out, p.joined[l])
+	}
+	return out
+}
+
 // follow notifies open pages of new envelopes, until ctx ends.
 func (p *spacePages) follow(ctx context.Context, changed func(topic string)) {
-	var all sync.WaitGroup
-	for _, s := range p.spaces {
-		feed := s.Watch()
-		all.Go(func() {
-			defer feed.Close()
-			for {
-				select {
-				case <-ctx.Done():
-					return
-				case raw := <-feed.C():
-					s.tail.add(raw)
-					changed(topicSpaces)
-				}
+	var running sync.WaitGroup
+	defer running.Wait()
+	stops := make(map[*ownerSpace]context.CancelFunc)
+	for {
+		var next <-chan struct{} // never, without links
+		if p.links != nil {
+			next = p.links.NextChange()
+		}
+		all := p.all()
+		for s, stop := range stops {
+			if !slices.Contains(all, s) {
+				stop()
+				delete(stops, s)
 			}
-		})
+		}
+		for _, s := range all {
+			if stops[s] == nil {
+				var spaceCtx context.Context
+				spaceCtx, stops[s] = context.WithCancel(ctx)
+				feed := s.Watch()
+				running.Go(func() { s.follow(spaceCtx, feed, changed) })
+			}
+		}
+		select {
+		case <-ctx.Done():
+			return
+		case <-next:
+			changed(topicSpaces)
+		}
 	}
-	all.Wait()
+}
+
+// follow keeps the newest envelopes of the feed until ctx ends.
+func (s *ownerSpace) follow(ctx context.Context, feed *view.Feed, changed func(topic string)) {
+	defer feed.Close()
+	for {
+		select {
+		case <-ctx.Done():
+			return
+		case raw := <-feed.C():
+			s.tail.add(raw)
+			changed(topicSpaces)
+		}
+	}
 }
 
 func (p *spacePages) countWaiting(context.Context) int {
 	n := 0
-	for _, s := range p.spaces {
+	for _, s := range p.all() {
 		n += len(s.View().Proposals)
 	}
 	return min(n, httpapi.MaxCount)
@@ -146,8 +192,9 @@ type spaceRow struct {
 }
 
 func (p *spacePages) showList(c echo.Context) error {
-	rows := make([]spaceRow, len(p.spaces))
-	for i, s := range p.spaces {
+	all := p.all()
+	rows := make([]spaceRow, len(all))
+	for i, s := range all {
 		st := s.View()
 		rows[i] = spaceRow{s, len(st.Participants), st.CountPresent(), len(st.Streams), len(st.Proposals)}
 	}
@@ -175,7 +222,7 @@ var doneTexts = map[string]string{
 
 func (p *spacePages) findSpace(c echo.Context) (*ownerSpace, error) {
 	path := "mew/" + c.Param("kind") + "/" + url.PathEscape(c.Param("name"))
-	for _, s := range p.spaces {
+	for _, s := range p.all() {
 		if s.Path == path {
 			return s, nil
 		}

@@ -127,7 +127,7 @@ func (s *quietSpace) Watch() *view.Feed {
 // nothing behind.
 func TestPageFollows(t *testing.T) {
 	s := &quietSpace{open: make(chan *view.Feed, 2)}
-	p := &spacePages{spaces: []*ownerSpace{{space: s}}}
+	p := &spacePages{hosted: []*ownerSpace{{space: s}}}
 	ctx, cancel := context.WithCancel(t.Context())
 	changed, ended := make(chan string, 100), make(chan struct{}, 2)
 	for range 2 {
@@ -142,7 +142,7 @@ func TestPageFollows(t *testing.T) {
 	cancel()
 	<-ended
 	<-ended
-	if got := p.spaces[0].tail.newest(); len(got) != 1 || got[0].ID != "c1" || len(got[0].Payload) > maxOnPage {
+	if got := p.hosted[0].tail.newest(); len(got) != 1 || got[0].ID != "c1" || len(got[0].Payload) > maxOnPage {
 		t.Errorf("passed %+v", got)
 	}
 	s.feeds.Tell([]byte(`{"id":"c2","kind":"chat","payload":{}}`))

@@ -130,6 +130,7 @@ func New(cfg Config) (*Bridge, error) {
 		},
 		quotas:    quotas{quota.NewKnown(), quota.NewStrangers()},
 		handshake: newHandshakes(), streams: newStreams(), sockets: newSockets(),
+		links: newLinks(cfg.Logger),
 	}
 	b.callbacks = bridge.NewDueQueue(b.records, nsCallbacks, b.answerConsent, func(err error) { b.cfg.Logger.Warn("moltspeak: cannot answer requests for consent", "err", err) })
 	b.cfg.Tools = slices.DeleteFunc(slices.Clone(cfg.Tools), func(t ToolInfo) bool { return strings.HasPrefix(t.Name, "code.") }) // code execution is never offered (MS-34)
@@ -142,22 +143,23 @@ func New(cfg Config) (*Bridge, error) {
 	b.registry = registry.NewServer(registryConfig)
 	b.registrar = &registry.Registrar{
 		Self:  registry.Entry{ID: b.self.Name(), AgentName: b.self.Agent, Org: b.self.Org, PublicKey: b.self.Key, Endpoint: cfg.URL, Capabilities: b.capabilities},
-		Links: cfg.Links, HTTP: cfg.HTTP, Token: cfg.RegistryToken, Logger: cfg.Logger,
+		Links: b.links.list, HTTP: cfg.HTTP, Token: cfg.RegistryToken, Logger: cfg.Logger,
 		Reachable: func(base string) bool { return ownURL(cfg.URL).reachableFrom(base) != "" },
 	}
-	b.pins = newPins(cfg, &listedKeys{
+	b.pins = newPins(cfg, b.links, &listedKeys{
 		registrar: b.registrar, directories: cfg.Directories, quota: quota.NewLookups(), log: cfg.Logger, cache: make(map[string]listedKey),
 	})
-	var err error
-	if b.links, err = newLinks(cfg.Links, cfg.Logger); err != nil {
-		return nil, err
+	for _, l := range cfg.Links {
+		if err := b.PutLink(l, cfg.Tokens[l.Name]); err != nil {
+			return nil, err
+		}
 	}
 	cfg.Mesh.Asks().Handle(askConsent, consentResolver{b})
 	return b, nil
 }
 
 // Links returns the status of each link.
-func (b *Bridge) Links() []bridge.LinkStatus { return b.links.list() }
+func (b *Bridge) Links() []bridge.LinkStatus { return b.links.states() }
 
 // Run delivers callbacks, deletes old pins of strangers, challenges the endpoints in our registry, and keeps us
 // registered in foreign registries, until ctx ends. Then it closes the open connections.

@@ -138,7 +138,7 @@ func (c *connection) challenge(x *request) []byte {
 	}
 	d := newVerify(c.sentChallenge.text, x.m.From, class, x.now)
 	c.verifyID = d.ID
-	return c.b.pack(x, c.b.sign(d))
+	return c.b.pack(x, c.b.signTree(d).JSON())
 }
 
 // acceptProof checks the answer to our challenge. A challenge permits only one attempt.

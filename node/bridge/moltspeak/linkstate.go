@@ -14,36 +14,61 @@ import (
 	"github.com/agentmesh/agentmesh/node/client"
 )
 
-// links holds the configured links and the status of each.
+// links holds the links, their tokens and the status of each. MoltSpeak keeps no connection to a peer.
 type links struct {
-	all []bridge.Link
 	log *slog.Logger
 
 	mu     sync.Mutex
+	all    []bridge.Link // replaced, never changed
+	tokens map[string]client.Credential
 	status map[string]*bridge.LinkStatus
 }
 
-func newLinks(all []bridge.Link, log *slog.Logger) (*links, error) {
-	s := &links{all: all, log: log, status: make(map[string]*bridge.LinkStatus)}
-	for _, l := range all {
-		if l.Name == InboundLink {
-			return nil, fmt.Errorf("link %s: the name is reserved for peers without a link", l.Name)
-		}
-		if _, err := message.Endpoint(l.URL); err != nil {
-			return nil, fmt.Errorf("link %s: %w", l.Name, err)
-		}
-		for key, value := range l.Options {
-			_, named := message.ParseName(value)
-			if valid := key == "peer" && named || key == "reply_ops" && value == "core"; !valid {
-				return nil, fmt.Errorf("link %s: the only options are peer: agent@org and reply_ops: core", l.Name)
-			}
-		}
-		s.status[l.Name] = &bridge.LinkStatus{Name: l.Name, Kind: Kind, To: l.URL, State: bridge.LinkConnecting, Since: time.Now().UTC()}
-	}
-	return s, nil
+func newLinks(log *slog.Logger) *links {
+	return &links{log: log, tokens: make(map[string]client.Credential), status: make(map[string]*bridge.LinkStatus)}
 }
 
-func (s *links) list() []bridge.LinkStatus {
+// PutLink adds a link, or replaces the one with the same name.
+func (b *Bridge) PutLink(l bridge.Link, token client.Credential) error {
+	if l.Name == InboundLink {
+		return fmt.Errorf("link %s: the name is reserved for peers without a link", l.Name)
+	}
+	if _, err := message.Endpoint(l.URL); err != nil {
+		return fmt.Errorf("link %s: %w", l.Name, err)
+	}
+	for key, value := range l.Options {
+		_, named := message.ParseName(value)
+		if valid := key == "peer" && named || key == "reply_ops" && value == "core"; !valid {
+			return fmt.Errorf("link %s: the only options are peer: agent@org and reply_ops: core", l.Name)
+		}
+	}
+	b.RemoveLink(l.Name)
+	s := b.links
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	s.all = append(slices.Clip(s.all), l)
+	s.tokens[l.Name] = token
+	s.status[l.Name] = &bridge.LinkStatus{Name: l.Name, Kind: Kind, To: l.URL, State: bridge.LinkConnecting, Since: time.Now().UTC()}
+	return nil
+}
+
+// RemoveLink removes a link.
+func (b *Bridge) RemoveLink(name string) {
+	s := b.links
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	s.all = slices.DeleteFunc(slices.Clone(s.all), func(l bridge.Link) bool { return l.Name == name })
+	delete(s.tokens, name)
+	delete(s.status, name)
+}
+
+func (s *links) list() []bridge.Link {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	return s.all
+}
+
+func (s *links) states() []bridge.LinkStatus {
 	s.mu.Lock()
 	defer s.mu.Unlock()
 	out := []bridge.LinkStatus{}
@@ -53,12 +78,19 @@ func (s *links) list() []bridge.LinkStatus {
 	return out
 }
 
+func (s *links) token(name string) client.Credential {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	return s.tokens[name]
+}
+
 func (s *links) find(name string) (bridge.Link, bool) {
-	i := slices.IndexFunc(s.all, func(l bridge.Link) bool { return l.Name == name })
+	all := s.list()
+	i := slices.IndexFunc(all, func(l bridge.Link) bool { return l.Name == name })
 	if i < 0 {
 		return bridge.Link{}, false
 	}
-	return s.all[i], true
+	return all[i], true
 }
 
 func (s *links) encryptsAlways(name string) bool {
@@ -69,7 +101,7 @@ func (s *links) encryptsAlways(name string) bool {
 // usesCoreOnly reports whether to answer a peer with the nine core operations only, because the public SDKs read no
 // others (MS-25). It returns true until the peer uses another operation, and always if the peer's link demands it.
 func (s *links) usesCoreOnly(a message.Agent, p peer) bool {
-	return !p.AllOps || slices.ContainsFunc(s.all, func(l bridge.Link) bool {
+	return !p.AllOps || slices.ContainsFunc(s.list(), func(l bridge.Link) bool {
 		return l.Options["peer"] == a.Name() && l.Options["reply_ops"] == "core"
 	})
 }

@@ -142,7 +142,7 @@ func (b *Bridge) prepare(ctx context.Context, d bridge.Delivery, draft message.D
 		class := out.class.ForAnswer(draft.Class)
 		draft.ID, draft.Time, draft.To, draft.Class, draft.PII = newID(), now, to.agent, class, out.meta
 		draft.Ext = ownURL(b.cfg.URL).ext(to.endpoint)
-		sent = sentMessage{Conv: string(d.Message.Conversation), Address: d.Address, Intent: string(d.Message.Intent), Raw: b.sign(draft), Sent: now.UTC(), Proof: out.proof()}
+		sent = sentMessage{Conv: string(d.Message.Conversation), Address: d.Address, Intent: string(d.Message.Intent), Raw: b.signTree(draft).JSON(), Sent: now.UTC(), Proof: out.proof()}
 		if err := storeSent(ctx, b.records, sent, key, draft, to.agent, out.uses, now); err != nil {
 			b.cfg.Logger.WarnContext(ctx, "moltspeak: cannot store one of our messages", "peer", to.agent.Name(), "err", err)
 			return nil, storeFailure(err)
@@ -321,7 +321,7 @@ func (b *Bridge) post(ctx context.Context, to target, raw []byte, boxed bool) (*
 	if err != nil {
 		return nil, err
 	}
-	return b.transmit(ctx, to.endpoint, to.reach, b.cfg.Tokens[to.address.Link], body)
+	return b.transmit(ctx, to.endpoint, to.reach, b.links.token(to.address.Link), body)
 }
 
 // transmit posts body to endpoint and reads the packet in the answer, or nil if the answer is empty.
@@ -409,7 +409,7 @@ func (b *Bridge) deliverCallback(ctx context.Context, cb callback) error {
 	if b.links.usesCoreOnly(to, p) {
 		d = d.ToCore()
 	}
-	raw := b.sign(d)
+	raw := b.signTree(d).JSON()
 	target, err := b.targetOf(ctx, b.pins.address(to), to, now)
 	var keepErr error
 	if cb.Tries == 0 || target.endpoint == "" { // otherwise the first attempt has stored the answer

@@ -12,6 +12,7 @@ import (
 	"github.com/labstack/echo/v4"
 
 	"github.com/agentmesh/agentmesh/acl"
+	"github.com/agentmesh/agentmesh/node/bridge"
 	"github.com/agentmesh/agentmesh/node/bridge/moltspeak/message"
 	"github.com/agentmesh/agentmesh/node/bridge/moltspeak/registry"
 	"github.com/agentmesh/agentmesh/node/owner"
@@ -122,7 +123,7 @@ func (b *Bridge) Test(ctx context.Context, name string) error {
 	}
 	peer, named := message.ParseName(l.Options["peer"])
 	if !named {
-		return errors.New("the link names no peer: add it with --option peer=agent@org, or set options.peer in the configuration")
+		return &bridge.LinkFault{Why: errors.New("the link names no peer"), Fix: "add it with --option peer=agent@org, or set options.peer in the configuration"}
 	}
 	to, err := targetBehind(l, peer)
 	if err != nil {
@@ -176,7 +177,7 @@ func challengeIn(m message.Message, body message.Payload) string {
 func (b *Bridge) handshakeCall(ctx context.Context, to target, d message.Draft) (*request, error) {
 	d.To = to.agent
 	const boxed = false // it answers no encrypted request
-	reply, err := b.post(ctx, to, b.sign(d), boxed)
+	reply, err := b.post(ctx, to, b.signTree(d).JSON(), boxed)
 	if err != nil {
 		return nil, err
 	}

@@ -31,7 +31,7 @@ const (
 // pins stores a record for each peer, with the pinned key and everything else that we know about the peer.
 type pins struct {
 	records    store.Records
-	links      []bridge.Link
+	links      *links
 	mesh       bridge.Mesh
 	listed     *listedKeys
 	clock      *store.WallClock
@@ -44,9 +44,9 @@ type pins struct {
 	table  *rate.FairTable[pinEntry] // the pins of strangers; made only while all places for them are taken
 }
 
-func newPins(cfg Config, listed *listedKeys) *pins {
+func newPins(cfg Config, links *links, listed *listedKeys) *pins {
 	return &pins{
-		records: cfg.Store.Records(), links: cfg.Links, mesh: cfg.Mesh, listed: listed, clock: store.NewWallClock(cfg.Logger),
+		records: cfg.Store.Records(), links: links, mesh: cfg.Mesh, listed: listed, clock: store.NewWallClock(cfg.Logger),
 		log: cfg.Logger, notices: rate.NewBuckets(rate.PerHour(1), 1, maxTracked), onOtherKey: cfg.OnOtherKey,
 	}
 }
@@ -65,7 +65,7 @@ func (pins *pins) save(ctx context.Context, p peer, now time.Time) error {
 // address returns the address of a peer: on the link that names the peer, or else on [InboundLink].
 func (pins *pins) address(a message.Agent) bridge.Address {
 	out := bridge.Address{Kind: Kind, Link: InboundLink, Peer: a.Name()}
-	for _, l := range pins.links {
+	for _, l := range pins.links.list() {
 		if l.Options["peer"] == a.Name() {
 			out.Link = l.Name
 		}

@@ -76,7 +76,7 @@ func (b *Bridge) reply(c *request, a answer) Response {
 	if re != "" && b.links.usesCoreOnly(to, c.peer) { // a respond must name the message that it answers
 		d = d.ToCore()
 	}
-	raw := b.sign(d)
+	raw := b.signTree(d).JSON()
 	if c.signed && a.op != message.OpError && c.m.ID != "" && c.m.Class != message.Secret && class != message.PII {
 		b.replays.keep(c, replayRecord{Digest: hex.EncodeToString(c.digest[:]), Reply: raw, Status: r.Status})
 	}
@@ -108,8 +108,6 @@ func (b *Bridge) signTree(d message.Draft) wire.Value {
 	d.From, d.To = b.self, message.Agent{Agent: d.To.Agent, Org: d.To.Org}
 	return message.Sign(d.Tree(), b.cfg.Key)
 }
-
-func (b *Bridge) sign(d message.Draft) []byte { return b.signTree(d).JSON() }
 
 // pack returns the bytes of a signed answer. It encrypts the answer if the request, the class of the answer or the link
 // requires it: for the sender's pinned key, or else for the key of the request's box, which the inner signature

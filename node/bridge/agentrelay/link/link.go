@@ -268,8 +268,11 @@ func (l *Link) connect(ctx context.Context) (*websocket.Conn, error) {
 		ReadLimit: linkReadLimit, Ping: frame.PingEvery, Silence: frame.GoneAfter,
 		Header: http.Header{"Authorization": {"Bearer " + string(token)}},
 	})
-	if handshakeErr, ok := errors.AsType[*websocket.HandshakeError](err); ok && handshakeErr.Status == http.StatusUnauthorized {
+	switch handshakeErr, ok := errors.AsType[*websocket.HandshakeError](err); {
+	case ok && handshakeErr.Status == http.StatusUnauthorized:
 		return nil, errToken
+	case ok && handshakeErr.Status == http.StatusBadRequest:
+		return nil, &bridge.LinkFault{Why: fmt.Errorf("the relay refuses the connection: %w", err), Fix: "check the url, such as wss://relay.example/arc, and agent_id"}
 	}
 	if err != nil {
 		return nil, err

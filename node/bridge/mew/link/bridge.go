@@ -53,7 +53,7 @@ type Config struct {
 type Bridge struct {
 	cfg   Config
 	log   *slog.Logger
-	links []*Link
+	links bridge.LinkSet[*Link]
 }
 
 var _ bridge.Transport = (*Bridge)(nil)
@@ -67,62 +67,66 @@ func New(cfg Config) (*Bridge, error) {
 	cfg.Retry, cfg.MaxRetry = cmp.Or(cfg.Retry, time.Second), cmp.Or(cfg.MaxRetry, time.Minute)
 	b := &Bridge{cfg: cfg, log: cfg.Logger}
 	for _, lc := range cfg.Links {
-		l, err := b.newLink(lc)
-		if err != nil {
-			return nil, fmt.Errorf("link %s: %w", lc.Name, err)
+		if err := b.PutLink(lc, cfg.Tokens[lc.Name]); err != nil {
+			return nil, err
 		}
-		b.links = append(b.links, l)
 	}
 	return b, nil
 }
 
+// PutLink adds a link, or replaces the one with the same name.
+func (b *Bridge) PutLink(lc bridge.Link, token client.Credential) error {
+	l, err := b.newLink(lc, token)
+	if err != nil {
+		return fmt.Errorf("link %s: %w", lc.Name, err)
+	}
+	b.links.Put(l)
+	return nil
+}
+
+// RemoveLink stops a link and removes it.
+func (b *Bridge) RemoveLink(name string) { b.links.Remove(name) }
+
 // Run keeps every link connected until ctx ends, and returns when all of them have stopped.
 func (b *Bridge) Run(ctx context.Context) error {
 	g, ctx := errgroup.WithContext(ctx)
-	for _, l := range b.links {
-		g.Go(func() error { return l.run(ctx) })
-	}
-	if len(b.links) > 0 {
+	g.Go(func() error { return b.links.Run(ctx) })
+	if b.cfg.Mesh != nil {
 		g.Go(func() error { b.followEvents(ctx); return nil })
 	}
 	return g.Wait()
 }
 
 // Links returns the status of each link.
-func (b *Bridge) Links() []bridge.LinkStatus {
-	out := make([]bridge.LinkStatus, 0, len(b.links))
-	for _, l := range b.links {
-		out = append(out, l.Status())
-	}
-	return out
-}
+func (b *Bridge) Links() []bridge.LinkStatus { return b.links.States() }
+
+// NextChange returns a channel that is closed when a link is added or removed.
+func (b *Bridge) NextChange() <-chan struct{} { return b.links.NextChange() }
 
 // RemoteLinks returns the links to spaces that this process does not host.
 func (b *Bridge) RemoteLinks() []*Link {
-	return slices.DeleteFunc(slices.Clone(b.links), func(l *Link) bool { return b.cfg.Own[l.cfg.Name] })
+	return slices.DeleteFunc(slices.Clone(b.links.All()), func(l *Link) bool { return b.cfg.Own[l.cfg.Name] })
 }
 
 // Link returns the link with a name, or nil.
 func (b *Bridge) Link(name string) *Link {
-	for _, l := range b.links {
-		if l.cfg.Name == name {
-			return l
-		}
-	}
-	return nil
+	l, _ := b.links.Find(name)
+	return l
 }
 
 // Test joins the space of a link, leaves it at once, and returns the error. If the link is up, Test does nothing,
-// because a second connection would replace the first one (MEW-J5).
+// because a second connection would replace the first one (MEW-J5). After a test that succeeds, the link connects at
+// once, unless it is down.
 func (b *Bridge) Test(ctx context.Context, name string) error {
 	l := b.Link(name)
 	if l == nil {
 		return errors.New("there is no such link; run agentmesh links list to see the names of the links")
 	}
-	if l.Status().State == bridge.LinkUp {
-		return nil
+	err := l.space.testJoin(ctx)
+	if err == nil && !l.space.isDown() {
+		l.Connect()
 	}
-	return l.space.testJoin(ctx)
+	return err
 }
 
 // Deliver implements [bridge.Transport].

@@ -175,7 +175,7 @@ func TestLinkShutdown(t *testing.T) {
 	if err != nil {
 		t.Fatal(err)
 	}
-	if err := again.links[0].space.load(t.Context()); err != nil || again.Links()[0].State != bridge.LinkDown || !strings.Contains(again.Links()[0].Error, "shut this node down") {
+	if err := again.links.All()[0].space.load(t.Context()); err != nil || again.Links()[0].State != bridge.LinkDown || !strings.Contains(again.Links()[0].Error, "shut this node down") {
 		t.Errorf("after a restart: %+v, %v, want it down", again.Links()[0], err)
 	}
 	up := func() bool { return l.Links()[0].State == bridge.LinkUp }
@@ -362,7 +362,7 @@ func TestLinkWithoutEcho(t *testing.T) {
 			r := start(t, newClubConfig(t, allKinds))
 			link := bridge.Link{Name: "home", Kind: Kind, URL: "ws" + strings.TrimPrefix(srv.URL, "http"), Space: "lab"}
 			k := newTestLinkWith(t, r, Config{Links: []bridge.Link{link}, Mesh: bridgetest.Mesh{}, Records: r.Store.Records()},
-				func(b *Bridge) { b.links[0].space.echoPatience = 2 * time.Second })
+				func(b *Bridge) { b.links.All()[0].space.echoPatience = 2 * time.Second })
 			err := k.chatTo("cat")
 			if e, ok := errors.AsType[*client.SendError](err); tt.accepts && err != nil || !tt.accepts && (!ok || !e.Retry || e.Awaits != "mew:home/") {
 				t.Errorf("%+v, want it to count as accepted: %v, or to await the link", err, tt.accepts)

@@ -16,6 +16,7 @@ import (
 	"github.com/agentmesh/agentmesh/node/bridge"
 	"github.com/agentmesh/agentmesh/node/bridge/mew/envelope"
 	"github.com/agentmesh/agentmesh/node/bridge/mew/view"
+	"github.com/agentmesh/agentmesh/node/client"
 	"github.com/agentmesh/agentmesh/node/waiting"
 )
 
@@ -61,12 +62,12 @@ type job struct {
 	proposer string // for a request that fulfills a proposal to this node: who made the proposal; otherwise empty
 }
 
-func (b *Bridge) newLink(cfg bridge.Link) (*Link, error) {
+func (b *Bridge) newLink(cfg bridge.Link, token client.Credential) (*Link, error) {
 	target, err := socketTarget(cfg)
 	if err != nil {
 		return nil, err
 	}
-	if b.cfg.Tokens[cfg.Name] == "" {
+	if token == "" {
 		return nil, errors.New("the link needs token_file")
 	}
 	log := b.log.With("link", cfg.Name)
@@ -78,8 +79,8 @@ func (b *Bridge) newLink(cfg bridge.Link) (*Link, error) {
 		l.queues[i] = make(chan job, linkQueue)
 	}
 	l.space = &membership{
-		cfg: &b.cfg, link: &cfg, token: b.cfg.Tokens[cfg.Name], target: target, log: log, records: l.records,
-		echoPatience: echoPatience, receive: l.queue, wake: make(chan struct{}, 1),
+		cfg: &b.cfg, link: &cfg, token: token, target: target, log: log, records: l.records,
+		echoPatience: echoPatience, receive: l.queue, wake: make(chan struct{}, 1), dialing: make(chan struct{}, 1),
 		state:  bridge.LinkStatus{Name: cfg.Name, Kind: Kind, To: target.Redacted(), State: bridge.LinkConnecting, Since: time.Now().UTC()},
 		echoes: make(map[string]chan outcome),
 		onReachable: func(peer string) {
@@ -107,8 +108,8 @@ func (l *Link) Name() string { return l.space.selfID() }
 // Connect makes the link connect now, even if it is down.
 func (l *Link) Connect() { l.space.connect() }
 
-// run keeps the link connected until ctx ends (MEW-L1).
-func (l *Link) run(ctx context.Context) error {
+// Run keeps the link connected until ctx ends (MEW-L1).
+func (l *Link) Run(ctx context.Context) error {
 	if err := l.space.load(ctx); err != nil {
 		return err
 	}

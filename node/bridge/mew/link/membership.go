@@ -42,6 +42,10 @@ type membership struct {
 	// again.
 	onReachable func(peer string)
 
+	// dialing is a lock, held until the attempt of run or testJoin to join has an outcome: a second join under the same
+	// name would end the first (MEW-J5).
+	dialing chan struct{}
+
 	echoPatience time.Duration // how long say waits until the gateway sends our envelope back
 
 	mu     sync.Mutex
@@ -136,6 +140,8 @@ func (m *membership) dial(ctx context.Context) (conn *websocket.Conn, stopTimers
 	conn, err = websocket.Dial(ctx, m.cfg.Dial, m.target.String(), websocket.Options{ReadLimit: maxWelcome, Header: h})
 	if hs, ok := errors.AsType[*websocket.HandshakeError](err); ok && (hs.Status == http.StatusUnauthorized || hs.Status == http.StatusForbidden) {
 		return nil, nil, fmt.Errorf("the gateway refuses the token: %w", err)
+	} else if ok && hs.Status == http.StatusBadRequest {
+		return nil, nil, &bridge.LinkFault{Why: fmt.Errorf("the gateway refuses the connection: %w", err), Fix: "check the url, and name the space with --space or space"}
 	} else if err != nil {
 		return nil, nil, err
 	}
@@ -150,8 +156,17 @@ func (m *membership) dial(ctx context.Context) (conn *websocket.Conn, stopTimers
 	return conn, func() { join.Stop(); timeout.Stop() }, nil
 }
 
-// testJoin joins the space once and leaves.
+// testJoin joins the space once and leaves. It does nothing if the node is in the space.
 func (m *membership) testJoin(ctx context.Context) error {
+	select {
+	case m.dialing <- struct{}{}:
+		defer func() { <-m.dialing }()
+	case <-ctx.Done():
+		return ctx.Err()
+	}
+	if m.status().State == bridge.LinkUp {
+		return nil
+	}
 	conn, stopTimers, err := m.dial(ctx)
 	if err != nil {
 		return err
@@ -174,6 +189,13 @@ func (m *membership) testJoin(ctx context.Context) error {
 
 // runSession joins the space and handles its messages until the connection ends.
 func (m *membership) runSession(ctx context.Context) error {
+	select {
+	case m.dialing <- struct{}{}:
+	case <-ctx.Done():
+		return ctx.Err()
+	}
+	release := sync.OnceFunc(func() { <-m.dialing })
+	defer release()
 	conn, stopTimers, err := m.dial(ctx)
 	if err != nil {
 		return err
@@ -193,6 +215,7 @@ func (m *membership) runSession(ctx context.Context) error {
 		j, ok := m.handle(ctx, conn, bytes.Clone(data))
 		if m.isJoined(conn) {
 			stopTimers()
+			release()
 		}
 		if ok {
 			m.receive(j)

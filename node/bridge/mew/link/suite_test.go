@@ -93,7 +93,7 @@ func newTestLinkWith(t testing.TB, r *rig, cfg Config, change func(*Bridge), nam
 	if k.Bridge, err = New(cfg); err != nil {
 		t.Fatal(err)
 	}
-	k.l = k.links[0]
+	k.l = k.links.All()[0]
 	change(k.Bridge)
 	ctx, cancel := context.WithCancel(context.Background())
 	done := make(chan error, 1)

@@ -34,7 +34,7 @@ type State struct {
 // Registrar keeps our agent registered in the registries of the links. All fields except Token are required.
 type Registrar struct {
 	Self   Entry // our entry
-	Links  []bridge.Link
+	Links  func() []bridge.Link
 	HTTP   *client.HTTP
 	Token  func(base string) client.Credential // returns the token that guards our entry in a registry; may be nil
 	Logger *slog.Logger
@@ -48,7 +48,7 @@ type Registrar struct {
 // Registries returns the registries of the links, without duplicates.
 func (g *Registrar) Registries() []Remote {
 	var out []Remote
-	for _, l := range g.Links {
+	for _, l := range g.Links() {
 		if r, ok := g.registryOf(l.Name); ok && !slices.ContainsFunc(out, func(o Remote) bool { return o.Base == r.Base }) {
 			out = append(out, r)
 		}
@@ -58,11 +58,12 @@ func (g *Registrar) Registries() []Remote {
 
 // registryOf returns the registry of a link.
 func (g *Registrar) registryOf(link string) (Remote, bool) {
-	i := slices.IndexFunc(g.Links, func(l bridge.Link) bool { return l.Name == link && l.RegistryURL != "" })
+	links := g.Links()
+	i := slices.IndexFunc(links, func(l bridge.Link) bool { return l.Name == link && l.RegistryURL != "" })
 	if i < 0 {
 		return Remote{}, false
 	}
-	base := strings.TrimSuffix(strings.TrimRight(g.Links[i].RegistryURL, "/"), "/api/v1")
+	base := strings.TrimSuffix(strings.TrimRight(links[i].RegistryURL, "/"), "/api/v1")
 	r := Remote{Base: base, http: g.HTTP}
 	if g.Token != nil {
 		r.token = g.Token(base)

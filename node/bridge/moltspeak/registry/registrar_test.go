@@ -20,7 +20,9 @@ func TestListedElsewhere(t *testing.T) {
 	us := Entry{ID: "me@home", AgentName: "me", Org: "home", PublicKey: keyOf("me@home"), Endpoint: "https://me.example", Capabilities: []string{"task.create"}}
 	g := &Registrar{
 		Self: us, HTTP: http, Logger: slog.New(slog.DiscardHandler), Reachable: func(string) bool { return true },
-		Links: []bridge.Link{{Name: "first", RegistryURL: c.base + "/api/v1/"}, {Name: "again", RegistryURL: c.base}, {Name: "none"}},
+		Links: func() []bridge.Link {
+			return []bridge.Link{{Name: "first", RegistryURL: c.base + "/api/v1/"}, {Name: "again", RegistryURL: c.base}, {Name: "none"}}
+		},
 		Token: func(base string) client.Credential { return client.Credential("bearer for " + base) },
 	}
 	if n := len(g.Registries()); n != 1 {

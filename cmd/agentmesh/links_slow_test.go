@@ -1,0 +1,173 @@
+//go:build slow
+
+package main
+
+import (
+	"bytes"
+	"encoding/json"
+	"net/http"
+	"net/http/httptest"
+	"os"
+	"os/exec"
+	"path/filepath"
+	"slices"
+	"strings"
+	"testing"
+	"time"
+
+	"github.com/agentmesh/agentmesh/node/bridge/mew/mewtest"
+	"github.com/agentmesh/agentmesh/node/websocket"
+)
+
+// TestLinksOneByOne adds and removes a link of each kind, and adds links that are refused, while serve runs. Nobody else
+// notices: an agent on our relay keeps its connection, and an observer of our MEW space sees our participant neither
+// leave nor join.
+func TestLinksOneByOne(t *testing.T) {
+	t.Parallel()
+	const token = "a-token-that-is-long-enough-to-be-one"
+	dir := filepath.Join(t.TempDir(), "data")
+	env := slices.DeleteFunc(os.Environ(), func(e string) bool { return strings.HasPrefix(e, "AGENTMESH_") })
+	start := func(dir string, config string) *serveProcess {
+		t.Helper()
+		if err := os.MkdirAll(dir, 0o700); err != nil {
+			t.Fatal(err)
+		}
+		for name, text := range map[string]string{"agentmesh.yaml": config, "watch.token": token} {
+			if err := os.WriteFile(filepath.Join(dir, name), []byte(text), 0o600); err != nil {
+				t.Fatal(err)
+			}
+		}
+		s, err := startServe(dir, []string{"--config", filepath.Join(dir, "agentmesh.yaml"), "--set=log.level=info"}, env)
+		if err != nil {
+			t.Fatal(err)
+		}
+		t.Cleanup(func() {
+			s.Process.Kill()
+			s.Wait()
+			if t.Failed() {
+				t.Logf("%s:\n%s", dir, s.log)
+			}
+		})
+		return s
+	}
+	const space = "agentrelay: {serve: \"on\", registration: open}\nmew:\n  spaces:\n    - id: lab\n      participants: [{name: watch, token_file: watch.token, capabilities: [chat, participant/*]}]\n"
+	here := start(dir, space)
+	away := start(filepath.Join(t.TempDir(), "away"), "mess: {serve: \"on\"}\n"+space)
+	run := func(args ...string) (string, error) {
+		cmd := exec.Command(agentmeshBinary(env), append([]string{"--data", dir, "--config", filepath.Join(dir, "agentmesh.yaml")}, args...)...)
+		cmd.Env = env
+		out, err := cmd.CombinedOutput()
+		return string(out), err
+	}
+
+	base := "ws" + strings.TrimPrefix(strings.TrimSuffix(here.info.URL, "/"), "http")
+	dial := func(url, token string) *websocket.Conn {
+		t.Helper()
+		conn, err := websocket.Dial(t.Context(), mewtest.PlainDial, url, websocket.Options{Header: http.Header{"Authorization": {"Bearer " + token}}})
+		if err != nil {
+			t.Fatal(err)
+		}
+		return conn
+	}
+	resp, err := http.Post(strings.TrimSuffix(here.info.URL, "/")+"/register", "application/json", strings.NewReader(`{"agent_id":"alice"}`))
+	if err != nil {
+		t.Fatal(err)
+	}
+	var registered struct{ Token string }
+	err = json.NewDecoder(resp.Body).Decode(&registered)
+	resp.Body.Close()
+	if err != nil || registered.Token == "" {
+		t.Fatalf("register at the relay: %d, %v", resp.StatusCode, err)
+	}
+	// watch reads what comes over a connection, until it ends.
+	watch := func(conn *websocket.Conn) (ended chan error, heard func() string) {
+		ended = make(chan error, 1)
+		lines := make(chan string, 1000)
+		go func() {
+			for {
+				_, data, err := conn.Read()
+				if err != nil {
+					ended <- err
+					return
+				}
+				lines <- string(bytes.Clone(data))
+			}
+		}()
+		return ended, func() string {
+			var all strings.Builder
+			for len(lines) > 0 {
+				all.WriteString(<-lines + "\n")
+			}
+			return all.String()
+		}
+	}
+	agent := dial(base+"/arc", registered.Token)
+	agentEnded, _ := watch(agent)
+	observer := dial(base+"/ws?space=lab", token)
+	observerEnded, presence := watch(observer)
+	waitUntil(t, "the node is in its own space", time.Minute, func() bool {
+		out, _ := run("links", "list")
+		return strings.Count(out, " up ") == 2 // own and own-lab
+	})
+	presence()
+
+	awayURL := strings.TrimSuffix(away.info.URL, "/")
+	awayBase := "ws" + strings.TrimPrefix(awayURL, "http")
+	tokenFile := filepath.Join(dir, "watch.token")
+	dead := httptest.NewServer(http.HandlerFunc(func(w http.ResponseWriter, _ *http.Request) { w.WriteHeader(http.StatusBadRequest) }))
+	defer dead.Close()
+	deadURL := "ws" + strings.TrimPrefix(dead.URL, "http")
+	for _, tt := range []struct {
+		add  []string
+		want string // in the output of a link that is refused; "": the link works
+	}{
+		{add: []string{"mess", awayURL, "--name", "garden", "--exchange", "home"}},
+		{add: []string{"mew", awayBase, "--name", "club", "--space", "lab", "--participant", "watch", "--token-file", tokenFile}},
+		{add: []string{"agentrelay", awayBase + "/arc", "--name", "hall", "--agent-id", "visitor"}},
+		{add: []string{"a2a", "http://127.0.0.1:1", "--name", "claw"}, want: "does not work yet"},
+		{add: []string{"moltspeak", "http://127.0.0.1:1", "--name", "far", "--option", "peer=far@test"}, want: "does not work yet"},
+		{add: []string{"moltspeak", "http://127.0.0.1:1", "--name", "no1"}, want: "not added: the link names no peer; add it with --option peer=agent@org"},
+		{add: []string{"mew", deadURL, "--name", "no2", "--token-file", tokenFile}, want: "name the space with --space"},
+		{add: []string{"agentrelay", deadURL + "/arc", "--name", "no3", "--token-file", tokenFile}, want: "not added: the relay refuses the connection"},
+		{add: []string{"agentrelay", awayURL, "--name", "no4"}, want: "not added: agentrelay: link no4: url must be ws:// or wss://"},
+	} {
+		out, err := run(append([]string{"links", "add"}, tt.add...)...)
+		if tt.want == "" && err != nil || !strings.Contains(out, tt.want) {
+			t.Errorf("links add %s: %v, want %q\n%s", tt.add, err, tt.want, out)
+		}
+	}
+	waitUntil(t, "the added links are up", 30*time.Second, func() bool {
+		out, _ := run("links", "list")
+		return strings.Count(out, " up ") == 5
+	})
+	for range 3 { // the test of a link does not take the place of the running one
+		if out, err := run("links", "test", "club"); err != nil {
+			t.Errorf("links test: %v\n%s", err, out)
+		}
+	}
+	out, err := run("links", "list")
+	if err != nil || strings.Contains(out, "no1") || strings.Contains(out, "no2") || strings.Contains(out, "no3") || strings.Contains(out, "no4") {
+		t.Errorf("links that were refused are listed: %v\n%s", err, out)
+	}
+	for _, name := range []string{"garden", "club", "hall", "claw", "far"} {
+		if out, err := run("links", "remove", name); err != nil {
+			t.Errorf("links remove %s: %v\n%s", name, err, out)
+		}
+	}
+	if out, err := run("links", "list"); err != nil || strings.Count(out, "\n") != 3 {
+		t.Errorf("after the removals: %v\n%s", err, out)
+	}
+	select {
+	case err := <-agentEnded:
+		t.Errorf("the agent on our relay lost its connection: %v", err)
+	case err := <-observerEnded:
+		t.Errorf("the observer of our space lost its connection: %v", err)
+	default:
+	}
+	if heard := presence(); strings.Contains(heard, "system/presence") {
+		t.Errorf("our participant left or joined:\n%s", heard)
+	}
+	if joins := strings.Count(away.log.String(), `"participant":"watch"`); joins > 4 {
+		t.Errorf("the participant of the added link joined and left %d times:\n%s", joins/2, away.log)
+	}
+}

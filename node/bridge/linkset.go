@@ -1,0 +1,142 @@
+package bridge
+
+import (
+	"context"
+	"slices"
+	"sync"
+)
+
+// RunningLink is a link with a connection of its own.
+type RunningLink interface {
+	Status() LinkStatus
+	// Run keeps the link connected until ctx ends, and returns when everything that it started has stopped. A link runs
+	// once.
+	Run(ctx context.Context) error
+}
+
+// LinkSet holds the links of a service. Each starts and stops without the others, also while the set runs. The zero
+// value is an empty set. A LinkSet is safe for concurrent use.
+type LinkSet[L RunningLink] struct {
+	changing sync.Mutex        // held to start and stop links
+	start    func(L) func()    // starts a link and returns what stops it; nil while the set does not run; under changing
+	stops    map[string]func() // of the links that run, by name; under changing
+
+	mu      sync.Mutex
+	links   []L           // replaced, never changed
+	changed chan struct{} // closed at the next change; nil while nobody waits
+}
+
+// NextChange returns a channel that is closed when a link is added or removed.
+func (s *LinkSet[L]) NextChange() <-chan struct{} {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	if s.changed == nil {
+		s.changed = make(chan struct{})
+	}
+	return s.changed
+}
+
+// replace stores the links. The caller holds changing.
+func (s *LinkSet[L]) replace(links []L) {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	s.links = links
+	if s.changed != nil {
+		close(s.changed)
+		s.changed = nil
+	}
+}
+
+// All returns the links in the order in which they were added.
+func (s *LinkSet[L]) All() []L {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	return s.links
+}
+
+// Find returns the link with a name. ok is false if there is none.
+func (s *LinkSet[L]) Find(name string) (l L, ok bool) {
+	all := s.All()
+	if i := slices.IndexFunc(all, func(l L) bool { return l.Status().Name == name }); i >= 0 {
+		return all[i], true
+	}
+	return l, false
+}
+
+// States returns the state of each link.
+func (s *LinkSet[L]) States() []LinkStatus {
+	out := []LinkStatus{}
+	for _, l := range s.All() {
+		out = append(out, l.Status())
+	}
+	return out
+}
+
+// Put adds a link, and starts it if the set runs. A link with the same name stops first.
+func (s *LinkSet[L]) Put(l L) {
+	s.changing.Lock()
+	defer s.changing.Unlock()
+	name := l.Status().Name
+	s.remove(name)
+	s.replace(append(slices.Clip(s.All()), l))
+	if s.start != nil {
+		s.stops[name] = s.start(l)
+	}
+}
+
+// Remove stops the link with a name and removes it.
+func (s *LinkSet[L]) Remove(name string) {
+	s.changing.Lock()
+	defer s.changing.Unlock()
+	s.remove(name)
+}
+
+func (s *LinkSet[L]) remove(name string) {
+	if stop := s.stops[name]; stop != nil {
+		stop()
+		delete(s.stops, name)
+	}
+	s.replace(slices.DeleteFunc(slices.Clone(s.All()), func(l L) bool { return l.Status().Name == name }))
+}
+
+// Run runs the links until ctx ends or one of them fails, and returns when all have stopped.
+func (s *LinkSet[L]) Run(ctx context.Context) error {
+	ctx, cancel := context.WithCancel(ctx)
+	defer cancel()
+	failed := make(chan error, 1)
+	s.changing.Lock()
+	s.stops = make(map[string]func())
+	s.start = func(l L) func() {
+		linkCtx, stop := context.WithCancel(ctx)
+		stopped := make(chan struct{})
+		go func() {
+			defer close(stopped)
+			if err := l.Run(linkCtx); err != nil {
+				select {
+				case failed <- err:
+				default:
+				}
+				cancel()
+			}
+		}()
+		return func() { stop(); <-stopped }
+	}
+	for _, l := range s.All() {
+		s.stops[l.Status().Name] = s.start(l)
+	}
+	s.changing.Unlock()
+	<-ctx.Done()
+	s.changing.Lock()
+	defer s.changing.Unlock()
+	s.start = nil
+	for _, stop := range s.stops {
+		stop()
+	}
+	clear(s.stops)
+	select {
+	case err := <-failed:
+		return err
+	default:
+		return nil
+	}
+}
