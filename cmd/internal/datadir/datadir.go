@@ -46,7 +46,8 @@ type Dir string
 func (d Dir) Path(name string) string { return filepath.Join(string(d), name) }
 
 // Open returns the data directory and creates it if it does not exist. It refuses a directory that is open to other
-// users. It finishes a restore that was interrupted while it moved files into place (see restore.go).
+// users, unless it is empty and can be closed to them. It finishes a restore that was interrupted while it moved files
+// into place (see restore.go).
 func Open(dir string) (Dir, error) {
 	if err := os.MkdirAll(dir, 0o700); err != nil {
 		return "", exit.FailHint(exit.Config, fmt.Errorf("make the data directory: %w", err), "name another one with --data")
@@ -55,13 +56,19 @@ func Open(dir string) (Dir, error) {
 	if err != nil {
 		return "", exit.Fail(exit.Config, fmt.Errorf("open the data directory: %w", err))
 	}
-	if runtime.GOOS != "windows" && info.Mode().Perm()&0o077 != 0 {
+	if runtime.GOOS != "windows" && info.Mode().Perm()&0o077 != 0 && !closeEmpty(dir) {
 		return "", exit.FailHint(exit.Config, fmt.Errorf("the data directory %s is open to other users", dir), "chmod 700 "+dir)
 	}
 	if err := Dir(dir).finishRestore(); err != nil {
 		return "", err
 	}
 	return Dir(dir), nil
+}
+
+// closeEmpty closes an empty directory, such as mkdir makes, to other users. It reports whether it did.
+func closeEmpty(dir string) bool {
+	entries, err := os.ReadDir(dir)
+	return err == nil && len(entries) == 0 && os.Chmod(dir, 0o700) == nil
 }
 
 // HasAgent reports whether the directory holds an agent.

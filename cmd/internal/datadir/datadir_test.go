@@ -4,6 +4,7 @@ import (
 	"fmt"
 	"os"
 	"path/filepath"
+	"runtime"
 	"testing"
 
 	"github.com/agentmesh/agentmesh/signing"
@@ -43,5 +44,31 @@ func TestSecretsReadsEveryRetiredAge(t *testing.T) {
 	}
 	if fmt.Sprint(got) != fmt.Sprint(want) {
 		t.Errorf("retired identities %v, want %v", got, want)
+	}
+}
+
+// TestOpenClosesAnEmptyDirectory: the empty directory of mkdir is closed to other users; one with a file is refused.
+func TestOpenClosesAnEmptyDirectory(t *testing.T) {
+	if runtime.GOOS == "windows" {
+		t.Skip("no modes on Windows")
+	}
+	dir := t.TempDir()
+	if err := os.Chmod(dir, 0o755); err != nil {
+		t.Fatal(err)
+	}
+	if _, err := Open(dir); err != nil {
+		t.Fatal(err)
+	}
+	if info, err := os.Stat(dir); err != nil || info.Mode().Perm() != 0o700 {
+		t.Errorf("mode = %v, %v", info.Mode(), err)
+	}
+	if err := os.Chmod(dir, 0o755); err != nil {
+		t.Fatal(err)
+	}
+	if err := os.WriteFile(filepath.Join(dir, "x"), nil, 0o600); err != nil {
+		t.Fatal(err)
+	}
+	if _, err := Open(dir); err == nil {
+		t.Error("a directory with a file, open to other users, was opened")
 	}
 }

@@ -8,7 +8,7 @@ var Examples = map[string][]Example{
 	"": {
 		{"See the whole flow on this machine, with three processes:", "agentmesh demo"},
 		{"Run directory and node on 127.0.0.1:3141. The first run makes an agent:", "agentmesh serve"},
-		{"Find an agent and write to it:", "agentmesh discover sarah --capability scheduling\nagentmesh send am_2xk 'Coffee on Friday?' --wait"},
+		{"Find an agent, and write to an id of the list:", "agentmesh discover sarah --capability scheduling\nagentmesh send am_… 'Coffee on Friday?' --wait"},
 	},
 	"quickstart": {{"Set up a directory that anybody with a code can join:", "agentmesh --data /var/lib/agentmesh quickstart directory mesh.example.org --tls"}, {"Set up an agent whose mail a directory keeps:", "agentmesh quickstart agent --directory https://mesh.example.org/v1"}},
 	"init":       {{"Make an agent whose keys need a passphrase at every start:", "agentmesh init --name \"Sarah's agent\" --encrypt"}},

@@ -118,6 +118,9 @@ func FromMesh(err error) *Error {
 		out = ErrParams.At("the message id was used before with other content")
 	case errors.Is(e, wire.ErrMediaType), errors.Is(e, wire.ErrContentEncoding):
 		out = ErrContentType.At("the body must be application/json or application/a2a+json, not compressed")
+		if errors.Is(e, wire.ErrContentEncoding) {
+			out.Status, out.isHTTP = e.Status, true
+		}
 	case e.Code == wire.ConversationClosed:
 		out = ErrUnsupported.At("the context has ended")
 	case e.Code == wire.IntentNotSupported:
