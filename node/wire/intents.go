@@ -97,8 +97,8 @@ var shapes = map[Intent]map[string]func(*fields){
 			f.join(event)
 		},
 		"counter": func(f *fields) { f.join(f.event()) },
-		"accept":  nil, // these three have no other fields to check
-		"decline": nil,
+		"accept":  func(f *fields) { f.optText("selected_time") },
+		"decline": nil, // these two have no other fields to check
 		"cancel":  nil,
 	},
 	Deliver: {

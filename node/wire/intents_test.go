@@ -62,7 +62,7 @@ var actions = []action{
 	{Schedule, `{"action":"counter","event":{}}`, []string{"event"},
 		map[string]string{"event.title": `"Tea"`, "event.proposed_times": `["2026-02-21"]`, "event.duration": `"45m"`, "event.location": `"x"`, "event.notes": `"y"`},
 		map[string]string{"event.proposed_times": `["soon"]`}},
-	{Schedule, `{"action":"accept"}`, nil, nil, nil},
+	{Schedule, `{"action":"accept"}`, nil, map[string]string{"selected_time": `"2026-02-21T14:00:00-08:00"`}, nil},
 	{Schedule, `{"action":"decline"}`, nil, nil, nil},
 	{Schedule, `{"action":"cancel"}`, nil, nil, nil},
 	{Deliver, `{"action":"deliver","message":{"body":"Hello"}}`, []string{"message", "message.body"},
