@@ -559,7 +559,7 @@ func TestCallBadInput(t *testing.T) {
 		"parts":            {"/message:send", strings.Replace(send, `"text":"x"`, `"text":"x","url":"https://x"`, 1), nil, 400},
 		"role":             {"/message:send", strings.Replace(send, "ROLE_USER", "ROLE_AGENT", 1), nil, 400},
 		"an id of 1000":    {"/message:send", sendParams(strings.Repeat("x", 1000), "x", ""), nil, 400},
-		"content encoding": {"/message:send", send, []string{"Content-Encoding", "gzip"}, 400},
+		"content encoding": {"/message:send", send, []string{"Content-Encoding", "gzip"}, 415},
 	} {
 		method := "POST"
 		if tt.body == "" {

@@ -58,37 +58,35 @@ func filterTerms(c wire.Card) []string {
 // zoneWords writes the name of a time zone as words, so that "los angeles" finds America/Los_Angeles.
 var zoneWords = strings.NewReplacer("/", " ", "_", " ").Replace
 
-// addFilters adds the filters of q other than capability, intent and text. possible is false if no card can match. The
-// error is a *[wire.Error].
-func (q Query) addFilters(to *store.CardQuery) (possible bool, err error) {
-	possible = true
+// addFilters adds the filters of q other than capability, intent and text. The error is a *[wire.Error].
+func (q Query) addFilters(to *store.CardQuery) error {
 	for _, f := range []struct{ family, text, name string }{
 		{ownerFamily, q.Owner, "owner"}, {frameworkFamily, q.Framework, "framework"}, {locationFamily, zoneWords(q.Location), "location"},
 	} {
 		if len(f.text) > maxText {
-			return false, wire.ErrQuery.At(f.name + " must be at most 256 bytes")
+			return wire.ErrQuery.At(f.name + " must be at most 256 bytes")
 		}
 		whole, last, n := words.Query(f.text)
 		switch {
 		case n > maxWords:
-			return false, wire.ErrQuery.At(f.name + " must have at most 8 words")
+			return wire.ErrQuery.At(f.name + " must have at most 8 words")
 		case n > 0:
 			to.All = append(to.All, newTerms(f.family, append(whole, last))...)
 		case f.text != "":
-			possible = false // a text without a word
+			return wire.ErrQuery.At(f.name + withoutWord)
 		}
 	}
 	for _, check := range q.Verified {
 		if !slices.Contains(listing.Checks, check) {
-			return false, wire.ErrQuery.At("verified must be key, endpoint or alive")
+			return wire.ErrQuery.At("verified must be key, endpoint or alive")
 		}
 		to.All = append(to.All, verifiedFamily+string(check))
 	}
 	if len(q.Prefixes) > maxPrefixes {
-		return false, wire.ErrQuery.At("capability_prefix may be given at most 3 times")
+		return wire.ErrQuery.At("capability_prefix may be given at most 3 times")
 	}
 	to.Prefixes = newTerms(capFamily, q.Prefixes)
-	return possible, nil
+	return nil
 }
 
 // replaceCheckTerms returns terms with those of verifiedFamily replaced by the terms for the checks that hold at now.

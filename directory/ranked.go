@@ -78,7 +78,10 @@ func planRanked(s discovery.Search) (plan, []rank, error) {
 	}
 	ranks := newRanks(s.Text)
 	tiers := [][]string{nil} // without a text, one tier without terms
-	if s.Text != "" {
+	switch {
+	case s.Text != "" && len(ranks) == 0:
+		return plan{}, nil, wire.ErrQuery.At("the text" + withoutWord)
+	case s.Text != "":
 		tiers = nil
 		for _, r := range ranks {
 			tiers = append(tiers, r.all)

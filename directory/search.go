@@ -24,6 +24,9 @@ const (
 	maxFilters   = 64      // capabilities, and as many intents; a card has no more
 )
 
+// withoutWord is why a text selects no card: cards are found by words, and emoji and punctuation are none.
+const withoutWord = " must have a letter or a digit, because a search does not look at emoji and punctuation"
+
 // A term is a key under which the index lists a card, such as "cap:translation"; its family is its beginning. "word"
 // covers name and description, "name" only the name, so that a match in the name can rank first (AM-53).
 const (
@@ -110,21 +113,22 @@ func (q Query) plan() (plan, error) {
 		return plan{}, wire.ErrQuery.At("at most 64 capabilities and 64 intents may be given")
 	}
 	whole, prefix, n := words.Query(q.Text)
-	if n > maxWords {
+	switch {
+	case n > maxWords:
 		return plan{}, wire.ErrQuery.At("q must have at most 8 words")
+	case n == 0 && q.Text != "":
+		return plan{}, wire.ErrQuery.At("q" + withoutWord)
 	}
 	p := plan{query: store.CardQuery{Limit: q.Limit, All: append(newTerms(capFamily, q.Capabilities), newTerms(intentFamily, q.Intents)...)}}
-	possible, err := q.addFilters(&p.query)
-	if err != nil {
+	if err := q.addFilters(&p.query); err != nil {
 		return plan{}, err
 	}
 	slices.Sort(p.query.All)
 	p.query.All = slices.Compact(p.query.All)
 	p.filters = cursor.HashFilters(p.query.All, p.query.Prefixes, whole, prefix)
 	tooLong := func(t string) bool { return len(t) > maxTerm }
-	p.nothing = !possible || slices.ContainsFunc(p.query.All, tooLong) || slices.ContainsFunc(p.query.Prefixes, tooLong)
+	p.nothing = slices.ContainsFunc(p.query.All, tooLong) || slices.ContainsFunc(p.query.Prefixes, tooLong)
 	if n == 0 {
-		p.nothing = p.nothing || q.Text != "" // a text without words matches no card
 		return p, nil
 	}
 	p.query.Tiers = []store.Tier{ // AM-53

@@ -70,7 +70,7 @@ func TestSearch(t *testing.T) { // AM-52
 		{"q=bot", []string{"am_dot"}},
 		{"q=v2.0", []string{"am_dot"}},
 		{"q=mail", []string{"am_dot"}},
-		{"q=%21%21", nil}, // no word at all matches nothing
+		{"q=bot+%F0%9F%99%82", []string{"am_dot"}},
 		{"capability=" + strings.Repeat("x", 2000), nil},
 	}
 	for _, tt := range tests {
@@ -79,6 +79,11 @@ func TestSearch(t *testing.T) { // AM-52
 				t.Errorf("GET ?%s finds %v, want %v", tt.query, ids, tt.want)
 			}
 		})
+	}
+	for _, q := range []string{"!!", "🙂", " ", "❤️ 👩‍💻"} {
+		if got := w.do("GET", "/v1/agents?q="+url.QueryEscape(q), ""); got.Code != 400 || !strings.Contains(got.Body.String(), "q must have a letter or a digit") {
+			t.Errorf("q=%s: %d %s, want why it finds nothing", q, got.Code, got.Body)
+		}
 	}
 	if got := w.do("GET", "/v1/agents?q=nobody", "").Body.String(); got != `{"agents":[],"verification":{}}` {
 		t.Errorf("an empty list is written %s", got)
