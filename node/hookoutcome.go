@@ -63,6 +63,9 @@ func (s *hookOutcome) decide(ctx context.Context) (bridge.Outcome, error) {
 	case s.item.Kind == kindReply && s.err == nil && !s.answer.Async && s.answer.Payload == nil: // a reply that the hook did not answer
 		s.leaveToOwner()
 		return s.provisional(ctx), countAccept(ctx, s.unit, s.item, "")
+	case !s.unit.IsOpen() && s.isSettled():
+		s.leaveToOwner()
+		return s.provisional(ctx), nil
 	case !s.unit.IsOpen():
 		s.item.State, s.item.Note = ItemFailed, noteEnded
 		return s.answerPending(ctx)
@@ -244,6 +247,12 @@ func (s *hookOutcome) leaveToOwner() {
 		s.item.Note = s.answer.Hold
 		s.unit.Add(n.notices.Change(n.notice("message", s.item.Peer, s.item.PeerName, s.item.key(), s.unit.Now)))
 	}
+}
+
+// isSettled reports whether the message is an accept whose agreement stands, so that it needs no answer of the hook.
+func (s *hookOutcome) isSettled() bool {
+	payload, _ := wire.Parse(s.item.Payload)
+	return s.item.Agrees && payload.GetStr("action") == "accept" && s.unit.Conversation().Agreement != nil
 }
 
 // hookFailureNote returns the note for the owner. The hook's own output stays in the log.

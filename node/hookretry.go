@@ -117,6 +117,15 @@ func (s *hookOutcome) fail(ctx context.Context) (bridge.Outcome, error) {
 		s.item.RetryAt = now.Add(hook.RetryPause(f.Times))
 		return s.answerPending(ctx)
 	}
+	if s.item.ConfirmsAccept {
+		if err := countAccept(ctx, s.unit, s.item, ""); err != nil {
+			return bridge.Outcome{}, err
+		}
+	}
+	if s.isSettled() {
+		s.leaveToOwner()
+		return s.provisional(ctx), nil
+	}
 	s.item.State, s.item.Note = ItemFailed, hookFailureNote(s.err)
 	s.unit.Add(n.notices.Change(n.notice("hook-failed", s.item.Peer, s.item.PeerName, s.item.key(), now)))
 	return s.answerFailed(ctx)

@@ -2,12 +2,15 @@ package node_test
 
 import (
 	"context"
+	"errors"
 	"net/http"
+	"slices"
 	"sync/atomic"
 	"testing"
 	"time"
 
 	"github.com/agentmesh/agentmesh/acl"
+	"github.com/agentmesh/agentmesh/conversations"
 	"github.com/agentmesh/agentmesh/node"
 	"github.com/agentmesh/agentmesh/node/hook"
 	"github.com/agentmesh/agentmesh/node/meshtest"
@@ -135,6 +138,69 @@ func TestConfirmingAcceptIsNoNews(t *testing.T) {
 				}
 				if !isNews && !isAgreed(t, sarah, "conv_1") {
 					t.Error("there is no agreement")
+				}
+			})
+		}
+	}
+}
+
+// TestConfirmingAcceptFailsNothing: an accept that confirms ours with a text goes to the hook, but the agreement stands
+// whether or not the hook can answer: the item never becomes a failed one.
+func TestConfirmingAcceptFailsNothing(t *testing.T) {
+	for _, way := range []string{"reply", "message"} {
+		for name, answer := range map[string]hook.Answer{"late": {Payload: new(parsePayload(t, `{"action":"deliver","message":{"body":"good"}}`))}, "fails": {}} {
+			t.Run(way+" "+name, func(t *testing.T) {
+				mesh := meshtest.New(t)
+				ann := newPeer(t, mesh, "ann")
+				isClosed, ended := make(chan struct{}), make(chan struct{})
+				sarah := mesh.Node("sarah", func(cfg *node.Config) {
+					open(cfg)
+					withBook(cfg)
+					cfg.Routes = []node.Route{{Pattern: "*", Name: "test", Replies: true, Handler: handler(func(_ context.Context, c hook.Call) (hook.Answer, error) {
+						if c.Message.Payload.GetStr("message") == "" {
+							return hook.Answer{Async: true}, nil
+						}
+						defer close(ended)
+						if name == "fails" {
+							return hook.Answer{}, errors.New("broken")
+						}
+						<-isClosed
+						return answer, nil
+					})}}
+				})
+				ann.answers(ann.says(`{"action":"received"}`))
+				opening := outgoing(t, ann.ID, wire.Schedule, proposeCoffee)
+				sent := mustSend(t, sarah.Node, opening, 10*time.Second)
+				move := parsePayload(t, `{"action":"counter","event":{"proposed_times":["2036-02-21T14:00:00-08:00"]}}`)
+				must(t, sarah.Post(ann.Sign(in(sent.Conversation, ann.Draft(sarah.ID(), wire.Schedule, string(inReplyTo(move, sent.MessageID).JSON()))))), http.StatusAccepted)
+				accept := outgoing(t, ann.ID, wire.Schedule, `{"action":"accept","selected_time":"2036-02-21T14:00:00-08:00"}`)
+				accept.Conv = sent.Conversation
+				confirm := `{"action":"accept","message":"bring cake"}`
+				if way == "reply" {
+					ann.answers(ann.says(confirm))
+					mustSend(t, sarah.Node, accept, 10*time.Second)
+				} else {
+					ann.answers(ann.says(`{"action":"pending_approval"}`))
+					first := mustSend(t, sarah.Node, accept, 10*time.Second)
+					ann.answers(ann.says(`{"action":"received"}`))
+					go sarah.Post(ann.Sign(in(sent.Conversation, ann.Draft(sarah.ID(), wire.Schedule, string(inReplyTo(parsePayload(t, confirm), first.MessageID).JSON())))))
+				}
+				if name == "late" {
+					if way == "message" { // the peer ends the conversation before our hook answers
+						time.Sleep(200 * time.Millisecond)
+						must(t, sarah.Post(ann.Sign(in(sent.Conversation, ann.Draft(sarah.ID(), wire.Schedule, `{"action":"close","status":"completed"}`)))), http.StatusOK)
+					}
+					awaitTrue(t, func() bool { return showConversation(t, sarah, sent.Conversation).State == conversations.Completed })
+				}
+				close(isClosed)
+				<-ended
+				awaitTrue(t, func() bool { return isAgreed(t, sarah, sent.Conversation) })
+				awaitTrue(t, func() bool {
+					items, _, err := sarah.Inbox(t.Context(), "", "", 10)
+					return err == nil && !slices.ContainsFunc(items, func(i node.Item) bool { return i.State == owner.ItemRunning })
+				})
+				if failed, _, err := sarah.Inbox(t.Context(), owner.ItemFailed, "", 10); err != nil || len(failed) > 0 {
+					t.Errorf("failed: %+v, %v", failed, err)
 				}
 			})
 		}
