@@ -312,7 +312,7 @@ func TestMCPOverHTTP(t *testing.T) {
 		"agent's token": {"/mcp", token, "", 200, `"protocolVersion":"2025-11-25"`}, "no token": {"/mcp", "", "", 401, ""},
 		"wrong token": {"/mcp", token + "x", "", 401, ""}, "owner's token": {"/mcp", own, "", 404, ""}, "another origin": {"/mcp", token, "https://evil.example", 403, ""},
 		"a contact": {"/a2a/sarah", token, "", 200, `"METHOD_NOT_FOUND"`}, "a contact without a token": {"/a2a/sarah", "", "", 401, ""},
-		"a contact with the owner's token": {"/a2a/sarah", own, "", 404, ""},
+		"a contact with the owner's token": {"/a2a/sarah", own, "", 404, ""}, "a slash": {"/mcp/", token, "", 200, `"protocolVersion":"2025-11-25"`},
 	} {
 		r, err := http.NewRequestWithContext(t.Context(), "POST", base+tt.path, strings.NewReader(
 			`{"jsonrpc":"2.0","id":1,"method":"initialize","params":{"protocolVersion":"2025-11-25","capabilities":{},"clientInfo":{"name":"x","version":"1"}}}`))
@@ -322,7 +322,7 @@ func TestMCPOverHTTP(t *testing.T) {
 		r.Header.Set("Content-Type", "application/json")
 		r.Header.Set("Accept", "application/json, text/event-stream")
 		if tt.token != "" {
-			r.Header.Set("Authorization", "Bearer "+tt.token)
+			r.Header.Set("Authorization", "bearer "+tt.token)
 		}
 		if tt.origin != "" {
 			r.Header.Set("Origin", tt.origin)

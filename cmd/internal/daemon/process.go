@@ -350,13 +350,15 @@ func (p *Process) agentDoor() httpapi.AgentDoor {
 func (p *Process) mountMCP() {
 	api := &owner.Client{HTTP: &http.Client{Transport: client.InProcess(p.owner.AgentHandler())}, Door: httpapi.DoorOfAgent}
 	serve := mcp.Handler(mcp.New(mcp.Config{Client: api, Version: p.build.Version, Logger: p.log}), p.log)
-	p.owner.Agent().Any("/mcp", func(c echo.Context) error {
+	handle := func(c echo.Context) error {
 		if err := httpapi.KeepOpen(c, mcp.MaxCall); err != nil {
 			return err
 		}
 		serve.ServeHTTP(c.Response(), c.Request())
 		return nil
-	})
+	}
+	p.owner.Agent().Any("/mcp", handle)
+	p.owner.Agent().Any("/mcp/", handle)
 	mountContacts(p.owner.Agent(), contact.New(contact.Config{Client: api, Records: p.store.Records(), Logger: p.log}))
 }
 

@@ -11,6 +11,7 @@
 package mcp
 
 import (
+	"bufio"
 	"context"
 	"io"
 	"log/slog"
@@ -114,19 +115,32 @@ func NewServer(version string, options *sdk.ServerOptions, register func(*sdk.Se
 // Handler returns the stateless HTTP handler of a server. The caller authenticates requests and checks
 // their origin.
 func Handler(s *sdk.Server, log *slog.Logger) http.Handler {
-	return sdk.NewStreamableHTTPHandler(func(*http.Request) *sdk.Server { return s }, &sdk.StreamableHTTPOptions{
-		Stateless: true, Logger: log, MaxRequestBodyBytes: maxBody, PropagateRequestCancellation: true,
+	return lenientHandler(func(asJSON bool) http.Handler {
+		return sdk.NewStreamableHTTPHandler(func(*http.Request) *sdk.Server { return s }, &sdk.StreamableHTTPOptions{
+			Stateless: true, Logger: log, PropagateRequestCancellation: true, JSONResponse: asJSON,
+		})
 	})
 }
 
-// ServeStdio runs a server over a pair of streams until the client closes its end of in, or ctx ends. channel may be nil.
+// ServeStdio runs a server over a pair of streams until the client closes its end of in, or ctx ends, which is no error.
+// channel may be nil.
 func ServeStdio(ctx context.Context, s *sdk.Server, in io.ReadCloser, out io.WriteCloser, channel *Channel) error {
 	ctx, cancel := context.WithCancel(ctx)
 	defer cancel() // ends the channel
-	var transport sdk.Transport = &sdk.IOTransport{Reader: in, Writer: out, MaxLineLength: maxBody}
+	lines := &lockedWriter{WriteCloser: out}
+	messages := &messageReader{Closer: in, in: bufio.NewReaderSize(in, maxBody), out: lines}
+	var transport sdk.Transport = &sdk.IOTransport{Reader: messages, Writer: lines, MaxLineLength: -1}
 	if channel != nil {
 		channel.inner = transport
 		transport = channel
 	}
-	return s.Run(ctx, transport)
+	session, err := s.Connect(ctx, transport, nil) // [sdk.Server.Run] would log the end of ctx as an error
+	if err != nil {
+		return err
+	}
+	defer context.AfterFunc(ctx, func() { session.Close() })()
+	if err = session.Wait(); ctx.Err() != nil {
+		return nil
+	}
+	return err
 }

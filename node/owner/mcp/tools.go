@@ -29,6 +29,7 @@ const (
 )
 
 func add[In any](s *sdk.Server, id, title, description string, e effect, r reach, handle sdk.ToolHandlerFor[In, any]) {
+	s.AddReceivingMiddleware(lenient[In](id))
 	sdk.AddTool(s, &sdk.Tool{Name: id, Title: title, Description: description, Annotations: &sdk.ToolAnnotations{
 		Title: title, ReadOnlyHint: e == reads, IdempotentHint: e == reads || e == marks, DestructiveHint: new(e == destroys), OpenWorldHint: new(r == world),
 	}}, func(ctx context.Context, req *sdk.CallToolRequest, in In) (*sdk.CallToolResult, any, error) {
