@@ -205,41 +205,54 @@ func TestDeletedWhileAHookWorks(t *testing.T) {
 	}
 }
 
-// TestQueueIsBounded (AM-75): at most four hooks run at once, and 256 run or wait. A further message is refused before
-// it is accepted, and succeeds later under the same id.
+// TestQueueIsBounded (AM-75): at most four hooks run at once, and 256 run or wait; one peer has half of both, and the last
+// quarter is for known peers that have none. A further message is refused before it is accepted, and succeeds later
+// under the same id.
 func TestQueueIsBounded(t *testing.T) {
 	t.Parallel()
 	synctest.Test(t, func(t *testing.T) {
 		mesh := meshtest.InMemory(t)
-		chris := mesh.Stranger("chris")
+		friends := []*meshtest.Stranger{mesh.Stranger("chris"), mesh.Stranger("ann"), mesh.Stranger("bob")}
 		release := make(chan struct{})
 		started := make(chan struct{}, 300)
 		sarah := mesh.Node("sarah", configureHook(func(context.Context, hook.Call) (hook.Answer, error) {
 			started <- struct{}{}
 			<-release
 			return hook.Answer{}, nil
-		}, unlimited, func(cfg *node.Config) { cfg.Policy.Allow = []string{string(chris.ID)} })) // strangers may use only a part
-		for range 256 {
-			go sarah.Receive(context.Background(), chris.Sign(chris.Draft(sarah.ID(), wire.Deliver, hello)))
+		}, unlimited, func(cfg *node.Config) {
+			for _, f := range friends {
+				cfg.Policy.Allow = append(cfg.Policy.Allow, string(f.ID))
+			}
+		}))
+		for i, accepted := range []int{128, 64, 1} {
+			for range accepted {
+				go sarah.Receive(context.Background(), friends[i].Sign(friends[i].Draft(sarah.ID(), wire.Deliver, hello)))
+			}
+			synctest.Wait()
 		}
-		synctest.Wait()
 		if n := len(started); n != 4 {
 			t.Errorf("%d hooks work at once, want 4", n)
 		}
 		before := state(t, sarah)
-		raw := chris.Sign(chris.Draft(sarah.ID(), wire.Deliver, hello))
-		if a := sarah.Post(raw); a.Status != http.StatusServiceUnavailable || a.Code() != wire.AgentUnavailable || a.Header.Get("Retry-After") == "" {
-			t.Errorf("beyond the queue: %d %s", a.Status, a.Body)
+		var refused [][]byte
+		for _, f := range friends {
+			raw := f.Sign(f.Draft(sarah.ID(), wire.Deliver, hello))
+			if a := sarah.Post(raw); a.Status != http.StatusServiceUnavailable || a.Code() != wire.AgentUnavailable || a.Header.Get("Retry-After") == "" {
+				t.Errorf("beyond the queue: %d %s", a.Status, a.Body)
+			}
+			refused = append(refused, raw)
 		}
 		if after := state(t, sarah); after != before {
 			t.Errorf("state = %s, want %s", after, before)
 		}
 		close(release)
 		synctest.Wait()
-		must(t, sarah.Post(raw), http.StatusOK)
+		for _, raw := range refused {
+			must(t, sarah.Post(raw), http.StatusOK)
+		}
 		items, _, err := sarah.Inbox(t.Context(), node.ItemAnswered, "", 1000)
-		if err != nil || len(items) != 257 {
-			t.Errorf("%d items are answered, want 257 (%v)", len(items), err)
+		if err != nil || len(items) != 128+64+1+3 {
+			t.Errorf("%d items are answered, want 196 (%v)", len(items), err)
 		}
 	})
 }

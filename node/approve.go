@@ -199,11 +199,11 @@ func (v *heldDecision) release(ctx context.Context) error {
 }
 
 func (v *heldDecision) releaseToHook(route Route) error {
-	freePlace, err := v.n.runs.Reserve()
+	v.item.Route, v.item.Approved = route.Name, true
+	freePlace, err := v.n.runs.Reserve(v.item.turn(route))
 	if err != nil {
 		return err
 	}
-	v.item.Route, v.item.Approved = route.Name, true
 	claimed := v.n.claimRun(&v.item)
 	v.unit.Add(v.item.change())
 	v.unit.Otherwise(freePlace) // if the unit is not committed
@@ -213,6 +213,7 @@ func (v *heldDecision) releaseToHook(route Route) error {
 	}
 	r := &run{
 		n: v.n, key: v.item.key(), itemID: v.item.ID, message: v.message, payload: v.payload, route: route, freePlace: freePlace, unattended: true,
+		turn: v.item.turn(route),
 	}
 	v.unit.Then(func() { v.n.start(r) })
 	return nil

@@ -111,7 +111,7 @@ func (b *bridges) route(intent wire.Intent) (Route, bool) {
 	for _, a := range b.all() {
 		h, ok := a.service.(bridge.Handler)
 		if ok && a.canHandle(intent) {
-			return Route{Pattern: a.Intents, Name: a.Name, Handler: bridgeHandler{h}, Repeatable: a.Repeatable, Foreign: true, Receipts: a.Receipts}, true
+			return Route{Pattern: a.Intents, Name: a.Name, Handler: bridgeHandler{h}, Repeatable: a.Repeatable, Foreign: true, Receipts: a.Receipts, Duty: a.Name}, true
 		}
 	}
 	return Route{}, false

@@ -309,7 +309,7 @@ func (o *deliveryOutcome) newReplyRun(item *Item, m *wire.Message) *run {
 	if mustAsk || !route.handles(true) || !item.ActionKnown || m.Action() == wire.ActionClose {
 		return nil
 	}
-	freePlace, err := n.runs.Reserve()
+	freePlace, err := n.runs.Reserve(item.turn(route))
 	if err != nil {
 		return nil
 	}
@@ -318,7 +318,7 @@ func (o *deliveryOutcome) newReplyRun(item *Item, m *wire.Message) *run {
 		freePlace()
 		return nil
 	}
-	return &run{n: n, key: item.key(), itemID: item.ID, message: *m, payload: m.Payload, route: route, freePlace: freePlace, unattended: true}
+	return &run{n: n, key: item.key(), itemID: item.ID, message: *m, payload: m.Payload, route: route, freePlace: freePlace, unattended: true, turn: item.turn(route)}
 }
 
 // isUnlisted reports whether an answer only confirms that our message arrived, that it waits for the peer's owner, or

@@ -43,14 +43,8 @@ func (h hookRetries) try(ctx context.Context, now time.Time) (next time.Time) {
 	return next
 }
 
-// start runs the hook of an item again, or ends the wait if the hook must not run any more. An item without Trust came
-// from a stranger.
+// start runs the hook of an item again, or ends the wait if the hook must not run any more.
 func (h hookRetries) start(ctx context.Context, item Item, now time.Time) error {
-	return h.startWith(ctx, item, now, func() (func(), error) { return h.n.runs.ReserveFor(item.Trust == "") })
-}
-
-// startWith is start, but calls reserve for a place in the queue of runs. reserve returns the function that frees it.
-func (h hookRetries) startWith(ctx context.Context, item Item, now time.Time, reserve func() (func(), error)) error {
 	n := h.n
 	thread, err := n.book.Load(ctx, item.key(), now)
 	if err != nil {
@@ -68,7 +62,7 @@ func (h hookRetries) startWith(ctx context.Context, item Item, now time.Time, re
 	case !route.handles(item.Kind == kindReply): // the configuration was changed
 		item.State = ItemNew
 	default:
-		freePlace, err := reserve()
+		freePlace, err := n.runs.Reserve(item.turn(route))
 		if err != nil {
 			return err
 		}
@@ -213,7 +207,7 @@ func (n *Node) remindItem(ctx context.Context, item Item, now time.Time) error {
 		notice := n.notice("unanswered", item.Peer, item.PeerName, item.key(), now)
 		return n.storeItem(ctx, item, n.notices.Change(notice))
 	}
-	freePlace, err := n.runs.Reserve()
+	freePlace, err := n.runs.Reserve(item.turn(route))
 	if err != nil {
 		return err
 	}

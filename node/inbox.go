@@ -12,6 +12,8 @@ import (
 	"time"
 
 	"github.com/agentmesh/agentmesh/conversations"
+	"github.com/agentmesh/agentmesh/node/bridge"
+	"github.com/agentmesh/agentmesh/node/hook"
 	"github.com/agentmesh/agentmesh/node/owner"
 	"github.com/agentmesh/agentmesh/node/wire"
 	"github.com/agentmesh/agentmesh/signing"
@@ -49,6 +51,7 @@ const (
 type Item struct {
 	owner.Item
 	Runner string `json:"runner,omitempty"` // the process whose hook handles the item, see [hook.Pool.ID]
+	Origin string `json:"origin,omitempty"` // of a stranger: where the message came from
 	Agrees bool   `json:"agrees,omitempty"` // the message is an accept that leaves no question to the owner, see [conversations.Conversation.IsPlainAccept]
 	// Deferred is set while a held message must not yet change what the conversation proposes or agrees (AM-88).
 	Deferred bool `json:"deferred,omitempty"`
@@ -72,6 +75,12 @@ func (a *acceptance) newItem(state ItemState) Item {
 	}
 	if in.Reply {
 		item.Kind = kindReply
+	}
+	if a.stranger {
+		item.Origin = "id:" + in.Principal
+		if len(in.Sources) > 0 { // many ids may share an address
+			item.Origin = in.Sources[0].Key
+		}
 	}
 	return item
 }
@@ -100,6 +109,19 @@ func (i Item) isReceipt(c conversations.Conversation, payload wire.Value) bool {
 	}
 	isAnswer := i.Kind == kindReply || conversations.AnswersIn(payload) != "" || c.WroteFirst
 	return isAnswer && wire.IsReceipt(i.Intent, payload)
+}
+
+// turn returns the turn for which the handler of the item waits. Each link of a bridge has a duty of its own, because a
+// link may wait for its network.
+func (i Item) turn(route Route) hook.Turn {
+	t := hook.Turn{Duty: route.Duty, Source: hook.Source{Key: i.subject()}}
+	if i.Origin != "" && !i.Approved {
+		t.Source = hook.Source{Key: i.Origin, Stranger: true}
+	}
+	if address, err := bridge.ParseAddress(i.Address); err == nil && address.Kind == route.Duty {
+		t.Duty += ":" + address.Link
+	}
+	return t
 }
 
 // change returns the change that stores the item. It fails if the stored item changed since it was read.

@@ -58,8 +58,8 @@ func (n *Node) registerMetrics(m *httpapi.Metrics) {
 			func() float64 { return float64(n.outbox.Counts()[state]) }, "state", state)
 	}
 	const hooks = "Hooks that run, and hooks that wait for their turn."
-	m.Gauge("hooks", hooks, func() float64 { return float64(n.runs.Running()) }, "state", "running")
-	m.Gauge("hooks", hooks, func() float64 { return float64(n.runs.Waiting()) }, "state", "waiting")
+	m.Gauge("hooks", hooks, func() float64 { running, _ := n.runs.Load(""); return float64(running) }, "state", "running")
+	m.Gauge("hooks", hooks, func() float64 { _, waiting := n.runs.Load(""); return float64(waiting) }, "state", "waiting")
 	m.Gauge("asks_open", "Questions that wait for the owner; at most 1000 are counted.", OwnerAPI{n}.countOpenAsks)
 	for _, limit := range acl.MeterLimits() {
 		m.LimiterFunc("messages-"+limit, func() uint64 { return n.meter.Refusals(limit) })

@@ -72,7 +72,12 @@ func (r recovery) recoverRun(ctx context.Context, id string) error {
 	if route, _ := n.routeIn(thread.Conversation(), item.MessageID, item.Intent); route.Handler != nil && !route.Repeatable {
 		return r.askAboutRun(ctx, item)
 	}
-	return hookRetries{n}.startWith(ctx, item, time.Now(), func() (func(), error) { return n.runs.AwaitRoom(ctx) })
+	err = hookRetries{n}.start(ctx, item, time.Now())
+	if errors.Is(err, wire.ErrUnavailable) { // too many runs wait
+		item.State, item.RetryAt = ItemWaiting, time.Time{}
+		return n.storeItem(ctx, item)
+	}
+	return err
 }
 
 // recordProvisional adds the provisional answer (see [run]) to the transcript, unless that was done before. From then
@@ -144,7 +149,7 @@ func (n *Node) runAgain(ctx context.Context, item Item, route Route, freePlace f
 	}
 	n.start(&run{
 		n: n, key: item.key(), itemID: item.ID, message: message, payload: payload, route: route, freePlace: freePlace,
-		unattended: true, stranger: item.Trust == "",
+		unattended: true, turn: item.turn(route),
 	})
 	return nil
 }
@@ -182,7 +187,7 @@ func (q interruptedRun) resolve(ctx context.Context, n *Node, ask acl.Ask, d acl
 		if err := item.checkShown(payload, message, q.Payload, ask.Hash); err != nil {
 			return n.refuseNotShown(ask, err)
 		}
-		freePlace, err := n.runs.Reserve()
+		freePlace, err := n.runs.Reserve(item.turn(route))
 		if err != nil {
 			return err
 		}

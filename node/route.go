@@ -18,6 +18,7 @@ type Route struct {
 	Foreign    bool         // forwards messages to a foreign network, so a sealed message waits for the owner
 	Replies    bool         // also handles replies, which otherwise go to the inbox
 	Receipts   string       // the action of answers that only confirm our message, or ""
+	Duty       string       // runs apart from other duties (see [hook.Pool]); "" for the programs of the owner
 }
 
 // handles reports whether the route has a handler: for replies if isReply is true, otherwise for messages.
@@ -42,7 +43,7 @@ func (n *Node) route(intent wire.Intent) Route {
 }
 
 // clarifyRoute answers an ambiguous accept with our offer again, reduced to a single time (AM-88).
-var clarifyRoute = Route{Name: "agreement", Repeatable: true, Replies: true, Handler: clarifier{}}
+var clarifyRoute = Route{Name: "agreement", Repeatable: true, Replies: true, Handler: clarifier{}, Duty: "agreement"}
 
 // routeIn returns the route of a message: that of its intent, or clarifyRoute for the ambiguous accept in conv. mustAsk
 // reports whether only the owner can answer that accept.

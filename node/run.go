@@ -32,7 +32,7 @@ type run struct {
 	sealTo     string         // the age recipient of the answer; empty if the answer is not sealed
 	sealChosen bool           // sealTo is final, even if it is empty
 
-	stranger bool // the run counts against the strangers' share of the hooks
+	turn hook.Turn
 
 	unattended  bool                // the sender does not wait on a connection
 	provisional signedMessage       // the answer that the sender gets if the hook takes too long
@@ -56,12 +56,13 @@ func (n *Node) start(r *run) {
 // message with a provisional answer. If the hook's reply comes in time, the sender gets the reply instead (AM-26,
 // AM-32).
 func (a *acceptance) run(ctx context.Context) (bridge.Outcome, error) {
-	freePlace, err := a.n.runs.ReserveFor(a.stranger)
+	item := a.newItem(ItemRunning)
+	turn := item.turn(a.route)
+	freePlace, err := a.n.runs.Reserve(turn)
 	if err != nil {
 		return bridge.Outcome{}, err
 	}
 	a.unit.Otherwise(freePlace) // if the unit is not committed
-	item := a.newItem(ItemRunning)
 	item.Route = a.route.Name
 	claimed := a.n.claimRun(&item) // false: another process runs the hook
 	provisional, err := a.n.sign(a.draft(pendingPayload(a.now, reasonSlow)))
@@ -70,7 +71,7 @@ func (a *acceptance) run(ctx context.Context) (bridge.Outcome, error) {
 	}
 	r := &run{
 		n: a.n, key: a.key, itemID: item.ID, message: *cmp.Or(a.in.Native, new(wire.Message)), payload: a.in.Payload, route: a.route, freePlace: freePlace,
-		stranger: a.stranger, result: make(chan bridge.Outcome, 1), unattended: a.in.Unattended, provisional: provisional,
+		turn: turn, result: make(chan bridge.Outcome, 1), unattended: a.in.Unattended, provisional: provisional,
 		screen: a.in.Screen,
 	}
 	if claimed {
@@ -109,7 +110,7 @@ func (r *run) await(ctx context.Context, provisional bridge.Outcome) bridge.Outc
 
 // work runs the hook and stores the outcome. A panic in a handler fails only its own run.
 func (r *run) work(ctx context.Context) {
-	endTurn, err := r.n.runs.AwaitTurn(ctx, r.stranger)
+	endTurn, err := r.n.runs.AwaitTurn(ctx, r.turn)
 	if err != nil {
 		r.fail(ctx, err)
 		return

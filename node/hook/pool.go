@@ -5,20 +5,16 @@ import (
 	"crypto/rand"
 	"strings"
 	"sync"
-
-	"github.com/agentmesh/agentmesh/node/wire"
 )
 
-// Pool bounds the hooks that run at once (AM-75), and stops them. It is safe for concurrent use.
+// Pool bounds what runs at once (AM-75), and stops it: the owner's programs, and under other duties what answers by
+// itself, such as a bridge (THREATS 45). It is safe for concurrent use.
 type Pool struct {
 	Retries Retries // of messages that wait for their hook
 	Stats   Stats   // what ran
 
-	slots chan struct{} // has an element for each hook that runs
-	room  chan struct{} // has an element for each hook that runs or waits for its turn
-
-	// The strangers' share of both: three quarters. The rest is left to known peers.
-	strangerSlots, strangerRoom chan struct{}
+	maxRunning, maxQueued int      // of each duty
+	duties                sync.Map // *turns by duty
 
 	mu     sync.Mutex      // held while work starts, so that Stop waits for that work
 	ctx    context.Context // of all work; ended by Stop
@@ -29,15 +25,25 @@ type Pool struct {
 	keys sync.Map // of the work that GoOnce runs
 }
 
-// NewPool returns a pool in which at most maxRunning hooks run, and at most maxQueued hooks run or wait.
+// NewPool returns a pool in which at most maxRunning runs of a duty run, and at most maxQueued run or wait.
 func NewPool(maxRunning, maxQueued int) *Pool {
 	p := &Pool{
 		Retries: Retries{wake: make(chan struct{}, 1)}, Stats: Stats{routes: make(map[string]*RouteStats)},
-		slots: make(chan struct{}, maxRunning), room: make(chan struct{}, maxQueued),
-		strangerSlots: make(chan struct{}, maxRunning*3/4), strangerRoom: make(chan struct{}, maxQueued*3/4),
+		maxRunning: maxRunning, maxQueued: maxQueued,
 	}
 	p.open(context.Background())
 	return p
+}
+
+// turns returns the turns of a duty. Runs of different duties never wait for each other.
+func (p *Pool) turns(duty string) *turns {
+	t, ok := p.duties.Load(duty)
+	if !ok {
+		t, _ = p.duties.LoadOrStore(duty, &turns{
+			running: places{max: p.maxRunning, bySource: make(map[Source]int)}, queued: places{max: p.maxQueued, bySource: make(map[Source]int)},
+		})
+	}
+	return t.(*turns)
 }
 
 // open makes the pool accept work, whose context derives from ctx. The caller must hold mu, or be the only user.
@@ -69,11 +75,13 @@ func (p *Pool) ID() string {
 	return p.id
 }
 
-// Running returns how many hooks run.
-func (p *Pool) Running() int { return len(p.slots) }
-
-// Waiting returns how many hooks wait for their turn.
-func (p *Pool) Waiting() int { return max(0, len(p.room)-len(p.slots)) }
+// Load returns how many runs of a duty run, and how many wait for their turn.
+func (p *Pool) Load(duty string) (running, waiting int) {
+	t := p.turns(duty)
+	t.mu.Lock()
+	defer t.mu.Unlock()
+	return t.running.taken, len(t.waiting)
+}
 
 // Stopped returns a channel that closes when the pool stops.
 func (p *Pool) Stopped() <-chan struct{} {
@@ -108,68 +116,13 @@ func (p *Pool) GoOnce(key string, work func(ctx context.Context)) {
 	}
 }
 
-// Reserve takes room for one hook before its message is accepted, or returns wire.ErrUnavailable. release gives the
-// room back.
-func (p *Pool) Reserve() (release func(), err error) {
-	select {
-	case p.room <- struct{}{}:
-		return sync.OnceFunc(func() { <-p.room }), nil
-	default:
-		return nil, wire.ErrUnavailable
-	}
-}
+// Reserve takes room for one run before its message is accepted, or returns wire.ErrUnavailable. release gives the room
+// back.
+func (p *Pool) Reserve(t Turn) (release func(), err error) { return p.turns(t.Duty).reserve(t.Source) }
 
-// ReserveFor is [Pool.Reserve] for the hook of a message. If stranger is set, it takes room from the strangers' share,
-// too.
-func (p *Pool) ReserveFor(stranger bool) (release func(), err error) {
-	if !stranger {
-		return p.Reserve()
-	}
-	select {
-	case p.strangerRoom <- struct{}{}:
-	default:
-		return nil, wire.ErrUnavailable
-	}
-	releaseRoom, err := p.Reserve()
-	if err != nil {
-		<-p.strangerRoom
-		return nil, err
-	}
-	return sync.OnceFunc(func() { releaseRoom(); <-p.strangerRoom }), nil
-}
-
-// AwaitRoom is Reserve that waits for room instead of failing.
-func (p *Pool) AwaitRoom(ctx context.Context) (release func(), err error) {
-	select {
-	case p.room <- struct{}{}:
-		return sync.OnceFunc(func() { <-p.room }), nil
-	case <-ctx.Done():
-		return nil, ctx.Err()
-	}
-}
-
-// AwaitTurn waits until a hook may run. endTurn frees the slot of the hook. A stranger's hook takes one of the
-// strangers' slots first, so that a waiting stranger holds no slot that a known peer could use.
-func (p *Pool) AwaitTurn(ctx context.Context, stranger bool) (endTurn func(), err error) {
-	needed := []chan struct{}{p.slots}
-	if stranger {
-		needed = []chan struct{}{p.strangerSlots, p.slots}
-	}
-	for i, slots := range needed {
-		select {
-		case slots <- struct{}{}:
-		case <-ctx.Done():
-			for _, slots := range needed[:i] {
-				<-slots
-			}
-			return nil, ctx.Err()
-		}
-	}
-	return func() {
-		for _, slots := range needed {
-			<-slots
-		}
-	}, nil
+// AwaitTurn waits until a run may begin. The caller must call endTurn.
+func (p *Pool) AwaitTurn(ctx context.Context, t Turn) (endTurn func(), err error) {
+	return p.turns(t.Duty).await(ctx, t.Source)
 }
 
 // Stop ends the context of all work and waits for the work. The hooks' inbox items stay "running" until package node

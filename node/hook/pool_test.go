@@ -2,6 +2,7 @@ package hook_test
 
 import (
 	"context"
+	"strings"
 	"testing"
 	"testing/synctest"
 
@@ -39,4 +40,64 @@ func TestGoOnce(t *testing.T) {
 			t.Error("a pool that was stopped runs work")
 		}
 	})
+}
+
+// TestTurns: who waits takes turns, whatever the order in which the runs came. A source that has no run comes first: it
+// waits for the end of one run at most, though a source that has one came earlier.
+func TestTurns(t *testing.T) {
+	friend := func(name string) hook.Source { return hook.Source{Key: name[:1]} }
+	stranger := func(name string) hook.Source { return hook.Source{Key: name[:1], Stranger: true} }
+	for name, tt := range map[string]struct {
+		source func(name string) hook.Source
+		come   string // runs, in the order in which they come; each digit counts those of a source
+		end    string // runs, in the order in which they end
+		want   string // the order in which they begin
+	}{
+		"alone":          {friend, "a1 a2 a3", "a1 a2 a3", "a1 a2 a3"},
+		"in turn":        {friend, "a1 a2 a3 a4 b1 b2 b3", "a1 a2 b1 a3 b2 a4 b3", "a1 a2 b1 b2 a3 a4 b3"},
+		"last place":     {friend, "a1 a2 b1 b2 c1", "c1 a1 a2 b1 b2", "a1 a2 b1 c1 b2"},
+		"new first":      {friend, "a1 a2 a3 b1 c1 d1", "a1 a2 b1 c1 d1 a3", "a1 a2 b1 c1 d1 a3"},
+		"strangers":      {stranger, "a1 a2 b1 c1 d1", "a1 b1 c1 d1 a2", "a1 b1 c1 d1 a2"},
+		"strangers wait": {stranger, "a1 a2 a3 b1", "a1 b1 a2 a3", "a1 b1 a2 a3"},
+	} {
+		t.Run(name, func(t *testing.T) {
+			synctest.Test(t, func(t *testing.T) {
+				p := hook.NewPool(4, 100)
+				var order []string
+				ends := make(map[string]chan struct{})
+				for name := range strings.FieldsSeq(tt.come) {
+					end := make(chan struct{})
+					ends[name] = end
+					go func() {
+						endTurn, err := p.AwaitTurn(t.Context(), hook.Turn{Source: tt.source(name)})
+						if err != nil {
+							t.Error(err)
+							return
+						}
+						order = append(order, name)
+						<-end
+						endTurn()
+					}()
+					synctest.Wait()
+				}
+				ctx, cancel := context.WithCancel(t.Context())
+				cancel()
+				if running, _ := p.Load(""); running > 2 {
+					if _, err := p.AwaitTurn(ctx, hook.Turn{Source: tt.source("a")}); err == nil {
+						t.Error("a run began although its context had ended")
+					}
+				}
+				for name := range strings.FieldsSeq(tt.end) {
+					close(ends[name])
+					synctest.Wait()
+				}
+				if got := strings.Join(order, " "); got != tt.want {
+					t.Errorf("order = %s, want %s", got, tt.want)
+				}
+				if running, waiting := p.Load(""); running+waiting > 0 {
+					t.Errorf("%d run and %d wait at the end", running, waiting)
+				}
+			})
+		})
+	}
 }

@@ -77,6 +77,6 @@ func prependCalendar(s *calendar.Scheduler, hooks []node.Route) []node.Route {
 	if s == nil {
 		return hooks
 	}
-	route := node.Route{Pattern: string(wire.Schedule), Name: "calendar", Handler: hook.Calendar{Scheduler: s}, Repeatable: true, Replies: true}
+	route := node.Route{Pattern: string(wire.Schedule), Name: "calendar", Handler: hook.Calendar{Scheduler: s}, Repeatable: true, Replies: true, Duty: "calendar"}
 	return append([]node.Route{route}, hooks...)
 }
