@@ -17,6 +17,7 @@ import (
 	"time"
 
 	"github.com/agentmesh/agentmesh/node/client"
+	"github.com/agentmesh/agentmesh/node/waiting"
 	"github.com/agentmesh/agentmesh/node/wire"
 )
 
@@ -24,7 +25,8 @@ const (
 	pollWait        = 25 * time.Second // the longest poll
 	retryPause      = time.Second      // the pause after the first failure; it doubles with each further failure
 	maxRetryPause   = time.Minute      // the longest pause, before it is varied by up to half
-	maxPassThroughs = 16               // pass-through requests handled at once
+	maxPassThroughs = 64               // pass-through requests handled at once; each may wait for a hook
+	maxPerSender    = 8                // of them, those that name one sender
 	lookEvery       = 2 * time.Minute  // the pause between looks into a mailbox that is not the endpoint on the card
 	maxLookPause    = time.Hour        // the longest pause after failed looks; a directory without mailboxes fails each time
 )
@@ -66,16 +68,16 @@ type Config struct {
 // Reader reads the mailbox at one directory.
 type Reader struct {
 	Config
-	backlog          backlog
-	passThroughs     sync.WaitGroup
-	passThroughSlots chan struct{} // one place per request in progress
-	published        []byte        // the A2A card at the directory
-	publishedAt      time.Time
+	backlog           backlog
+	passThroughs      sync.WaitGroup
+	passThroughPlaces *waiting.Places // by sender
+	published         []byte          // the A2A card at the directory
+	publishedAt       time.Time
 }
 
 // New returns a reader.
 func New(cfg Config) *Reader {
-	return &Reader{Config: cfg, passThroughSlots: make(chan struct{}, maxPassThroughs)}
+	return &Reader{Config: cfg, passThroughPlaces: waiting.NewPlaces(maxPassThroughs, maxPerSender)}
 }
 
 // Run reads the mailbox until ctx ends, then waits until the pass-through requests in progress have ended.
@@ -133,16 +135,16 @@ func (r *Reader) poll(ctx context.Context) (found bool, err error) {
 			mail = append(mail, item)
 			continue
 		}
-		if b.convs[conversationOf(item)] {
+		conv := conversationOf(item)
+		if b.convs[conv] {
 			continue // without an answer, the directory puts it into the mailbox behind the postponed mail
 		}
-		select {
-		case r.passThroughSlots <- struct{}{}:
-		case <-ctx.Done():
-			return true, ctx.Err()
+		leave, ok := r.passThroughPlaces.Enter(conv.Peer)
+		if !ok {
+			continue // it comes again as mail
 		}
 		r.passThroughs.Go(func() {
-			defer func() { <-r.passThroughSlots }()
+			defer leave()
 			r.answer(ctx, cred, item)
 		})
 	}

@@ -145,3 +145,50 @@ func TestPassThroughWaitsForPostponedMail(t *testing.T) {
 		t.Errorf("answered %q, want only that of another conversation", n.taken)
 	}
 }
+
+// hangingNode is a node whose hooks hang over messages of am_a.
+type hangingNode struct{ busyNode }
+
+func (n *hangingNode) AnswerNow(ctx context.Context, item client.RelayItem) []byte {
+	n.busyNode.AnswerNow(ctx, item)
+	if conversationOf(item).Peer == "am_a" {
+		<-ctx.Done()
+	}
+	return nil
+}
+
+// TestPassThroughsOfOneSender (THREATS 45): messages of one sender whose hooks hang hold up neither the reader nor what
+// others send.
+func TestPassThroughsOfOneSender(t *testing.T) {
+	srv := httptest.NewServer(http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
+		w.Header().Set("Content-Type", "application/json")
+		var items []string
+		for i := range 100 {
+			from := "am_a"
+			if i == 99 {
+				from = "am_b"
+			}
+			items = append(items, fmt.Sprintf(`{"relay_id":"%d","message":{"from":%q,"conversation_id":"conv_%d"},"created_at":%q,"reply_by":%q}`,
+				i, from, i, wire.FormatTime(time.Now()), wire.FormatTime(time.Now().Add(5*time.Second))))
+		}
+		io.WriteString(w, `{"messages":[`+strings.Join(items, ",")+`]}`)
+	}))
+	defer srv.Close()
+	h := client.NewHTTP(client.HTTPConfig{Local: true})
+	defer h.Close()
+	n := &hangingNode{}
+	r := New(Config{
+		Node: n, Dir: client.NewDirectory(srv.URL, h, nil), Endpoint: true,
+		News: func() <-chan struct{} { return nil }, Logger: slog.New(slog.DiscardHandler),
+	})
+	ctx, cancel := context.WithTimeout(t.Context(), 4*time.Second)
+	defer cancel()
+	if found, err := r.poll(ctx); !found || err != nil {
+		t.Fatalf("poll = %v, %v", found, err)
+	}
+	cancel()
+	r.passThroughs.Wait()
+	if len(n.taken) != maxPerSender+1 || !slices.Contains(n.taken, "99") {
+		t.Errorf("answered %q, want %d of one sender and the one of another", n.taken, maxPerSender)
+	}
+}
