@@ -107,6 +107,7 @@ var layers = []struct {
 	{"cmd/internal/quickstart", 8},
 	{"cmd/internal/welcome", 8},
 
+	{"node/rules", 5},
 	{"node/bridge/*/*", 5}, // the parts of a bridge; the codecs are in layer 2
 
 	{"directory", 6},

@@ -1,6 +1,7 @@
 package node
 
 import (
+	"cmp"
 	"context"
 	"errors"
 	"net/http"
@@ -9,6 +10,8 @@ import (
 	"github.com/agentmesh/agentmesh/acl"
 	"github.com/agentmesh/agentmesh/conversations"
 	"github.com/agentmesh/agentmesh/node/bridge"
+	"github.com/agentmesh/agentmesh/node/owner"
+	"github.com/agentmesh/agentmesh/node/rules"
 	"github.com/agentmesh/agentmesh/node/wire"
 	"github.com/agentmesh/agentmesh/store"
 )
@@ -16,27 +19,24 @@ import (
 var _ bridge.Receiver = (*Node)(nil)
 
 // acceptance is one message on its way through lines 9 to 16 of the receive table in docs/protocol.md; "line 15" below
-// means line 15 of that table. The caller sets n, in and key, and commit sets now, unit and route. Each line sets
-// fields that later lines use.
+// means line 15 of that table. Package rules decides; an acceptance reads what the rules need, and carries out the verdict.
 type acceptance struct {
-	n  *Node
-	in bridge.Inbound
+	n   *Node
+	in  bridge.Inbound // the payload is open once the message is charged
+	key store.ConvKey
 
-	now            time.Time
-	key            store.ConvKey
-	standing       acl.Standing
-	stranger       bool       // the owner does not know the sender and did not write to the sender first
-	charged        bool       // the limits are charged; a second attempt at the unit does not charge again
-	drawn          acl.Charge // what was charged to the node's own limits
-	unit           *conversations.Unit
-	verdict        acl.Verdict
-	actionKnown    bool   // the specification defines the action
-	held           bool   // the message waits for the owner
-	hook           *run   // the run that handles the message; nil if no hook of this process handles it
-	confirmsAccept bool   // the message confirms our accept, which waited for the peer's answer
-	cancelledUID   string // UID of the agreed event that the message cancels, or ""
-	seal           seal
-	route          Route
+	charged bool       // the limits are charged; a second attempt at the unit does not charge again
+	drawn   acl.Charge // what was charged to the node's own limits
+	seal    seal
+
+	// What follows belongs to one attempt at the unit.
+	unit       *conversations.Unit
+	now        time.Time
+	state      rules.State
+	verdict    rules.Verdict
+	withdrawal []store.Change // takes back the held messages of state.Withdrawn
+	route      Route
+	hook       *run // the run that handles the message; nil if no hook of this process handles it
 }
 
 // Accept takes a message from an authenticated sender through lines 9 to 16: clock and replay, access, limits,
@@ -63,7 +63,7 @@ func (n *Node) accept(ctx context.Context, in bridge.Inbound) (bridge.Outcome, e
 	defer unlock()
 	out, err := a.commit(ctx)
 	// If another message took the last slot, a new attempt may displace another question.
-	if a.isHoldQuota(err) && a.verdict == acl.HoldSender {
+	if a.isHoldQuota(err) && a.verdict.Ask {
 		out, err = a.commit(ctx)
 	}
 	if a.isHoldQuota(err) {
@@ -76,7 +76,7 @@ func (n *Node) accept(ctx context.Context, in bridge.Inbound) (bridge.Outcome, e
 		if errors.Is(err, wire.ErrHoldsFull) {
 			a.refundCharge()
 		}
-		n.countRefusal(in.Principal, a.refusedBy(err), err)
+		n.countRefusal(in.Principal, cmp.Or(rules.RefusedBy(a.state, err), codeOf(err)), err)
 		return bridge.Outcome{}, toWireError(err)
 	}
 	if a.hook != nil && !a.hook.unattended {
@@ -90,7 +90,7 @@ func (n *Node) accept(ctx context.Context, in bridge.Inbound) (bridge.Outcome, e
 // a new attempt finds the message as a repeat.
 func (a *acceptance) commit(ctx context.Context) (out bridge.Outcome, err error) {
 	err = a.n.book.Do(ctx, a.key, func(u *conversations.Unit) (err error) {
-		a.unit, a.now, a.held, a.hook, a.route = u, u.Now, false, nil, a.n.route(a.in.Intent)
+		a.unit, a.now, a.hook, a.route, a.verdict = u, u.Now, nil, a.n.route(a.in.Intent), rules.Verdict{}
 		out, err = a.decide(ctx)
 		return err
 	})
@@ -99,7 +99,7 @@ func (a *acceptance) commit(ctx context.Context) (out bridge.Outcome, err error)
 
 // isHoldQuota reports whether the store refused the unit because too many messages wait for the owner.
 func (a *acceptance) isHoldQuota(err error) bool {
-	return a.held && !isRefusal(err) && errors.Is(err, store.ErrQuota)
+	return a.verdict.Do == rules.Hold && !isRefusal(err) && errors.Is(err, store.ErrQuota)
 }
 
 // answerWithoutTurn answers a message that did not get its turn before the sync deadline: another copy of it was still
@@ -127,84 +127,132 @@ func storedAnswer(rec store.Replay) (bridge.Outcome, error) {
 }
 
 // decide takes the message through lines 9 to 16. The changes go into a.unit.
-func (a *acceptance) decide(ctx context.Context) (out bridge.Outcome, err error) {
-	if out, done, err := a.checkReplay(ctx); done || err != nil { // lines 9, 10
-		return out, err
+func (a *acceptance) decide(ctx context.Context) (bridge.Outcome, error) {
+	if err := a.load(ctx); err != nil {
+		return bridge.Outcome{}, err
 	}
-	if err := a.checkSender(ctx); err != nil { // lines 11, 12
+	switch a.verdict = rules.Admit(a.state, a.in); a.verdict.Do { // lines 9 to 11
+	case rules.Repeat:
+		return storedAnswer(*a.verdict.Stored)
+	case rules.Refuse:
+		return bridge.Outcome{}, a.verdict.Error
+	}
+	if err := a.charge(); err != nil { // line 12
+		return bridge.Outcome{}, err
+	}
+	if err := a.loadSpace(ctx); err != nil {
+		return bridge.Outcome{}, err
+	}
+	if err := rules.Fit(a.state, a.in, a.verdict.Stranger); err != nil {
 		return bridge.Outcome{}, err
 	}
 	if err := a.unseal(ctx); err != nil {
 		return bridge.Outcome{}, err
 	}
-	if a.in.Payload.GetStr("action") == wire.ActionClose { // line 13
-		return a.acceptClose(ctx)
-	}
-	if err := a.unit.CheckOpen(a.arrivedAt()); err != nil {
+	if err := a.loadOpened(ctx); err != nil {
 		return bridge.Outcome{}, err
 	}
-	if err := a.checkIntent(); err != nil { // line 14
-		return bridge.Outcome{}, err
-	}
-	if out, done, err := a.cancelHeld(ctx); done || err != nil {
-		return out, err
-	}
-	a.cancelledUID = cancelledEventUID(a.in.Intent, a.in.Payload, a.unit.Conversation())
-	if a.mustHold() { // line 15
-		return a.hold(ctx)
-	}
-	if err := a.recordMessage(ctx, conversations.Received); err != nil {
-		return bridge.Outcome{}, err
-	}
-	if conv := a.unit.Conversation(); conv.Unclear == a.in.MessageID && a.in.MessageID != "" { // an ambiguous accept (AM-88)
-		a.confirmsAccept = false
-		if _, ok := conv.Clarification(a.in.MessageID); !ok {
-			return a.toOwner(ctx)
-		}
-		a.route = clarifyRoute
-	}
-	if a.newItem(ItemNew).isReceipt(a.unit.Conversation(), a.in.Payload) {
-		return a.toInbox(ctx, ItemRead)
-	}
-	if a.route.handles(a.in.Reply) { // line 16
-		return a.run(ctx)
-	}
-	return a.toInbox(ctx, ItemNew)
+	a.verdict = rules.Decide(a.state, a.in) // lines 13 to 16
+	return a.carryOut(ctx)
 }
 
-// checkReplay implements lines 9 and 10. An exact repeat gets its stored answer, whatever its age. Next comes the
-// clock, so that an old message with a reused id is refused for its age (AM-24). A message that repeats an earlier one
-// with a new signature gets the stored answer to the earlier one (AM-48). done reports whether out is the final answer.
-func (a *acceptance) checkReplay(ctx context.Context) (out bridge.Outcome, done bool, err error) {
-	steps := a.n.store.Steps()
-	rec, err := steps.FindReplay(ctx, string(a.in.Peer), string(a.in.MessageID), a.now)
-	found := err == nil
-	if err != nil && !errors.Is(err, store.ErrNotFound) {
-		return bridge.Outcome{}, false, err
+// load reads what [rules.Admit] needs.
+func (a *acceptance) load(ctx context.Context) (err error) {
+	conv := a.unit.Conversation()
+	a.state = rules.State{
+		Now: a.now, Arrived: a.arrivedAt(), Window: a.n.cfg.Window, Policy: a.n.policyFor(a.in.Address), Conv: conv,
+		New: a.unit.IsNew(), IdleFor: a.n.book.IdleFor(), Silence: a.n.bridges.silence(a.in.Intent), Schemas: a.n.cfg.Schemas,
+		Supported: a.n.Card().Supports(a.in.Intent),
+		Route:     rules.Route{Name: a.route.Name, Handles: a.route.Handler != nil, Replies: a.route.Replies, Foreign: a.route.Foreign},
 	}
-	if found && rec.Digest == a.in.Digest {
-		out, err := storedAnswer(rec)
-		return out, true, err
+	if a.state.Replay, err = a.findReplay(ctx, string(a.in.MessageID)); err != nil {
+		return err
 	}
-	if a.in.Native != nil {
-		if err := a.n.verifier.CheckTime(*a.in.Native, a.arrivedAt()); err != nil {
-			return bridge.Outcome{}, false, err
-		}
+	if a.state.Resent, err = a.findReplay(ctx, resendOf(a.in.Payload)); err != nil {
+		return err
 	}
-	if found {
-		return bridge.Outcome{}, false, wire.ErrIDReused
+	if a.state.Standing, err = a.n.rules.Standing(ctx, a.in.Principal, a.now, a.in.Address); err != nil {
+		return err
 	}
-	if first := resendOf(a.in.Payload); first != "" {
-		rec, err = steps.FindReplay(ctx, string(a.in.Peer), first, a.now)
-		if err == nil && rec.Conv == a.key { // AM-48
-			out, err := storedAnswer(rec)
-			return out, true, err
-		}
-		if err != nil && !errors.Is(err, store.ErrNotFound) {
-			return bridge.Outcome{}, false, err
-		}
+	a.state.CancelsEvent = a.isCancellation(ctx, conv)
+	return nil
+}
+
+// findReplay returns the record of a message of the sender with this id, or nil.
+func (a *acceptance) findReplay(ctx context.Context, id string) (*store.Replay, error) {
+	if id == "" {
+		return nil, nil
 	}
-	return bridge.Outcome{}, false, nil
+	rec, err := a.n.store.Steps().FindReplay(ctx, string(a.in.Peer), id, a.now)
+	switch {
+	case errors.Is(err, store.ErrNotFound):
+		return nil, nil
+	case err != nil:
+		return nil, err
+	}
+	return &rec, nil
+}
+
+// loadSpace reads what [rules.Fit] needs.
+func (a *acceptance) loadSpace(ctx context.Context) (err error) {
+	a.state.ConvFull, a.state.KeptFull, a.state.RetryKept = a.unit.IsFull(), a.n.overfull.Load(), sweepEvery
+	if a.isMetered() && a.unit.IsNew() && a.in.Meter.MaxOpen() > 0 {
+		a.state.MaxOpen = a.in.Meter.MaxOpen()
+		a.state.Open, err = a.countOpen(ctx)
+	}
+	return err
+}
+
+// loadOpened reads what [rules.Decide] needs besides, now that the payload is open.
+func (a *acceptance) loadOpened(ctx context.Context) (err error) {
+	conv, action := a.unit.Conversation(), a.in.Payload.GetStr("action")
+	if a.seal.sealed {
+		a.state.Sealed, a.state.Recipient = true, a.seal.answerTo
+		a.state.CancelsEvent = a.isCancellation(ctx, conv)
+	}
+	if action != wire.ActionClose {
+		a.state.Ended = a.unit.CheckOpen(a.arrivedAt())
+		a.state.Conv = a.unit.Conversation()
+	}
+	if (action == "withdraw" || action == "cancel") && conv.Holds(a.now) > 0 {
+		a.state.Withdrawn, a.withdrawal, err = a.n.findWithdrawn(ctx, a.key, a.takesBack, a.now)
+	}
+	return err
+}
+
+// takesBack reports whether a withdrawal or cancel of the sender takes back the message that ask is about. A sender
+// cannot cancel questions about messages of ours.
+func (a *acceptance) takesBack(ask acl.Ask) bool {
+	return ask.Kind == owner.AskMessage && (a.in.Cancels == "" || a.in.Cancels == cmp.Or(ask.OwnHash, ask.Hash))
+}
+
+// carryOut adds to the unit what the verdict says.
+func (a *acceptance) carryOut(ctx context.Context) (bridge.Outcome, error) {
+	switch a.verdict.Do {
+	case rules.Refuse:
+		return bridge.Outcome{}, a.verdict.Error
+	case rules.Hold:
+		return a.hold(ctx)
+	}
+	if err := a.recordMessage(ctx); err != nil {
+		return bridge.Outcome{}, err
+	}
+	switch a.verdict.Do {
+	case rules.Close:
+		return a.close(ctx)
+	case rules.Withdraw:
+		return a.withdrawHeld(ctx)
+	case rules.Unclear:
+		return a.toOwner(ctx)
+	case rules.Clarify:
+		a.route = clarifyRoute
+		return a.run(ctx)
+	case rules.Run:
+		return a.run(ctx)
+	case rules.Read:
+		return a.toInbox(ctx, ItemRead)
+	}
+	return a.toInbox(ctx, ItemNew)
 }
 
 // arrivedAt returns the time of arrival, by which lines 9 and 13 judge the message. A message that waited in a
@@ -222,94 +270,9 @@ func resendOf(payload wire.Value) string {
 	return meta.GetStr("resend_of")
 }
 
-// checkSender implements lines 11 and 12: access and limits.
-func (a *acceptance) checkSender(ctx context.Context) (err error) {
-	if a.standing, err = a.n.rules.Standing(ctx, a.in.Principal, a.now, a.in.Address); err != nil {
-		return err
-	}
-	conv := a.unit.Conversation()
-	if !a.unit.IsNew() && conv.Address != a.in.Address {
-		// The peer's pseudonym is an ordinary agent id. Another agent could register it, but must not get into
-		// these conversations.
-		return wire.ErrNotAllowed
-	}
-	if err := a.checkAccess(ctx); err != nil {
-		return err
-	}
-	if err := a.charge(); err != nil {
-		return err
-	}
-	if err := a.checkOpenLimit(ctx); err != nil {
-		return err
-	}
-	return a.checkSize()
-}
-
-// checkAccess applies the access rule of line 11. A seal hides whether the message cancels an agreed event, so unseal
-// calls checkAccess again with the opened payload.
-func (a *acceptance) checkAccess(ctx context.Context) (err error) {
-	conv := a.unit.Conversation()
-	expected := conv.WroteFirst || a.isCancellation(ctx, conv)
-	a.verdict, err = a.n.policyFor(a.in.Address).Admit(a.standing, expected)
-	if a.verdict == acl.HoldSender && len(conv.Admitted) > 0 { // the owner admitted the sender to this conversation (AM-34)
-		a.verdict, expected = acl.Admitted, true
-	}
-	a.stranger = !a.standing.Known() && !expected
-	if a.in.Unproven != nil && err == nil { // nothing proves that the key belongs to the id (AM-2)
-		a.verdict, a.stranger = acl.HoldSender, true
-	}
-	return err
-}
-
-var (
-	errConversationFull = errors.New("the conversation is full")
-	errKeptFull         = errors.New("open conversations already take all the space for messages")
-)
-
-// checkSize implements the part of line 12 that counts bytes. It never refuses a close, which frees space. If the
-// conversation is full, the sender may retry once the conversation has expired. If open conversations take all the
-// space, a stranger may retry after the next sweep.
-func (a *acceptance) checkSize() error {
-	switch {
-	case a.in.Payload.GetStr("action") == wire.ActionClose:
-		return nil
-	case a.unit.IsFull():
-		return wire.ErrRateLimited.After(a.n.book.IdleFor()).Because(errConversationFull)
-	case a.stranger && a.n.overfull.Load():
-		return wire.ErrRateLimited.After(sweepEvery).Because(errKeptFull)
-	}
-	return nil
-}
-
-// checkIntent implements line 14: the node accepts the intent, and the payload has the shape that the intent requires.
-func (a *acceptance) checkIntent() (err error) {
-	conv := a.unit.Conversation()
-	isSupported := a.n.Card().Supports(a.in.Intent) || a.route.Handler != nil ||
-		a.in.Address != "" || conv.WroteFirst && conv.Intent == a.in.Intent // what our owner began: AM-30, AM-70
-	if !isSupported || !a.in.Intent.IsStandard() && !a.in.Intent.IsCustom() {
-		return wire.ErrIntent
-	}
-	a.actionKnown, err = wire.CheckPayload(a.in.Intent, a.in.Payload)
-	if field, ok := errors.AsType[*wire.FieldError](err); ok {
-		return wire.ErrPayload.WithField(field)
-	}
-	if schemas := a.n.cfg.Schemas; err == nil && schemas != nil && !a.in.Intent.IsStandard() {
-		if err := schemas.Check(a.in.Intent, a.in.Payload); err != nil {
-			return wire.ErrPayload.Because(err)
-		}
-	}
-	return err
-}
-
-// acceptClose ends the conversation, withdraws its questions to the owner, and answers with a close of the same status.
-// The status "completed" needs this echo as our consent (AM-39).
-func (a *acceptance) acceptClose(ctx context.Context) (bridge.Outcome, error) {
-	if a.unit.IsNew() {
-		return bridge.Outcome{}, wire.ErrConversationClosed
-	}
-	if err := a.recordMessage(ctx, conversations.ClosedByPeer); err != nil {
-		return bridge.Outcome{}, err
-	}
+// close ends the conversation, withdraws its questions to the owner, and answers with a close of the same status. The
+// status "completed" needs this echo as our consent (AM-39).
+func (a *acceptance) close(ctx context.Context) (bridge.Outcome, error) {
 	if _, err := a.n.withdrawAsks(ctx, a.unit, nil); err != nil {
 		return bridge.Outcome{}, err
 	}
@@ -337,7 +300,7 @@ func (a *acceptance) toOwner(ctx context.Context) (bridge.Outcome, error) {
 	item := a.newItem(ItemNew)
 	item.Pending, item.Note = true, noteUnclear
 	a.unit.Add(item.change(), a.n.notices.Change(a.n.notice("message", a.in.Peer, a.in.Name, a.key, a.now)))
-	return a.answer(ctx, http.StatusAccepted, pendingPayload(a.now, reasonIntent))
+	return a.answer(ctx, http.StatusAccepted, pendingPayload(a.now, reasonUnclear))
 }
 
 func receiptPayload() wire.Value { return actionOf(wire.ActionReceived) }
@@ -348,29 +311,13 @@ func closePayload(status string) wire.Value {
 
 func actionOf(action string) wire.Value { return wire.Obj(wire.TextField("action", action)) }
 
-// recordMessage adds the message to its conversation and to the transcript. A message that closes the conversation or
-// withdraws a held message never waits for the owner. If it would have to wait otherwise, the owner's agent does not see
-// it.
-func (a *acceptance) recordMessage(ctx context.Context, kind conversations.Kind) error {
-	err := a.unit.Record(ctx, conversations.Event{
-		Kind: kind, At: a.now, Intent: a.in.Intent, Payload: a.in.Payload, Principal: a.in.Principal, Address: a.in.Address,
-		Idle: a.n.bridges.silence(a.in.Intent), Sealed: a.seal.sealed, Recipient: a.seal.answerTo, Deadline: a.in.Deadline, Purge: a.in.Purge,
-		ID: a.in.MessageID, Answers: conversations.AnswersIn(a.in.Payload), Written: a.writtenAt(),
-		Name: a.in.Name, Waits: a.held, Withheld: !a.held && a.mustHold(),
-	})
-	if err != nil {
+// recordMessage adds the message to its conversation and to the transcript.
+func (a *acceptance) recordMessage(ctx context.Context) error {
+	if err := a.unit.Record(ctx, a.verdict.Event); err != nil {
 		return err
 	}
 	a.unit.Append(store.Entry{MessageID: string(a.in.MessageID), At: a.now, Raw: a.in.Raw, Digest: a.in.Digest, Key: a.seal.key})
 	return nil
-}
-
-// writtenAt returns the time at which the sender claims to have written the message, or the time of arrival.
-func (a *acceptance) writtenAt() time.Time {
-	if a.in.Time.IsZero() {
-		return a.now
-	}
-	return a.in.Time
 }
 
 // answer signs a reply, adds it to the conversation and the transcript, and completes the unit.

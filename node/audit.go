@@ -10,6 +10,7 @@ import (
 
 	"github.com/agentmesh/agentmesh/acl"
 	"github.com/agentmesh/agentmesh/node/bridge"
+	"github.com/agentmesh/agentmesh/node/rules"
 	"github.com/agentmesh/agentmesh/node/wire"
 	"github.com/agentmesh/agentmesh/signing"
 	"github.com/agentmesh/agentmesh/store"
@@ -18,30 +19,8 @@ import (
 // countAdmission adds an admitted message to the sums of the audit log. A held message has its own line there instead.
 func (a *acceptance) countAdmission(out bridge.Outcome) {
 	if !out.Duplicate && !out.Held {
-		a.n.audit.Count(acl.AuditEntry{At: a.now, Kind: acl.AuditAdmitted, Subject: a.in.Principal, Rule: a.admittedBy()})
+		a.n.audit.Count(acl.AuditEntry{At: a.now, Kind: acl.AuditAdmitted, Subject: a.in.Principal, Rule: rules.AdmittedBy(a.state)})
 	}
-}
-
-// admittedBy names the rule that admitted the sender in line 11 of the receive table (docs/protocol.md).
-func (a *acceptance) admittedBy() string {
-	switch {
-	case a.unit != nil && a.unit.Conversation().WroteFirst:
-		return "our owner wrote first"
-	case a.standing != acl.Unknown:
-		return "peer=" + string(a.standing)
-	}
-	return "access.mode=" + string(a.n.modeFor(a.in.Address))
-}
-
-// refusedBy names the rule that refused an authenticated sender, or the error code if no rule did.
-func (a *acceptance) refusedBy(err error) string {
-	switch {
-	case errors.Is(err, wire.ErrNotAllowed) && a.standing != acl.Blocked:
-		return "access.mode=" + string(a.n.modeFor(a.in.Address))
-	case errors.Is(err, wire.ErrNotAllowed), errors.Is(err, wire.ErrOwnerRejected):
-		return "peer=" + string(a.standing)
-	}
-	return codeOf(err)
 }
 
 // countRefusal adds a refusal to the sums of the audit log, but not a fault of the node itself.

@@ -13,6 +13,7 @@ import (
 	"github.com/agentmesh/agentmesh/node/calendar"
 	"github.com/agentmesh/agentmesh/node/notify"
 	"github.com/agentmesh/agentmesh/node/owner"
+	"github.com/agentmesh/agentmesh/node/rules"
 	"github.com/agentmesh/agentmesh/node/wire"
 	"github.com/agentmesh/agentmesh/store"
 )
@@ -20,28 +21,6 @@ import (
 // metaAgreedIn is the member of the metadata by which a cancellation names the conversation of the agreement (AM-87).
 // That conversation may have ended (AM-39).
 const metaAgreedIn = "agreed_in"
-
-// cancelledEventUID returns the UID of the agreed event that a message cancels, or "". The UID is computed from the
-// peer and the conversation, so no peer can cancel the events of others. The parameter before is the conversation
-// without the message.
-func cancelledEventUID(intent wire.Intent, payload wire.Value, before conversations.Conversation) string {
-	switch payload.GetStr("action") {
-	case "cancel", "decline":
-		if intent != wire.Schedule {
-			return ""
-		}
-		if elsewhere := conversations.AgreedIn(payload); elsewhere != "" {
-			return calendar.UID(before.Key.Peer, elsewhere)
-		}
-	case wire.ActionClose:
-	default:
-		return ""
-	}
-	if !before.TakesBackAgreement(payload) {
-		return "" // it declines a proposal, or closes a conversation that has not failed
-	}
-	return calendar.UID(before.Key.Peer, before.Key.ID)
-}
 
 // unbook is a [conversations.Contributor]: it adds changes to the unit that records a message. If the message cancels
 // an agreed event, unbook removes that event from the calendar. If the event was agreed in another conversation, unbook
@@ -60,7 +39,7 @@ func (n *Node) unbook(ctx context.Context, u *conversations.Unit, before convers
 	default:
 		return nil
 	}
-	changes, err := n.cancelChanges(ctx, cancelledEventUID(e.Intent, payload, before), payload, before.Key, by, e.Name, u.Now)
+	changes, err := n.cancelChanges(ctx, rules.CancelledEvent(e.Intent, payload, before), payload, before.Key, by, e.Name, u.Now)
 	u.Add(changes...)
 	return err
 }
@@ -145,7 +124,7 @@ func (a *acceptance) isCancellation(ctx context.Context, before conversations.Co
 	if conversations.IsSealed(payload) {
 		payload = payload.With("action", wire.Text("cancel"))
 	}
-	uid := cancelledEventUID(a.in.Intent, payload, before)
+	uid := rules.CancelledEvent(a.in.Intent, payload, before)
 	changes, err := a.n.cancelChanges(ctx, uid, payload, a.key, conversations.Theirs, a.in.Name, a.now)
 	return before.InForce() && uid == calendar.UID(before.Key.Peer, before.Key.ID) || err == nil && len(changes) > 0
 }

@@ -6,13 +6,13 @@ import (
 	"errors"
 	"fmt"
 	"net/http"
-	"slices"
 	"time"
 
 	"github.com/agentmesh/agentmesh/acl"
 	"github.com/agentmesh/agentmesh/conversations"
 	"github.com/agentmesh/agentmesh/node/bridge"
 	"github.com/agentmesh/agentmesh/node/owner"
+	"github.com/agentmesh/agentmesh/node/rules"
 	"github.com/agentmesh/agentmesh/node/wire"
 	"github.com/agentmesh/agentmesh/store"
 )
@@ -34,39 +34,21 @@ func (r resolver[Q]) Resolve(ctx context.Context, ask acl.Ask, d acl.Decision) e
 	return q.resolve(ctx, r.n, ask, d)
 }
 
-// The reasons that the node gives to a waiting sender. The fixed texts reveal nothing about the owner.
+// The reasons that the node gives to a sender whose answer comes later, besides those of package rules. The fixed texts
+// reveal nothing about the owner.
 const (
-	reasonSender = "The owner of this agent approves new contacts."
-	reasonIntent = "The owner of this agent decides on requests of this kind."
-	reasonSlow   = "The message was accepted. The agent's answer comes later."
-	reasonFailed = "The agent could not answer this message. Its owner decides what happens next."
+	reasonUnclear = "The owner of this agent decides on requests of this kind."
+	reasonSlow    = "The message was accepted. The agent's answer comes later."
+	reasonFailed  = "The agent could not answer this message. Its owner decides what happens next."
 )
-
-// mustHold implements line 15 of the receive table in docs/protocol.md: it reports whether the message waits for the
-// owner.
-func (a *acceptance) mustHold() bool {
-	if a.verdict == acl.HoldSender || a.in.Hold || a.isForwardingSealed() {
-		return true
-	}
-	conv := a.unit.Conversation()
-	if slices.Contains(conv.Admitted, a.in.Intent) { // the owner admitted this intent for the whole conversation (AM-34)
-		return false
-	}
-	return a.n.policy().HoldIntent(a.in.Intent, a.in.Payload.GetStr("action"), a.route.Handler != nil, conv.WroteFirst)
-}
-
-// isForwardingSealed reports whether the message was sealed to this node and its handler would forward it to a foreign
-// network.
-func (a *acceptance) isForwardingSealed() bool { return a.seal.sealed && a.route.Foreign }
 
 // hold stores the message, asks the owner about it, and answers with a signed pending_approval (AM-32, AM-33). If a
 // question about the sender is already pending, the message waits behind it.
 func (a *acceptance) hold(ctx context.Context) (bridge.Outcome, error) {
-	a.held = true
-	stranger := a.verdict == acl.HoldSender
+	words := rules.WordsFor(a.verdict, a.state, a.in)
 	item := a.newItem(ItemHeld)
 	item.Pending = true
-	ask, changes, err := a.openAsk(ctx, item, stranger)
+	ask, changes, err := a.openAsk(ctx, item, words)
 	if errors.Is(err, store.ErrQuota) {
 		return bridge.Outcome{}, wire.ErrHoldsFull.Because(err)
 	}
@@ -76,7 +58,7 @@ func (a *acceptance) hold(ctx context.Context) (bridge.Outcome, error) {
 	item.Ask = ask.ID
 	a.unit.Add(changes...)
 	a.unit.Add(item.change())
-	if err := a.recordMessage(ctx, conversations.Received); err != nil {
+	if err := a.recordMessage(ctx); err != nil {
 		return bridge.Outcome{}, err
 	}
 	err = a.unit.Record(ctx, conversations.Event{Kind: conversations.HoldOpened, At: a.now, Until: ask.Expires, ID: a.in.MessageID})
@@ -85,18 +67,14 @@ func (a *acceptance) hold(ctx context.Context) (bridge.Outcome, error) {
 	}
 	if ask.Behind == "" { // otherwise the owner already got a notice about the sender
 		kind := "approval"
-		if a.in.Intent == wire.Handoff && !stranger {
+		if a.in.Intent == wire.Handoff && !a.verdict.Ask {
 			kind = "handoff" // about a stranger, the owner gets the same notice for every intent
 		}
 		notice := a.n.notice(kind, a.in.Peer, a.in.Name, a.key, a.now)
 		notice.Ask = ask.ID
 		a.unit.Add(a.n.notices.Change(notice))
 	}
-	reason := reasonIntent
-	if stranger {
-		reason = reasonSender
-	}
-	out, err := a.answer(ctx, http.StatusAccepted, pendingPayload(a.now, reason))
+	out, err := a.answer(ctx, http.StatusAccepted, pendingPayload(a.now, words.Sender))
 	out.Held, out.Ask = err == nil, ask.ID
 	if ask.Behind != "" && a.in.Native == nil {
 		out.Reply = nil // a foreign peer is informed only about the first of its waiting messages
@@ -105,46 +83,29 @@ func (a *acceptance) hold(ctx context.Context) (bridge.Outcome, error) {
 }
 
 // openAsk returns the question about the message, and the changes that store it.
-func (a *acceptance) openAsk(ctx context.Context, item Item, stranger bool) (acl.Ask, []store.Change, error) {
-	hold, rule, why := "intent", "hold="+string(a.in.Intent), ""
-	if stranger {
-		hold, rule = "sender", a.senderRule()
-	}
-	if a.isForwardingSealed() {
-		why = "it came sealed, and " + a.route.Name + " would forward it unsealed to a foreign network"
-	}
-	ask := a.newAsk(item, hold, why)
-	ask.Rule, ask.Purge = rule, a.in.Purge
+func (a *acceptance) openAsk(ctx context.Context, item Item, words rules.Words) (acl.Ask, []store.Change, error) {
+	ask := a.newAsk(item, words)
 	ask.Expires = conversations.Sooner(ask.Expires, conversations.Sooner(a.in.Deadline, a.in.Purge))
-	if stranger {
+	if a.verdict.Ask {
 		return a.n.asks.Join(ctx, ask, a.senderSlot())
 	}
 	ask, changes := a.n.asks.Open(ask, acl.ConversationSlot(a.key, ask.ID))
 	return ask, changes, nil
 }
 
-// newAsk returns a question about item; the caller must store it. hold is the kind of the hold, "sender" or "intent".
-// reason, if any, tells the owner more.
-func (a *acceptance) newAsk(item Item, hold, reason string) acl.Ask {
+// newAsk returns a question about item; the caller must store it.
+func (a *acceptance) newAsk(item Item, words rules.Words) acl.Ask {
 	body := wire.MustMarshal(owner.HeldBody{
-		Item: item.ID, Hold: hold, From: item.Peer, Address: item.Address, Name: item.PeerName,
-		Proof: item.Verified, Intent: item.Intent, Reason: reason, Sealed: item.Sealed, Payload: item.Payload,
+		Item: item.ID, Hold: words.Hold, From: item.Peer, Address: item.Address, Name: item.PeerName,
+		Proof: item.Verified, Intent: item.Intent, Reason: words.Owner, Sealed: item.Sealed, Payload: item.Payload,
 		Unproven: a.in.Unproven,
 	})
 	return acl.Ask{
 		ID: acl.NewAskID(a.now), Kind: owner.AskMessage, Subject: item.subject(), Conv: a.key,
 		Title: fmt.Sprintf("%s from %s", item.Intent, bridge.Party("", item.Address, string(item.Peer))), Body: body, Hash: item.Digest, Size: len(item.Payload),
 		Choices: []acl.Choice{acl.Approve, acl.ApproveConversation, acl.ApproveAlways, acl.Reject, acl.Block},
-		Created: a.now, Expires: a.now.Add(a.n.cfg.HoldFor),
+		Created: a.now, Expires: a.now.Add(a.n.cfg.HoldFor), Rule: words.Rule, Purge: a.in.Purge,
 	}
-}
-
-// senderRule names the rule by which the messages of this sender wait.
-func (a *acceptance) senderRule() string {
-	if a.in.Unproven != nil {
-		return RuleUnproven
-	}
-	return "access.mode=" + string(a.n.modeFor(a.in.Address))
 }
 
 // senderSlot returns the [acl.Slot] of the question about the sender. If the owner must accept the sender's key first,

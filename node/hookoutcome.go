@@ -10,6 +10,7 @@ import (
 	"github.com/agentmesh/agentmesh/conversations"
 	"github.com/agentmesh/agentmesh/node/bridge"
 	"github.com/agentmesh/agentmesh/node/hook"
+	"github.com/agentmesh/agentmesh/node/rules"
 	"github.com/agentmesh/agentmesh/node/wire"
 	"github.com/agentmesh/agentmesh/store"
 )
@@ -185,7 +186,7 @@ func (s *hookOutcome) reply(ctx context.Context, payload wire.Value) (bridge.Out
 // hold asks the owner about the message, as the hook requested.
 func (s *hookOutcome) hold(ctx context.Context) (bridge.Outcome, error) {
 	a := acceptance{n: s.run.n, key: s.item.key(), now: s.unit.Now}
-	ask := a.newAsk(s.item, "intent", s.answer.Hold)
+	ask := a.newAsk(s.item, rules.Words{Hold: "intent", Owner: s.answer.Hold})
 	ask, changes := s.run.n.asks.Open(ask, acl.ConversationSlot(a.key, ask.ID))
 	s.item.State, s.item.Ask = ItemHeld, ask.ID
 	if err := s.unit.Record(ctx, conversations.Event{Kind: conversations.HoldOpened, At: s.unit.Now, Until: ask.Expires, ID: s.item.MessageID}); err != nil {

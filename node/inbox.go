@@ -15,6 +15,7 @@ import (
 	"github.com/agentmesh/agentmesh/node/bridge"
 	"github.com/agentmesh/agentmesh/node/hook"
 	"github.com/agentmesh/agentmesh/node/owner"
+	"github.com/agentmesh/agentmesh/node/rules"
 	"github.com/agentmesh/agentmesh/node/wire"
 	"github.com/agentmesh/agentmesh/signing"
 	"github.com/agentmesh/agentmesh/store"
@@ -65,9 +66,9 @@ func (a *acceptance) newItem(state ItemState) Item {
 		ID: newItemID(a.now), State: state, Kind: kindMessage,
 		Peer: in.Peer, PeerName: in.Name, Address: in.Address,
 		Conversation: in.ConvID, MessageID: in.MessageID, Intent: in.Intent,
-		Payload: signing.Canonical(in.Payload, signing.JCS), Verified: in.Verified, Trust: string(a.standing),
-		ActionKnown: a.actionKnown, Sealed: a.seal.sealed,
-		Cancels: a.cancelledUID, ConfirmsAccept: a.confirmsAccept, At: a.now, Digest: hexOf(in.Digest),
+		Payload: signing.Canonical(in.Payload, signing.JCS), Verified: in.Verified, Trust: string(a.state.Standing),
+		ActionKnown: a.verdict.ActionKnown, Sealed: a.seal.sealed,
+		Cancels: a.verdict.Cancels, ConfirmsAccept: a.verdict.Confirms, At: a.now, Digest: hexOf(in.Digest),
 		Expires: conversations.Sooner(a.now.Add(a.n.cfg.Retention), in.Purge),
 	}, Agrees: state != ItemHeld && a.unit.Conversation().IsPlainAccept(in.MessageID), Deferred: state == ItemHeld}
 	if in.Principal != string(in.Peer) {
@@ -76,7 +77,7 @@ func (a *acceptance) newItem(state ItemState) Item {
 	if in.Reply {
 		item.Kind = kindReply
 	}
-	if a.stranger {
+	if a.verdict.Stranger {
 		item.Origin = "id:" + in.Principal
 		if len(in.Sources) > 0 { // many ids may share an address
 			item.Origin = in.Sources[0].Key
@@ -99,16 +100,9 @@ func (i Item) subject() string {
 	return cmp.Or(i.Principal, string(i.Peer))
 }
 
-// isReceipt reports whether the message only confirms a message of ours: it is a receipt that answers one, or an accept
-// that adds nothing to our accept. Such a message is read at once, and neither handed to a hook nor answered (AM-91).
-// c is the conversation with the message.
+// isReceipt is [rules.IsReceipt] for the item. c is the conversation with the message.
 func (i Item) isReceipt(c conversations.Conversation, payload wire.Value) bool {
-	if payload.GetStr("action") == "accept" {
-		return i.ConfirmsAccept && c.IsPlainAccept(i.MessageID) &&
-			payload.Without("action", "metadata", "selected_time", "event", "terms", "location", "duration").Len() == 0
-	}
-	isAnswer := i.Kind == kindReply || conversations.AnswersIn(payload) != "" || c.WroteFirst
-	return isAnswer && wire.IsReceipt(i.Intent, payload)
+	return rules.IsReceipt(c, i.Kind == kindReply, i.ConfirmsAccept, i.MessageID, i.Intent, payload)
 }
 
 // turn returns the turn for which the handler of the item waits. Each link of a bridge has a duty of its own, because a

@@ -3,7 +3,6 @@ package node
 import (
 	"context"
 	"encoding/json"
-	"errors"
 	"fmt"
 	"strings"
 	"time"
@@ -15,9 +14,6 @@ import (
 
 // nsOpened has one record for each conversation that a peer opened over a metered link.
 const nsOpened = "node/opened"
-
-// retryOpenAfter is the time after which a sender may try again when a link has too many open conversations.
-const retryOpenAfter = 10 * time.Minute
 
 // isMetered reports whether the message came over a link with a meter, which then replaces the node's own limits.
 func (a *acceptance) isMetered() bool { return a.in.Meter != nil && a.in.Native == nil }
@@ -32,7 +28,7 @@ func (a *acceptance) charge() error {
 	if a.isMetered() {
 		wait, a.charged = a.in.Meter.Charge(a.in.Draw, a.now)
 	} else {
-		a.drawn = acl.Charge{Sender: a.in.Principal, Conv: a.key, New: a.unit.IsNew(), Known: !a.stranger, Sources: a.in.Sources}
+		a.drawn = acl.Charge{Sender: a.in.Principal, Conv: a.key, New: a.unit.IsNew(), Known: !a.verdict.Stranger, Sources: a.in.Sources}
 		wait, a.charged = a.n.meter.Charge(a.drawn, a.now)
 	}
 	if !a.charged {
@@ -54,21 +50,6 @@ func (a *acceptance) refundCharge() {
 func linkOf(address string) string {
 	link, _, _ := strings.Cut(address, "/")
 	return link
-}
-
-// checkOpenLimit refuses a message that would exceed the limit of open conversations over its link.
-func (a *acceptance) checkOpenLimit(ctx context.Context) error {
-	if !a.isMetered() || !a.unit.IsNew() || a.in.Meter.MaxOpen() == 0 {
-		return nil
-	}
-	n, err := a.countOpen(ctx)
-	switch {
-	case err != nil:
-		return err
-	case n >= a.in.Meter.MaxOpen():
-		return wire.ErrRateLimited.After(retryOpenAfter).Because(errManyOpen)
-	}
-	return nil
 }
 
 // openedRecord returns the change that stores a record of the conversation that this message opens over a metered link.
@@ -118,5 +99,3 @@ func (a *acceptance) countOpen(ctx context.Context) (int, error) {
 	}
 	return len(all) - len(ended), nil
 }
-
-var errManyOpen = errors.New("the link has reached its limit of open conversations")

@@ -128,9 +128,6 @@ type seal struct {
 // unseal opens a sealed payload between lines 12 and 13 of the receive table (docs/protocol.md), so that the later
 // lines judge the content. Every failure gives the same error, and the owner gets a notice.
 func (a *acceptance) unseal(ctx context.Context) error {
-	defer func() { // deferred, because an accept may be sealed
-		a.confirmsAccept = a.unit.Conversation().FindAnsweredAccept(a.in.Payload) != nil
-	}()
 	if !conversations.IsSealed(a.in.Payload) {
 		return nil
 	}
@@ -148,7 +145,7 @@ func (a *acceptance) unseal(ctx context.Context) error {
 	}
 	a.in.Payload = o.Payload
 	a.seal = seal{sealed: true, key: o.Key, answerTo: o.By.Recipient}
-	return a.checkAccess(ctx)
+	return nil
 }
 
 const kindUnreadable = "unreadable" // the kind of notice about a message that could not be opened

@@ -1,59 +1,51 @@
 package node
 
 import (
-	"cmp"
 	"context"
 	"net/http"
 	"slices"
+	"time"
 
 	"github.com/agentmesh/agentmesh/acl"
 	"github.com/agentmesh/agentmesh/conversations"
 	"github.com/agentmesh/agentmesh/node/bridge"
-	"github.com/agentmesh/agentmesh/node/owner"
+	"github.com/agentmesh/agentmesh/store"
 )
 
-// cancelHeld withdraws the held messages that the sender cancels with this message (AM-36). Recording the message also
-// cancels the agreed event that it names (AM-87). done is false if no held message was withdrawn; then this message
-// itself may be held. A sender cannot cancel questions about messages of ours.
-func (a *acceptance) cancelHeld(ctx context.Context) (out bridge.Outcome, done bool, err error) {
-	action := a.in.Payload.GetStr("action")
-	if action != "withdraw" && action != "cancel" || a.unit.Conversation().Holds(a.now) == 0 {
-		return bridge.Outcome{}, false, nil
-	}
-	withdrawn, err := a.n.withdrawAsks(ctx, a.unit, func(ask acl.Ask) bool {
-		return ask.Kind == owner.AskMessage && (a.in.Cancels == "" || a.in.Cancels == cmp.Or(ask.OwnHash, ask.Hash))
-	})
-	if err != nil || len(withdrawn) == 0 {
-		return bridge.Outcome{}, false, err
-	}
-	if err := a.recordMessage(ctx, conversations.Received); err != nil {
-		return bridge.Outcome{}, false, err
-	}
-	for _, ask := range withdrawn {
+// withdrawHeld withdraws the held messages that the sender takes back with this message (AM-36). Recording the message
+// also cancels the agreed event that it names (AM-87).
+func (a *acceptance) withdrawHeld(ctx context.Context) (bridge.Outcome, error) {
+	a.unit.Add(a.withdrawal...)
+	for _, ask := range a.state.Withdrawn {
 		if err := a.unit.Record(ctx, conversations.Event{Kind: conversations.HoldEnded, At: a.now, Until: ask.Expires}); err != nil {
-			return bridge.Outcome{}, false, err
+			return bridge.Outcome{}, err
 		}
 	}
-	out, err = a.answer(ctx, http.StatusOK, receiptPayload())
-	return out, true, err
+	return a.answer(ctx, http.StatusOK, receiptPayload())
 }
 
 // withdrawAsks withdraws the pending questions of the unit's conversation for which isChosen returns true, or all if
 // isChosen is nil, and the held items that they are about. It returns the withdrawn questions.
-func (n *Node) withdrawAsks(ctx context.Context, u *conversations.Unit, isChosen func(acl.Ask) bool) (withdrawn []acl.Ask, err error) {
-	key := u.Conversation().Key
-	changes, err := n.asks.Withdraw(ctx, key, func(ask acl.Ask) (selected bool) {
+func (n *Node) withdrawAsks(ctx context.Context, u *conversations.Unit, isChosen func(acl.Ask) bool) ([]acl.Ask, error) {
+	withdrawn, changes, err := n.findWithdrawn(ctx, u.Conversation().Key, isChosen, u.Now)
+	u.Add(changes...)
+	return withdrawn, err
+}
+
+// findWithdrawn returns the questions that withdrawAsks withdraws, and the changes that do it.
+func (n *Node) findWithdrawn(ctx context.Context, key store.ConvKey, isChosen func(acl.Ask) bool, now time.Time) (withdrawn []acl.Ask, changes []store.Change, err error) {
+	changes, err = n.asks.Withdraw(ctx, key, func(ask acl.Ask) (selected bool) {
 		if selected = isChosen == nil || isChosen(ask); selected {
 			withdrawn = append(withdrawn, ask)
 		}
 		return selected
-	}, u.Now)
+	}, now)
 	if err != nil || len(withdrawn) == 0 {
-		return nil, err
+		return nil, nil, err
 	}
 	held, err := n.itemsOf(ctx, key, ItemHeld, ItemInterrupted)
 	if err != nil {
-		return nil, err
+		return nil, nil, err
 	}
 	for _, item := range held {
 		if slices.ContainsFunc(withdrawn, func(ask acl.Ask) bool { return ask.ID == item.Ask }) {
@@ -61,6 +53,5 @@ func (n *Node) withdrawAsks(ctx context.Context, u *conversations.Unit, isChosen
 			changes = append(changes, item.change())
 		}
 	}
-	u.Add(changes...)
-	return withdrawn, nil
+	return withdrawn, changes, nil
 }

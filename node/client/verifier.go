@@ -37,7 +37,7 @@ func (w Window) around(t time.Time) signing.Window {
 
 // Verifier makes the checks of a received message that need no state of the receiver except its known cards. Call its
 // methods in the order of the table "Receiving" in docs/protocol.md: Read (lines 3 and 4), Authenticate (7 and 8),
-// CheckTime (9).
+// [Window.Check] (9).
 type Verifier struct {
 	Cards  *Cards
 	Window Window // zero fields mean the defaults
@@ -150,11 +150,8 @@ func (v *Verifier) explain(ctx context.Context, m wire.Message, peer Peer, origi
 	return wire.ErrSignature.At(signing.Explain(m.Tree, m.Signature, keys, window, now, explainTries).String())
 }
 
-// CheckTime checks the timestamp of a message that did not come from a mailbox (AM-20). The error is
-// wire.ErrTimeWindow.
-func (v *Verifier) CheckTime(m wire.Message, now time.Time) error {
-	return checkWindow(m.Time, v.Window.orDefault(), now)
-}
+// Check checks the timestamp t of a message that arrived at now (AM-20). The error is wire.ErrTimeWindow.
+func (w Window) Check(t, now time.Time) error { return checkWindow(t, w.orDefault(), now) }
 
 func checkWindow(t time.Time, w Window, now time.Time) error {
 	if t.Before(now.Add(-w.Past)) || t.After(now.Add(w.Future)) {

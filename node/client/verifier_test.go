@@ -36,8 +36,8 @@ func TestRead(t *testing.T) {
 	}
 }
 
-// TestCheckTime checks that the ends of the window belong to the window (AM-20).
-func TestCheckTime(t *testing.T) {
+// TestWindow checks that the ends of the window belong to the window (AM-20).
+func TestWindow(t *testing.T) {
 	now := time.Date(2026, 2, 19, 10, 35, 0, 0, time.UTC)
 	tests := []struct {
 		window Window
@@ -54,10 +54,9 @@ func TestCheckTime(t *testing.T) {
 		{Window{Past: 48 * time.Hour, Future: 48 * time.Hour}, 24 * time.Hour, true},
 	}
 	for _, tt := range tests {
-		v := &Verifier{Window: tt.window}
-		err := v.CheckTime(wire.Message{Time: now.Add(tt.at)}, now)
+		err := tt.window.Check(now.Add(tt.at), now)
 		if got := err == nil; got != tt.want || err != nil && !errors.Is(err, wire.ErrTimeWindow) {
-			t.Errorf("CheckTime(%v) with %v = %v, want %v", tt.at, tt.window, err, tt.want)
+			t.Errorf("Check(%v) with %v = %v, want %v", tt.at, tt.window, err, tt.want)
 		}
 	}
 }

@@ -1,0 +1,360 @@
+package rules
+
+import (
+	"errors"
+	"slices"
+	"time"
+
+	"github.com/agentmesh/agentmesh/acl"
+	"github.com/agentmesh/agentmesh/conversations"
+	"github.com/agentmesh/agentmesh/node/bridge"
+	"github.com/agentmesh/agentmesh/node/calendar"
+	"github.com/agentmesh/agentmesh/node/client"
+	"github.com/agentmesh/agentmesh/node/wire"
+	"github.com/agentmesh/agentmesh/store"
+)
+
+// State is what the rules know of the node when a message arrives. [Admit] uses the first part, [Fit] the second,
+// [Decide] all.
+type State struct {
+	Now time.Time
+	// Arrived is the time by which lines 9 and 13 judge the message. A message that waited in a mailbox arrived when the
+	// mailbox received it (AM-20).
+	Arrived  time.Time
+	Window   client.Window
+	Replay   *store.Replay // the record of a message with the same id; nil: there is none
+	Resent   *store.Replay // the record of the message that this one repeats with a new signature; nil: there is none
+	Standing acl.Standing  // of the sender and its address
+	Policy   acl.Policy    // for this sender: the mode is that of its link, the hold rules include those of the bridges
+	Conv     conversations.Conversation
+	New      bool // the conversation has not begun
+	// CancelsEvent: the message may cancel an event that we agreed on with its sender. A sealed message does if it would
+	// as a cancel.
+	CancelsEvent bool
+
+	ConvFull  bool // the conversation has as many bytes as it may have
+	KeptFull  bool // open conversations alone take all the space for messages
+	Open      int  // open conversations over the metered link of the message
+	MaxOpen   int  // the most of them; 0: no limit
+	IdleFor   time.Duration
+	RetryKept time.Duration // when there may be space for a stranger
+
+	Sealed    bool  // the message was sealed, and is open now
+	Ended     error // why the conversation takes no further message, unless it is a close; nil: it does
+	Supported bool  // the card names the intent
+	Schemas   interface {
+		Check(intent wire.Intent, payload wire.Value) error
+	} // of custom intents; nil: there are none
+	Withdrawn []acl.Ask // pending questions about the sender's held messages that this message takes back
+	Route     Route
+	Silence   time.Duration // see [conversations.Event.Idle]
+	Recipient string        // see [conversations.Event.Recipient]
+}
+
+// Route is who answers the messages of an intent.
+type Route struct {
+	Name    string
+	Handles bool // messages
+	Replies bool // answers, too
+	Foreign bool // passes the message on to a foreign network
+}
+
+func (r Route) handles(isReply bool) bool { return r.Handles && (r.Replies || !isReply) }
+
+// Action is what the node does with a message.
+type Action string
+
+const (
+	Refuse   Action = "refuse"   // answer Verdict.Error and store nothing
+	Repeat   Action = "repeat"   // give the answer in Verdict.Stored again
+	Charge   Action = "charge"   // charge the limits, and go on with [Fit] and [Decide]
+	Close    Action = "close"    // end the conversation and echo the close
+	Withdraw Action = "withdraw" // take the sender's held messages back
+	Hold     Action = "hold"     // ask the owner, who decides later
+	Unclear  Action = "unclear"  // only the owner can say what this accept accepts (AM-88)
+	Clarify  Action = "clarify"  // answer an ambiguous accept with our offer, reduced to a single time (AM-88)
+	Read     Action = "read"     // into the inbox, as read: it only confirms a message of ours (AM-91)
+	Inbox    Action = "inbox"    // into the inbox
+	Run      Action = "run"      // the route answers
+)
+
+// Verdict is a decision about a message.
+type Verdict struct {
+	Do     Action
+	Error  error         // of Refuse
+	Stored *store.Replay // of Repeat
+
+	Rule     string // the rule that admitted or refused the sender, for the audit log
+	Stranger bool   // the owner neither knows the sender nor wrote to it first
+	Ask      bool   // the sender waits for the owner
+
+	Waits       []Reason            // of Hold, the first one first
+	Event       conversations.Event // to record, for every action after Charge
+	ActionKnown bool                // the specification defines the action
+	Confirms    bool                // the message confirms our accept, which waited for the peer's answer
+	Cancels     string              // the UID of the agreed event that the message cancels, or ""
+}
+
+// Reason is why a message waits for the owner.
+type Reason string
+
+const (
+	BySender  Reason = "sender"  // the access mode: the owner does not know the sender
+	ByKey     Reason = "key"     // nothing proves that the sender's key belongs to its id (AM-2)
+	BySeal    Reason = "seal"    // it came sealed, and its route would pass it on to a foreign network
+	ByNetwork Reason = "network" // its network requires the owner's approval (MS-28, MS-34)
+	ByIntent  Reason = "intent"  // the hold rules of its intent (AM-31)
+)
+
+// Admit implements lines 9 to 11. The payload may still be sealed.
+func Admit(s State, in bridge.Inbound) Verdict {
+	if s.Replay != nil && s.Replay.Digest == in.Digest { // an exact repeat gets its stored answer, whatever its age (AM-21)
+		return repeat(s.Replay)
+	}
+	if in.Native != nil { // before the id, so that an old message with a reused id is refused for its age (AM-24)
+		if err := s.Window.Check(in.Native.Time, s.Arrived); err != nil {
+			return refuse(err)
+		}
+	}
+	if s.Replay != nil {
+		return refuse(wire.ErrIDReused)
+	}
+	if s.Resent != nil && s.Resent.Conv == s.Conv.Key { // AM-48
+		return repeat(s.Resent)
+	}
+	if !s.New && s.Conv.Address != in.Address {
+		// The peer's pseudonym is an ordinary agent id. Another agent could register it, but must not get into
+		// these conversations.
+		return refuse(wire.ErrNotAllowed)
+	}
+	return access(s, in)
+}
+
+func refuse(err error) Verdict { return Verdict{Do: Refuse, Error: err} }
+
+// repeat gives the stored answer to a repeat, unless the owner deleted the conversation.
+func repeat(rec *store.Replay) Verdict {
+	if rec.Status == 0 {
+		return refuse(wire.ErrConversationClosed)
+	}
+	return Verdict{Do: Repeat, Stored: rec}
+}
+
+// access implements line 11. A seal hides whether the message cancels an agreed event, so Decide calls it again.
+func access(s State, in bridge.Inbound) Verdict {
+	expected := s.Conv.WroteFirst || s.CancelsEvent
+	decided, err := s.Policy.Admit(s.Standing, expected)
+	if err != nil {
+		return refuse(err)
+	}
+	v := Verdict{Do: Charge, Ask: decided == acl.HoldSender}
+	if v.Ask && len(s.Conv.Admitted) > 0 { // the owner admitted the sender to this conversation (AM-34)
+		v.Ask, expected = false, true
+	}
+	v.Stranger = !s.Standing.Known() && !expected
+	if in.Unproven != nil {
+		v.Ask, v.Stranger = true, true
+	}
+	return v
+}
+
+// AdmittedBy names the rule that admitted the sender.
+func AdmittedBy(s State) string {
+	switch {
+	case s.Conv.WroteFirst:
+		return "our owner wrote first"
+	case s.Standing != acl.Unknown:
+		return "peer=" + string(s.Standing)
+	}
+	return modeRule(s)
+}
+
+// RefusedBy names the rule that refused an authenticated sender with err, or "" if no rule did.
+func RefusedBy(s State, err error) string {
+	switch {
+	case errors.Is(err, wire.ErrNotAllowed) && s.Standing != acl.Blocked:
+		return modeRule(s)
+	case errors.Is(err, wire.ErrNotAllowed), errors.Is(err, wire.ErrOwnerRejected):
+		return "peer=" + string(s.Standing)
+	}
+	return ""
+}
+
+func modeRule(s State) string { return "access.mode=" + string(s.Policy.Mode) }
+
+var (
+	errManyOpen         = errors.New("the link has reached its limit of open conversations")
+	errConversationFull = errors.New("the conversation is full")
+	errKeptFull         = errors.New("open conversations already take all the space for messages")
+)
+
+// retryOpen is the time after which a sender may try again when its link has too many open conversations.
+const retryOpen = 10 * time.Minute
+
+// Fit implements the rest of line 12, after the charge. It never refuses a close for its size, because a close frees
+// space. A seal never hides a close.
+func Fit(s State, in bridge.Inbound, stranger bool) error {
+	switch {
+	case s.New && s.MaxOpen > 0 && s.Open >= s.MaxOpen:
+		return wire.ErrRateLimited.After(retryOpen).Because(errManyOpen)
+	case isClose(in.Payload):
+		return nil
+	case s.ConvFull: // until it expires
+		return wire.ErrRateLimited.After(s.IdleFor).Because(errConversationFull)
+	case stranger && s.KeptFull: // until the next sweep
+		return wire.ErrRateLimited.After(s.RetryKept).Because(errKeptFull)
+	}
+	return nil
+}
+
+func isClose(payload wire.Value) bool { return payload.GetStr("action") == wire.ActionClose }
+
+// Decide implements lines 13 to 16, for the opened message.
+func Decide(s State, in bridge.Inbound) Verdict {
+	v := access(s, in)
+	if v.Do == Refuse {
+		return v
+	}
+	v.Confirms = s.Conv.FindAnsweredAccept(in.Payload) != nil
+	v.Waits = waits(s, in, v.Ask)
+	v.Event = event(s, in)
+	if isClose(in.Payload) { // line 13
+		if s.New {
+			return refuse(wire.ErrConversationClosed)
+		}
+		v.Do, v.Event.Kind, v.Event.Withheld = Close, conversations.ClosedByPeer, len(v.Waits) > 0
+		return v
+	}
+	if s.Ended != nil {
+		return refuse(s.Ended)
+	}
+	known, err := checkIntent(s, in) // line 14
+	if err != nil {
+		return refuse(err)
+	}
+	v.ActionKnown = known
+	if len(s.Withdrawn) > 0 {
+		v.Do, v.Event.Withheld = Withdraw, len(v.Waits) > 0
+		return v
+	}
+	v.Cancels = CancelledEvent(in.Intent, in.Payload, s.Conv)
+	if len(v.Waits) > 0 { // line 15
+		v.Do, v.Event.Waits = Hold, true
+		return v
+	}
+	return answerer(s, in, v) // line 16
+}
+
+// answerer implements line 16: who answers a message that does not wait.
+func answerer(s State, in bridge.Inbound, v Verdict) Verdict {
+	after, err := s.Conv.Next(v.Event, s.IdleFor)
+	if err != nil {
+		return refuse(err)
+	}
+	_, canClarify := after.Clarification(in.MessageID)
+	isUnclear := after.Unclear == in.MessageID && in.MessageID != ""
+	v.Confirms = v.Confirms && !isUnclear
+	switch {
+	case isUnclear && !canClarify:
+		v.Do = Unclear
+	case isUnclear:
+		v.Do = Clarify
+	case IsReceipt(after, in.Reply, v.Confirms, in.MessageID, in.Intent, in.Payload):
+		v.Do = Read
+	case s.Route.handles(in.Reply):
+		v.Do = Run
+	default:
+		v.Do = Inbox
+	}
+	return v
+}
+
+// checkIntent implements line 14: the node accepts the intent, and the payload has the shape that the intent requires.
+// known reports whether the specification defines the action.
+func checkIntent(s State, in bridge.Inbound) (known bool, err error) {
+	began := s.Conv.WroteFirst && s.Conv.Intent == in.Intent // what our owner began: AM-30, AM-70
+	isSupported := s.Supported || s.Route.Handles || in.Address != "" || began
+	if !isSupported || !in.Intent.IsStandard() && !in.Intent.IsCustom() {
+		return false, wire.ErrIntent
+	}
+	known, err = wire.CheckPayload(in.Intent, in.Payload)
+	if field, ok := errors.AsType[*wire.FieldError](err); ok {
+		return false, wire.ErrPayload.WithField(field)
+	}
+	if err == nil && s.Schemas != nil && !in.Intent.IsStandard() {
+		if err := s.Schemas.Check(in.Intent, in.Payload); err != nil {
+			return false, wire.ErrPayload.Because(err)
+		}
+	}
+	return known, err
+}
+
+// waits implements line 15: why the message waits for the owner. ask: the sender does.
+func waits(s State, in bridge.Inbound, ask bool) (reasons []Reason) {
+	switch {
+	case ask && in.Unproven != nil:
+		reasons = append(reasons, ByKey)
+	case ask:
+		reasons = append(reasons, BySender)
+	}
+	if s.Sealed && s.Route.Foreign {
+		reasons = append(reasons, BySeal)
+	}
+	if in.Hold {
+		reasons = append(reasons, ByNetwork)
+	}
+	isAdmitted := slices.Contains(s.Conv.Admitted, in.Intent) // the owner admitted this intent for the whole conversation (AM-34)
+	if !isAdmitted && s.Policy.HoldIntent(in.Intent, in.Payload.GetStr("action"), s.Route.Handles, s.Conv.WroteFirst) {
+		reasons = append(reasons, ByIntent)
+	}
+	return reasons
+}
+
+// event returns the event that records the message. A message that closes the conversation or withdraws a held message
+// never waits for the owner. If it would have to wait otherwise, Decide withholds it from the owner's agent.
+func event(s State, in bridge.Inbound) conversations.Event {
+	written := in.Time
+	if written.IsZero() {
+		written = s.Now
+	}
+	return conversations.Event{
+		Kind: conversations.Received, At: s.Now, Intent: in.Intent, Payload: in.Payload, Principal: in.Principal, Address: in.Address,
+		Idle: s.Silence, Sealed: s.Sealed, Recipient: s.Recipient, Deadline: in.Deadline, Purge: in.Purge,
+		ID: in.MessageID, Answers: conversations.AnswersIn(in.Payload), Written: written, Name: in.Name,
+	}
+}
+
+// IsReceipt reports whether a message of the peer only confirms a message of ours: it is a receipt that answers one, or
+// an accept that adds nothing to our accept. Such a message is read at once, and neither handed to a hook nor answered
+// (AM-91). c is the conversation with the message, reply reports whether the peer expects no answer to it, and confirms
+// whether it confirms our accept.
+func IsReceipt(c conversations.Conversation, reply, confirms bool, id wire.MessageID, intent wire.Intent, payload wire.Value) bool {
+	if payload.GetStr("action") == "accept" {
+		return confirms && c.IsPlainAccept(id) &&
+			payload.Without("action", "metadata", "selected_time", "event", "terms", "location", "duration").Len() == 0
+	}
+	isAnswer := reply || conversations.AnswersIn(payload) != "" || c.WroteFirst
+	return isAnswer && wire.IsReceipt(intent, payload)
+}
+
+// CancelledEvent returns the UID of the agreed event that a message cancels, or "". The UID is computed from the peer
+// and the conversation, so no peer can cancel the events of others. The parameter before is the conversation without the
+// message.
+func CancelledEvent(intent wire.Intent, payload wire.Value, before conversations.Conversation) string {
+	switch payload.GetStr("action") {
+	case "cancel", "decline":
+		if intent != wire.Schedule {
+			return ""
+		}
+		if elsewhere := conversations.AgreedIn(payload); elsewhere != "" {
+			return calendar.UID(before.Key.Peer, elsewhere)
+		}
+	case wire.ActionClose:
+	default:
+		return ""
+	}
+	if !before.TakesBackAgreement(payload) {
+		return "" // it declines a proposal, or closes a conversation that has not failed
+	}
+	return calendar.UID(before.Key.Peer, before.Key.ID)
+}

@@ -1,0 +1,46 @@
+package rules
+
+import (
+	"strings"
+
+	"github.com/agentmesh/agentmesh/node/bridge"
+	"github.com/agentmesh/agentmesh/node/owner"
+)
+
+// Words say why a message waits for the owner.
+type Words struct {
+	Hold   string // what the owner decides about: "sender" or "intent"
+	Rule   string // the rule that holds the message, for the owner
+	Sender string // for the sender; reveals nothing about the owner
+	Owner  string // more for the owner, or ""
+}
+
+const (
+	tellsSender = "The owner of this agent approves new contacts."
+	tellsIntent = "The owner of this agent decides on requests of this kind."
+)
+
+// words has the words of each reason. {mode} is the access mode, {intent} that of the message, {route} who answers it.
+var words = map[Reason]Words{
+	BySender:  {"sender", "access.mode={mode}", tellsSender, ""},
+	ByKey:     {"sender", owner.RuleUnproven, tellsSender, ""},
+	BySeal:    {"intent", "hold={intent}", tellsIntent, "it came sealed, and {route} would forward it unsealed to a foreign network"},
+	ByNetwork: {"intent", "hold={intent}", tellsIntent, ""},
+	ByIntent:  {"intent", "hold={intent}", tellsIntent, ""},
+}
+
+// WordsFor returns the words of a verdict that holds a message: those of its first reason, and what any reason tells the
+// owner.
+func WordsFor(v Verdict, s State, in bridge.Inbound) Words {
+	fill := strings.NewReplacer("{mode}", string(s.Policy.Mode), "{intent}", string(in.Intent), "{route}", s.Route.Name)
+	w := words[v.Waits[0]]
+	w.Rule = fill.Replace(w.Rule)
+	var told []string
+	for _, r := range v.Waits {
+		if text := words[r].Owner; text != "" {
+			told = append(told, fill.Replace(text))
+		}
+	}
+	w.Owner = strings.Join(told, "; ")
+	return w
+}
