@@ -106,7 +106,7 @@ type LinkStatus struct {
 	Kind  string    `json:"kind"`
 	To    string    `json:"to"` // URL or folder
 	State LinkState `json:"state"`
-	Since time.Time `json:"since,omitzero"` // of the state
+	Since time.Time `json:"since,omitzero"` // of the state; zero while nothing has tried to connect
 	Error string    `json:"error,omitempty"`
 	Peers int       `json:"peers"` // how many peers the link has seen
 	Retry time.Time `json:"retry_at,omitzero"`
@@ -114,7 +114,7 @@ type LinkStatus struct {
 
 // Set changes the state and clears Retry. fault is what the owner sees of the last failure.
 func (s *LinkStatus) Set(state LinkState, fault string) {
-	if s.State != state {
+	if s.State != state || s.Since.IsZero() {
 		s.State, s.Since = state, time.Now().UTC()
 	}
 	s.Error, s.Retry = fault, time.Time{}

@@ -4,7 +4,32 @@ import (
 	"context"
 	"slices"
 	"sync"
+	"time"
 )
+
+// WatchLinks tests the links of a service that keeps no connections, now and every ten minutes, so that the owner sees a
+// link that does not answer. It leaves out links that are down, and returns when ctx ends.
+func WatchLinks(ctx context.Context, s interface {
+	Links() []LinkStatus
+	Test(ctx context.Context, link string) error
+}) {
+	const every, patience = 10 * time.Minute, 30 * time.Second
+	for tick := time.Tick(every); ctx.Err() == nil; {
+		testing, cancel := context.WithTimeout(ctx, patience)
+		var tests sync.WaitGroup
+		for _, l := range s.Links() {
+			if l.State != LinkDown {
+				tests.Go(func() { _ = s.Test(testing, l.Name) }) // Test records the error
+			}
+		}
+		tests.Wait()
+		cancel()
+		select {
+		case <-tick:
+		case <-ctx.Done():
+		}
+	}
+}
 
 // RunningLink is a link with a connection of its own.
 type RunningLink interface {

@@ -88,7 +88,10 @@ func (o *Client) LinkFaults(ctx context.Context) (faults []string) {
 		return nil // the status of the process has the reason
 	}
 	for _, l := range page.Items {
-		if l.State != bridge.LinkUp && l.Error != "" {
+		switch {
+		case l.State == bridge.LinkDown:
+			faults = append(faults, fmt.Sprintf("%s to %s is down: %s", l.Name, l.To, l.Error))
+		case l.State != bridge.LinkUp && l.Error != "":
 			faults = append(faults, fmt.Sprintf("%s to %s does not answer: %s", l.Name, l.To, l.Error))
 		}
 	}

@@ -96,7 +96,7 @@ func (b *Bridge) PutLink(l bridge.Link, token client.Credential) error {
 	b.out.mu.Lock()
 	defer b.out.mu.Unlock()
 	b.out.links, b.out.tokens[l.Name] = append(b.out.links, l), token
-	b.out.states[l.Name] = bridge.LinkStatus{Name: l.Name, Kind: Kind, To: l.URL, State: bridge.LinkConnecting, Since: time.Now().UTC(), Peers: 1}
+	b.out.states[l.Name] = bridge.LinkStatus{Name: l.Name, Kind: Kind, To: l.URL, State: bridge.LinkConnecting, Peers: 1}
 	return nil
 }
 
@@ -115,6 +115,7 @@ func (b *Bridge) Run(ctx context.Context) error {
 	defer work.Wait()
 	work.Go(func() { b.pushes.Run(ctx) })
 	work.Go(func() { b.out.polls.Run(ctx) })
+	work.Go(func() { bridge.WatchLinks(ctx, b) })
 	stale := make(chan struct{}, 1)
 	stale <- struct{}{} // compare at the start, too
 	work.Go(func() {

@@ -118,6 +118,7 @@ func (o *outbound) send(ctx context.Context, address bridge.Address, row *sentRo
 	}
 	peer, err := o.resolve(ctx, address, cardMaxAge)
 	if err != nil {
+		o.recordLink(address.Link, err)
 		return bridge.Delivered{}, err
 	}
 	isRepeated := row.Message == d.Message.ID // an earlier attempt may have arrived
@@ -363,16 +364,23 @@ func asSendError(err error) error {
 	return &client.SendError{Retry: again, Processed: processed, Status: status, Refusal: &wire.Error{Code: code, Status: status, Message: refusal.Message, Retry: again}}
 }
 
+// recordLink records the state of a link after a call that ended with err. An agent that refuses one message has
+// answered, so the link is up. A refused token takes the link down.
 func (o *outbound) recordLink(link string, err error) {
+	state, text := bridge.LinkUp, ""
+	refusal, isRefusal := errors.AsType[*message.Error](err)
+	sendErr, isSendErr := errors.AsType[*client.SendError](asSendError(err))
+	switch {
+	case isSendErr && (sendErr.Status == http.StatusUnauthorized || sendErr.Status == http.StatusForbidden):
+		state, text = bridge.LinkDown, err.Error()
+	case err != nil && (!isRefusal || refusal.Status == http.StatusNotFound || refusal.Status >= http.StatusInternalServerError):
+		state, text = bridge.LinkConnecting, err.Error()
+	}
 	o.mu.Lock()
 	defer o.mu.Unlock()
 	s, ok := o.states[link]
 	if !ok {
 		return
-	}
-	state, text := bridge.LinkUp, ""
-	if err != nil {
-		state, text = bridge.LinkConnecting, err.Error()
 	}
 	s.Set(state, text)
 	o.states[link] = s

@@ -228,7 +228,8 @@ func unpin(t *testing.T, h *host, address string) {
 	}
 }
 
-// TestLinkToken checks that a link's token goes to the host of the link only, and that a refusal reaches the owner.
+// TestLinkToken checks that a link's token goes to the host of the link only, and that a refused token takes the link
+// down. A refused message does not.
 func TestLinkToken(t *testing.T) {
 	t.Parallel()
 	p, thief := newPeerAgent(t), newPeerAgent(t)
@@ -241,6 +242,16 @@ func TestLinkToken(t *testing.T) {
 	if sent := h.write("a2a:claw/agent", "hello"); sent.State != owner.SendDelivered {
 		t.Errorf("with the token: %+v", sent)
 	}
+	since := h.bridge.Links()[0].Since
+	answer := p.answer
+	p.answer = func(string, wire.Value) (string, int) { return "", -32602 }
+	if sent := h.write("a2a:claw/agent", "not this"); sent.State != owner.SendFailed {
+		t.Errorf("a refused message: %+v", sent)
+	}
+	if l := h.bridge.Links()[0]; l.State != bridge.LinkUp || l.Since != since || since.IsZero() {
+		t.Errorf("after a refused message the link is %+v, want it up since %s", l, since)
+	}
+	p.answer = answer
 	own := p.card
 	p.card = func(string) string { return own(thief.URL) }
 	unpin(t, h, "a2a:claw/agent")
@@ -256,8 +267,8 @@ func TestLinkToken(t *testing.T) {
 	if sent := h.write("a2a:claw/agent", "hello"); sent.State != owner.SendFailed || sent.Status != 401 {
 		t.Errorf("with a wrong token: %+v", sent)
 	}
-	if links := h.bridge.Links(); links[0].Error == "" {
-		t.Errorf("the link is %+v", links[0])
+	if links := h.bridge.Links(); links[0].State != bridge.LinkDown || links[0].Error == "" {
+		t.Errorf("the link is %+v, want it down", links[0])
 	}
 }
 

@@ -127,7 +127,7 @@ func newLink(cfg LinkConfig) *link {
 	l := &link{
 		cfg: cfg, x: cfg.Home, records: cfg.Records, log: cfg.Logger, wake: make(chan struct{}, 1), retry: make(chan struct{}, 1), peers: map[string]bool{},
 		known: map[string]string{}, postponed: map[string]delayedCheck{}, unsettled: map[string]delayedCheck{},
-		status: bridge.LinkStatus{Name: cfg.Name, Kind: Kind, To: cfg.URL + cfg.Dir, State: bridge.LinkConnecting, Since: time.Now()},
+		status: bridge.LinkStatus{Name: cfg.Name, Kind: Kind, To: cfg.URL + cfg.Dir, State: bridge.LinkConnecting},
 	}
 	if cfg.Dir != "" {
 		l.remote = &dirRemote{dir: cfg.Dir, name: cfg.Options["as"], git: cfg.Options["git"] == "true", findEnclosure: l.findEnclosure, isRecorded: l.isRecorded}
@@ -144,6 +144,9 @@ func newLink(cfg LinkConfig) *link {
 func (l *link) Run(ctx context.Context) error {
 	poll := time.NewTicker(folder.PollEvery)
 	defer poll.Stop()
+	l.mu.Lock()
+	l.status.Set(bridge.LinkConnecting, "")
+	l.mu.Unlock()
 	for {
 		if err := l.sendWaiting(ctx); err != nil && ctx.Err() == nil {
 			l.log.Warn("the requests for a link could not be sent", "link", l.cfg.Name, "error", err)

@@ -167,6 +167,7 @@ func (b *Bridge) Run(ctx context.Context) error {
 	var work sync.WaitGroup
 	work.Go(func() { b.callbacks.Run(ctx) })
 	work.Go(func() { b.pins.run(ctx) })
+	work.Go(func() { bridge.WatchLinks(ctx, b) })
 	if b.cfg.Registry {
 		work.Go(func() { b.registry.Run(ctx) })
 	}

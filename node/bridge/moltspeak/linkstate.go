@@ -7,7 +7,6 @@ import (
 	"net/http"
 	"slices"
 	"sync"
-	"time"
 
 	"github.com/agentmesh/agentmesh/node/bridge"
 	"github.com/agentmesh/agentmesh/node/bridge/moltspeak/message"
@@ -48,7 +47,7 @@ func (b *Bridge) PutLink(l bridge.Link, token client.Credential) error {
 	defer s.mu.Unlock()
 	s.all = append(slices.Clip(s.all), l)
 	s.tokens[l.Name] = token
-	s.status[l.Name] = &bridge.LinkStatus{Name: l.Name, Kind: Kind, To: l.URL, State: bridge.LinkConnecting, Since: time.Now().UTC()}
+	s.status[l.Name] = &bridge.LinkStatus{Name: l.Name, Kind: Kind, To: l.URL, State: bridge.LinkConnecting}
 	return nil
 }
 

@@ -123,7 +123,9 @@ func (b *Bridge) Test(ctx context.Context, name string) error {
 	}
 	peer, named := message.ParseName(l.Options["peer"])
 	if !named {
-		return &bridge.LinkFault{Why: errors.New("the link names no peer"), Fix: "add it with --option peer=agent@org, or set options.peer in the configuration"}
+		err := &bridge.LinkFault{Why: errors.New("the link names no peer"), Fix: "add it with --option peer=agent@org, or set options.peer in the configuration"}
+		b.links.record(name, err)
+		return err
 	}
 	to, err := targetBehind(l, peer)
 	if err != nil {

@@ -199,6 +199,7 @@ func (l *Link) Run(ctx context.Context) error {
 		})
 	}
 	backoff := l.firstWait
+	l.setStatus(bridge.LinkConnecting, "", time.Time{})
 	for ctx.Err() == nil {
 		began := time.Now()
 		err := l.runConnection(ctx, queues)

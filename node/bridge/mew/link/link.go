@@ -81,7 +81,7 @@ func (b *Bridge) newLink(cfg bridge.Link, token client.Credential) (*Link, error
 	l.space = &membership{
 		cfg: &b.cfg, link: &cfg, token: token, target: target, log: log, records: l.records,
 		echoPatience: echoPatience, receive: l.queue, wake: make(chan struct{}, 1), dialing: make(chan struct{}, 1),
-		state:  bridge.LinkStatus{Name: cfg.Name, Kind: Kind, To: target.Redacted(), State: bridge.LinkConnecting, Since: time.Now().UTC()},
+		state:  bridge.LinkStatus{Name: cfg.Name, Kind: Kind, To: target.Redacted(), State: bridge.LinkConnecting},
 		echoes: make(map[string]chan outcome),
 		onReachable: func(peer string) {
 			if peer == wholeSpace {

@@ -71,6 +71,7 @@ func (m *membership) status() bridge.LinkStatus {
 // run keeps the node in the space until ctx ends: it connects again after each end of the connection.
 func (m *membership) run(ctx context.Context) {
 	wait := m.cfg.Retry
+	m.setState(bridge.LinkConnecting, nil, time.Time{})
 	for ctx.Err() == nil {
 		if m.isDown() {
 			select {
