@@ -35,6 +35,9 @@ type Client struct {
 // firstAnswerTimeout is how long a running process may take to answer the first call.
 const firstAnswerTimeout = 10 * time.Second
 
+// unreachableAfter is how long a command tries to reach a process that says that it serves.
+const unreachableAfter = time.Second
+
 // awaitAnswer returns an error if the running process has the owner's socket but does not answer. It makes a
 // separate call with a time limit. Real calls have none, because they may wait for a peer or for the owner.
 func (o *Client) awaitAnswer(ctx context.Context) error {
@@ -82,9 +85,15 @@ func Connect(ctx context.Context, dir datadir.Dir, readOptions func() (Options, 
 	case !dir.HasAgent():
 		o.Config.Roles, o.Config.Links = []string{config.RoleDirectory}, nil // serve ran here with this role alone
 	}
+	start := time.Now()
 	err = dir.WaitUntilFree(ctx, commandWait, o.Note, func() (done bool, err error) {
 		if c = Running(ctx, string(dir)); c == nil { // the process may be serve, which opens the database before it answers
 			c, err = openLocal(ctx, o)
+		}
+		if errors.Is(err, datadir.ErrInUse) && dir.IsServed() && time.Since(start) > unreachableAfter {
+			socket, _ := httpapi.OwnerSocket(string(dir))
+			return true, exit.FailHint(exit.Unavailable, fmt.Errorf("%s serves the data directory %s, but nothing answers at its socket %s", dir.Holder(), string(dir), socket),
+				"if the socket was deleted, start serve again; a command in another container needs the folder of the socket, too")
 		}
 		return c != nil, err
 	})

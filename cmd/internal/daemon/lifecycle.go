@@ -127,6 +127,7 @@ func (p *Process) Serve(ctx context.Context, started func(context.Context, Serve
 		g.Go(func() error { return p.server.ServePlain(ctx, p.plain, p.certs.Challenge()) })
 	}
 	g.Go(func() error { return p.owner.Serve(ctx) })
+	g.Go(func() error { p.dataDir.MarkServing(ctx); return nil })
 	if p.node != nil {
 		g.Go(func() error { return p.runNode(ctx) })
 	} else {

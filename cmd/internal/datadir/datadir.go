@@ -3,6 +3,7 @@
 package datadir
 
 import (
+	"context"
 	"bytes"
 	"errors"
 	"fmt"
@@ -223,11 +224,30 @@ func (d Dir) readPID() int {
 	if err != nil {
 		return 0
 	}
-	pid, err := strconv.Atoi(strings.TrimSpace(string(data)))
+	text, _, _ := strings.Cut(strings.TrimSpace(string(data)), " ")
+	pid, err := strconv.Atoi(text)
 	if err != nil {
 		return 0
 	}
 	return pid
+}
+
+// servingMark follows the id in the pid file while the process listens on the owner's socket.
+const servingMark = " serves\n"
+
+// IsServed reports whether the process that has the database open listens on the owner's socket, as far as it knows.
+func (d Dir) IsServed() bool {
+	data, err := os.ReadFile(d.Path(FilePID))
+	return err == nil && strings.HasSuffix(string(data), servingMark)
+}
+
+// MarkServing records that this process listens on the owner's socket until ctx ends, and returns then. Without it, a
+// command that finds no socket cannot know this process from one that starts or stops.
+func (d Dir) MarkServing(ctx context.Context) {
+	pid := strconv.Itoa(os.Getpid())
+	atomicfile.Write(d.Path(FilePID), []byte(pid+servingMark)) // without the mark, commands only wait longer
+	<-ctx.Done()
+	atomicfile.Write(d.Path(FilePID), []byte(pid+"\n"))
 }
 
 // Holder describes the process that has the database open.
