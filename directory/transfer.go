@@ -58,6 +58,23 @@ type ImportResult struct {
 	Added   int `json:"added"`
 	Skipped int `json:"skipped"` // the id is already registered or reserved here, or the card has expired
 	Refused int `json:"refused"` // the card breaks a rule of this directory, or is banned
+
+	Reasons map[string]int `json:"reasons,omitempty"` // why cards were skipped or refused, each with their number
+}
+
+// Add adds the counts of more.
+func (r *ImportResult) Add(more ImportResult) {
+	r.Added, r.Skipped, r.Refused = r.Added+more.Added, r.Skipped+more.Skipped, r.Refused+more.Refused
+	for why, n := range more.Reasons {
+		r.count(why, n)
+	}
+}
+
+func (r *ImportResult) count(why string, n int) {
+	if r.Reasons == nil {
+		r.Reasons = make(map[string]int)
+	}
+	r.Reasons[why] += n
 }
 
 // Import adds cards from [Registry.Export] of another directory, with their owners and key proofs. It skips cards whose
@@ -81,14 +98,17 @@ func (r *Registry) importCards(ctx context.Context, cards []CardExport, now time
 	for _, e := range cards {
 		put, err := r.importCard(ctx, e, now)
 		if err != nil {
-			if _, ok := errors.AsType[*wire.Error](err); !ok { // the store failed; the card may be valid
+			refusal, ok := errors.AsType[*wire.Error](err)
+			if !ok { // the store failed; the card may be valid
 				return result, fmt.Errorf("check %s: %w", e.Card.GetStr("agent_id"), err)
 			}
 			result.Refused++
+			result.count(refusal.Message, 1)
 			continue
 		}
 		if !put.Card.Live(now) {
 			result.Skipped++
+			result.count("the card has expired", 1)
 			continue
 		}
 		_, err = r.cards.Put(ctx, put)
@@ -96,6 +116,7 @@ func (r *Registry) importCards(ctx context.Context, cards []CardExport, now time
 		switch {
 		case errors.Is(err, store.ErrConflict), errors.Is(err, store.ErrReserved):
 			result.Skipped++
+			result.count("the id is registered or reserved here", 1)
 		case err != nil:
 			return result, fmt.Errorf("import %s: %w", put.Card.ID, err)
 		default:

@@ -54,6 +54,9 @@ func ReadPublicKeys(fileOrText string) ([]*PublicKey, error) {
 	data, fileErr := os.ReadFile(fileOrText)
 	switch {
 	case fileErr == nil:
+		if data, fileErr = wire.FileText(data); fileErr != nil {
+			return nil, fileErr
+		}
 		text = string(data)
 	case errors.Is(fileErr, fs.ErrPermission):
 		return nil, fileErr
@@ -99,7 +102,10 @@ func ReadPrivateFile(path string) ([]byte, error) {
 	if err == nil && len(data) > maxKeyFile {
 		return nil, errors.New("the file is too large for a key")
 	}
-	return data, err
+	if err != nil {
+		return nil, err
+	}
+	return wire.FileText(data)
 }
 
 func decryptArmored(data []byte, passphrase func() ([]byte, error)) ([]byte, error) {

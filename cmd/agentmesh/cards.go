@@ -8,8 +8,10 @@ import (
 	"errors"
 	"fmt"
 	"io"
+	"maps"
 	"net/http"
 	"net/url"
+	"slices"
 	"strings"
 
 	"github.com/agentmesh/agentmesh/cmd/internal/daemon"
@@ -238,9 +240,16 @@ func (c *cardsImportCmd) Run(ctx context.Context, a *app) error {
 	if err != nil {
 		return err
 	}
-	return a.report(result, func() {
+	err = a.report(result, func() {
 		a.Note("%s added, %d skipped, %d refused", countText(result.Added, "card"), result.Skipped, result.Refused)
+		for _, why := range slices.Sorted(maps.Keys(result.Reasons)) {
+			a.Note("%s: %s", countText(result.Reasons[why], "card"), terminal.Clean(why))
+		}
 	})
+	if err == nil && result.Refused > 0 {
+		err = exit.FailSilently(exit.Input)
+	}
+	return err
 }
 
 // sendBatches imports the cards of a file, one per line, and returns the sum of the results of all batches.
@@ -254,7 +263,7 @@ func (c *cardsImportCmd) sendBatches(ctx context.Context, o *daemon.Client, in i
 			Cards  []json.RawMessage `json:"cards"`
 			Reason string            `json:"reason"`
 		}{lines, c.Reason}))
-		total.Added, total.Skipped, total.Refused = total.Added+result.Added, total.Skipped+result.Skipped, total.Refused+result.Refused
+		total.Add(result)
 		lines, size = nil, 0
 		return err
 	}

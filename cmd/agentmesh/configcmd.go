@@ -8,6 +8,7 @@ import (
 	"github.com/agentmesh/agentmesh/cmd/internal/daemon"
 	"github.com/agentmesh/agentmesh/cmd/internal/exit"
 	"github.com/agentmesh/agentmesh/cmd/internal/terminal"
+	"github.com/agentmesh/agentmesh/node/httpapi"
 )
 
 type configCmd struct {
@@ -37,7 +38,19 @@ func (c *configCheckCmd) Run(a *app) error {
 	if err != nil {
 		return err
 	}
+	dir, err := a.dataDir()
+	if err != nil {
+		return err
+	}
 	report := configReport{File: src.File, Profile: cfg.Profile(), Opened: cfg.OpenGuards(), Unknown: config.UnknownEnv(a.environ), Missing: src.MissingPrograms(cfg), Files: src.MissingFiles(cfg)}
+	for key, file := range map[string]string{"agent_door.socket": cfg.AgentDoor.Socket, "agent_door.token_file": cfg.AgentDoor.TokenFile} {
+		if file == "" {
+			continue
+		}
+		if err := httpapi.CheckOutside(dir, src.ResolvePath(file)); err != nil {
+			report.Files = append(report.Files, key+": "+err.Error())
+		}
+	}
 	if a.globals.JSON {
 		report.Opened = append([]string{}, report.Opened...) // a JSON list, never null
 		return cmp.Or(a.JSON(report), report.err())

@@ -83,6 +83,9 @@ func (a *app) readKey(file string) (*signing.PrivateKey, error) {
 		a.Note("%s may be read by other users of this machine", file)
 		var data []byte
 		if data, err = os.ReadFile(file); err == nil {
+			data, err = wire.FileText(data)
+		}
+		if err == nil {
 			key, err = signing.ParseKeyFile(data, a.readKeyPassphrase)
 		}
 	}

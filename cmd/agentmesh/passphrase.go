@@ -8,6 +8,7 @@ import (
 
 	"github.com/agentmesh/agentmesh/cmd/internal/config"
 	"github.com/agentmesh/agentmesh/cmd/internal/terminal"
+	"github.com/agentmesh/agentmesh/node/wire"
 	"github.com/agentmesh/agentmesh/signing"
 )
 
@@ -21,7 +22,8 @@ func (a *app) readPassphrase(subject string) ([]byte, error) {
 		if err != nil { // not wrapped, because fs.ErrNotExist would mean that the key is missing
 			return nil, fmt.Errorf("read the file in %s: %v", config.EnvPassphraseFile, err)
 		}
-		return bytes.TrimRight(data, "\r\n"), nil
+		data, err = wire.FileText(data)
+		return bytes.TrimRight(data, "\r\n"), err
 	}
 	if text, ok := config.Lookup(a.environ, config.EnvPassphrase); ok {
 		return []byte(text), nil

@@ -16,6 +16,18 @@ import (
 // WebhookSecret signs webhooks. Its text is "whsec_" and the base64 of 24 to 64 bytes. It prints as [redacted].
 type WebhookSecret struct{ key []byte }
 
+// ParseWebhookSecrets parses a list of secrets that are separated by white space.
+func ParseWebhookSecrets(text string) (secrets []WebhookSecret, err error) {
+	for word := range strings.FieldsSeq(text) {
+		secret, err := ParseWebhookSecret(word)
+		if err != nil {
+			return nil, err
+		}
+		secrets = append(secrets, secret)
+	}
+	return secrets, nil
+}
+
 // ParseWebhookSecret parses a secret in the format of Standard Webhooks.
 func ParseWebhookSecret(text string) (WebhookSecret, error) {
 	encoded, ok := strings.CutPrefix(strings.TrimSpace(text), "whsec_")

@@ -110,7 +110,11 @@ func (o *Owner) isAgentToken(token string) bool {
 func (o *Owner) listenAgent() (err error) {
 	door := o.cfg.Agent
 	if door.TokenFile != "" {
-		if err := checkOutside(o.cfg.Dir, door.TokenFile); err != nil {
+		err := makeParent(filepath.Dir(door.TokenFile))
+		if err == nil {
+			err = CheckOutside(o.cfg.Dir, door.TokenFile)
+		}
+		if err != nil {
 			return fmt.Errorf("agent_door.token_file: %w", err)
 		}
 		if o.agentToken, err = readToken(door.TokenFile, 0o007, tokenMode(door.Group)); err != nil { // 0o007: no other users
@@ -165,7 +169,7 @@ func listenAgentSocket(dir string, door AgentDoor) (net.Listener, error) {
 	if err := makeParent(parent); err != nil {
 		return nil, err
 	}
-	if err := checkOutside(dir, door.Socket); err != nil {
+	if err := CheckOutside(dir, door.Socket); err != nil {
 		return nil, err
 	}
 	if conn, err := net.DialTimeout("unix", door.Socket, time.Second); err == nil {
@@ -205,20 +209,14 @@ func listenAgentSocket(dir string, door AgentDoor) (net.Listener, error) {
 	return agentListener{l, door.Socket}, nil
 }
 
-// checkOutside returns an error if path lies in the data directory or in a directory in which other users may
-// replace files.
-func checkOutside(dir, path string) error {
-	parent, err := filepath.EvalSymlinks(filepath.Dir(path))
+// CheckOutside returns an error if path, a file of the agent's door, lies in the data directory or in a directory in
+// which other users may replace files. Directories that do not exist yet are made by the door.
+func CheckOutside(dir, path string) error {
+	parent, err := realPath(filepath.Dir(path))
 	if err != nil {
 		return err
 	}
-	home, err := filepath.EvalSymlinks(dir)
-	if err == nil {
-		home, err = filepath.Abs(home)
-	}
-	if err == nil {
-		parent, err = filepath.Abs(parent)
-	}
+	home, err := realPath(dir)
 	if err != nil {
 		return err
 	}
@@ -226,10 +224,27 @@ func checkOutside(dir, path string) error {
 		return fmt.Errorf("%s lies in the data directory, where the owner's socket is; name a path outside", path)
 	}
 	info, err := os.Stat(parent)
+	if errors.Is(err, fs.ErrNotExist) {
+		return nil
+	}
 	if err == nil && runtime.GOOS != "windows" && info.Mode().Perm()&0o022 != 0 && info.Mode()&fs.ModeSticky == 0 {
 		return fmt.Errorf("other users may change %s; name a path in a directory that only you may change", parent)
 	}
 	return err
+}
+
+// realPath returns the absolute path of a directory without symbolic links. The end of the path need not exist.
+func realPath(dir string) (string, error) {
+	dir, err := filepath.Abs(dir)
+	if err != nil {
+		return "", err
+	}
+	path, err := filepath.EvalSymlinks(dir)
+	if parent := filepath.Dir(dir); errors.Is(err, fs.ErrNotExist) && parent != dir {
+		path, err = realPath(parent)
+		path = filepath.Join(path, filepath.Base(dir))
+	}
+	return path, err
 }
 
 func setGroup(path, group string) error {

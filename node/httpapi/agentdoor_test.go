@@ -58,7 +58,7 @@ func callDoor(t *testing.T, network, address, method, path, door, token string) 
 // through them is the agent's, whatever its header claims (THREATS row 40).
 func TestAgentDoor(t *testing.T) {
 	dir, outside := shortTempDir(t), shortTempDir(t)
-	socket, tokenFile := filepath.Join(outside, "sub", "agent.sock"), filepath.Join(outside, "agent.token")
+	socket, tokenFile := filepath.Join(outside, "sub", "agent.sock"), filepath.Join(outside, "new", "folder", "agent.token")
 	o := startDoors(t, OwnerConfig{Dir: dir, Listen: "127.0.0.1:0", Agent: AgentDoor{Socket: socket, TokenFile: tokenFile}})
 	if info, err := os.Stat(socket); err != nil || runtime.GOOS != "windows" && info.Mode().Perm() != 0o600 {
 		t.Errorf("socket: %v, %v, want mode 0600", info, err)

@@ -12,6 +12,8 @@ import (
 	"path/filepath"
 	"runtime"
 	"strings"
+
+	"github.com/agentmesh/agentmesh/node/wire"
 )
 
 // TokenFile is the file in the data directory that holds the token of the owner's TCP listener.
@@ -54,6 +56,9 @@ func readToken(path string, forbidden, mode fs.FileMode) (tokenHash, error) {
 		return tokenHash{}, fmt.Errorf("token %s: must be a regular file that others cannot open (chmod %o)", path, mode)
 	}
 	data, err := os.ReadFile(path)
+	if err == nil {
+		data, err = wire.FileText(data)
+	}
 	if err != nil {
 		return tokenHash{}, fmt.Errorf("read token: %w", err)
 	}

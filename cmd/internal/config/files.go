@@ -7,10 +7,13 @@ import (
 	"os"
 	"os/exec"
 	"path/filepath"
+	"runtime"
 	"strings"
 
 	"github.com/agentmesh/agentmesh/node/bridge"
 	"github.com/agentmesh/agentmesh/node/client"
+	"github.com/agentmesh/agentmesh/node/wire"
+	"github.com/agentmesh/agentmesh/signing"
 )
 
 // LinkToken reads the secret of a link. It returns "" if the link has no secret.
@@ -19,19 +22,27 @@ func (s Source) LinkToken(l bridge.Link) (client.Credential, error) {
 	return client.Credential(text), err
 }
 
-// Secret reads a secret from a file that the configuration names, or returns "" if file is "". Errors begin with subject,
+// Secret reads a secret from a file that the configuration names, or returns "" if file is "". It refuses a file that
+// every user can read or write. Errors begin with subject,
 // which is what the secret belongs to, such as "link home".
 func (s Source) Secret(subject, file string) (string, error) {
 	if file == "" {
 		return "", nil
 	}
-	data, err := os.ReadFile(s.ResolvePath(file))
+	path := s.ResolvePath(file)
+	data, err := os.ReadFile(path)
+	if err == nil {
+		data, err = wire.FileText(data)
+	}
 	if err != nil {
 		return "", fmt.Errorf("%s: read secret: %w", subject, err)
 	}
 	text := strings.TrimSpace(string(data))
 	if text == "" {
 		return "", fmt.Errorf("%s: the file %s with the secret is empty", subject, file)
+	}
+	if info, err := os.Stat(path); err == nil && runtime.GOOS != "windows" && info.Mode().Perm()&0o007 != 0 { // a group may read it
+		return "", fmt.Errorf("%s: the file %s with the secret is open to every user: chmod o= it", subject, file)
 	}
 	return text, nil
 }
@@ -64,46 +75,58 @@ func (s Source) MissingPrograms(cfg Config) []string {
 }
 
 // MissingFiles describes the files that serve needs, such as those of tokens, keys, certificates and schemas, and that
-// cannot be read now. They are not errors of the configuration: a file may be made later.
+// it could not use now. They are not errors of the configuration: a file may be made later.
 func (s Source) MissingFiles(cfg Config) []string {
 	var out []string
+	add := func(key string, err error) {
+		if err != nil {
+			out = append(out, key+": "+strings.TrimPrefix(err.Error(), key+": "))
+		}
+	}
 	tryOpen := func(key, file string) {
 		if file == "" {
 			return
 		}
 		f, err := os.Open(s.ResolvePath(file))
-		if err != nil {
-			out = append(out, fmt.Sprintf("%s: %v", key, err))
-			return
+		if err == nil {
+			_ = f.Close() // nothing was written
 		}
-		_ = f.Close() // nothing was written
+		add(key, err)
 	}
-	tryOpen("invite_file", cfg.InviteFile)
-	tryOpen("mess.invite_file", cfg.MESS.InviteFile)
-	tryOpen("calendar.password_file", cfg.Calendar.PasswordFile)
-	tryOpen("notify.secret_file", cfg.Notify.SecretFile)
-	tryOpen("store.key_file", cfg.Store.KeyFile)
+	trySecret := func(key, file string, isWebhook bool) {
+		text, err := s.Secret(key, file)
+		if err == nil && isWebhook {
+			_, err = client.ParseWebhookSecrets(text)
+		}
+		add(key, err)
+	}
+	trySecret("invite_file", cfg.InviteFile, false)
+	trySecret("mess.invite_file", cfg.MESS.InviteFile, false)
+	trySecret("calendar.password_file", cfg.Calendar.PasswordFile, false)
+	trySecret("notify.secret_file", cfg.Notify.SecretFile, cfg.Notify.Webhook != "" && cfg.Notify.Format != "ntfy")
+	if cfg.Store.KeyFile != "" {
+		_, err := signing.ReadSharedKey(s.ResolvePath(cfg.Store.KeyFile))
+		add("store.key_file", err)
+	}
 	tryOpen("tls.cert_file", cfg.TLS.CertFile)
 	tryOpen("tls.key_file", cfg.TLS.KeyFile)
 	tryOpen("site.logo", cfg.Site.Logo)
-	if name, isFile := strings.CutPrefix(cfg.Store.Postgres, filePrefix); isFile {
-		tryOpen("store.postgres", name)
-	}
-	if name, isFile := strings.CutPrefix(cfg.Store.ListenURL, filePrefix); isFile {
-		tryOpen("store.listen_url", name)
+	for key, c := range map[string]Connection{"store.postgres": cfg.Store.Postgres, "store.listen_url": cfg.Store.ListenURL} {
+		_, err := s.ConnectionString(key, c)
+		add(key, err)
 	}
 	for i, schema := range cfg.Schemas {
 		tryOpen(fmt.Sprintf("schemas[%d].file", i), schema.File)
 	}
 	for i, h := range cfg.Hooks {
-		tryOpen(fmt.Sprintf("hooks[%d].secret_file", i), h.SecretFile)
+		trySecret(fmt.Sprintf("hooks[%d].secret_file", i), h.SecretFile, h.Webhook != "")
 	}
 	for i, l := range cfg.Links {
-		tryOpen(fmt.Sprintf("links[%d].token_file", i), l.TokenFile)
+		trySecret(fmt.Sprintf("links[%d].token_file", i), l.TokenFile, false)
 	}
 	for i, space := range cfg.MEW.Spaces {
 		for j, p := range space.Participants {
-			tryOpen(fmt.Sprintf("mew.spaces[%d].participants[%d].token_file", i, j), p.TokenFile)
+			trySecret(fmt.Sprintf("mew.spaces[%d].participants[%d].token_file", i, j), p.TokenFile, false)
 		}
 	}
 	return out

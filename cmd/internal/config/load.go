@@ -120,7 +120,9 @@ func findLeaf(t reflect.Type, key string) (leaf, error) {
 func setText(root reflect.Value, l leaf, text, from string) error {
 	v := root.FieldByIndex(l.index)
 	if v.Kind() == reflect.String {
-		v.SetString(text)
+		if err := setScalar(text, v); err != nil {
+			return fmt.Errorf("%s: %s: %w", from, l.key, err)
+		}
 		return nil
 	}
 	if v.Kind() == reflect.Slice && !isTable(v.Type().Elem()) && !isText(v.Type()) && !strings.HasPrefix(strings.TrimSpace(text), "[") {

@@ -1,6 +1,7 @@
 package config
 
 import (
+	"errors"
 	"net/url"
 	"regexp"
 	"strings"
@@ -11,10 +12,10 @@ type Store struct {
 	// The connection string of a PostgreSQL database, as a URL or as "host=… dbname=…", without a password; or file:PATH
 	// for a file that contains only the connection string, with or without a password. PGPASSFILE, PGPASSWORD and the
 	// other variables of PostgreSQL's clients also apply. Several processes may use one database. Empty: agentmesh.db.
-	Postgres string `key:"postgres"`
+	Postgres Connection `key:"postgres"`
 	// A connection string for notifications, in the same forms, if postgres leads through a pooler such as PgBouncer,
 	// which does not pass notifications on. Empty: the same as postgres.
-	ListenURL string `key:"listen_url"`
+	ListenURL Connection `key:"listen_url"`
 	// A file with an age identity. It encrypts the agent's keys in the PostgreSQL database, from which all instances
 	// take them. Give every instance the same file. "agentmesh keys generate --kind age FILE" makes one. If the file
 	// has several identities, one per line, the first encrypts and all decrypt. Danger: anyone who has both the database
@@ -26,6 +27,38 @@ type Store struct {
 	AllowUnsafe bool `key:"allow_unsafe"`
 }
 
+// Connection is the connection string of a PostgreSQL database, or file:PATH of a file that contains it. It holds no
+// password, because other users see a command's arguments, and backups and versions keep a configuration.
+type Connection string
+
+// UnmarshalText implements [encoding.TextUnmarshaler].
+func (c *Connection) UnmarshalText(text []byte) error {
+	*c = Connection(text)
+	return c.checkPassword()
+}
+
+// checkPassword returns an error if the connection string contains a password. The error does not quote the text.
+func (c Connection) checkPassword() error {
+	text := string(c)
+	if strings.HasPrefix(text, filePrefix) {
+		return nil
+	}
+	u, err := url.Parse(text)
+	hasPassword := passwordWord.MatchString(text)
+	if c.isURL() && err == nil && u.User != nil {
+		_, inUser := u.User.Password()
+		hasPassword = hasPassword || inUser
+	}
+	if hasPassword {
+		return errors.New("contains a password: write the connection string into a file and name it with file:PATH, or use PGPASSFILE")
+	}
+	return nil
+}
+
+func (c Connection) isURL() bool {
+	return strings.HasPrefix(string(c), "postgres://") || strings.HasPrefix(string(c), "postgresql://")
+}
+
 // filePrefix begins a setting that names the file with a connection string.
 const filePrefix = "file:"
 
@@ -33,20 +66,14 @@ const filePrefix = "file:"
 var passwordWord = regexp.MustCompile(`(?i)(^|[\s?&])(ssl)?password\s*=`)
 
 func (c Store) check(p *problems) {
-	for key, text := range map[string]string{"store.postgres": c.Postgres, "store.listen_url": c.ListenURL} {
-		if text == "" || strings.HasPrefix(text, filePrefix) {
+	for key, text := range map[string]Connection{"store.postgres": c.Postgres, "store.listen_url": c.ListenURL} {
+		if text == "" || strings.HasPrefix(string(text), filePrefix) {
 			continue
 		}
-		isURL := strings.HasPrefix(text, "postgres://") || strings.HasPrefix(text, "postgresql://")
-		u, err := url.Parse(text)
-		hasUserPassword := false
-		if isURL && err == nil && u.User != nil {
-			_, hasUserPassword = u.User.Password()
-		}
-		switch {
-		case hasUserPassword || passwordWord.MatchString(text):
-			p.add(key, "contains a password: write the connection string into a file and name it with file:PATH, or use PGPASSFILE")
-		case isURL && err != nil, !isURL && !strings.Contains(text, "="):
+		_, err := url.Parse(string(text))
+		if password := text.checkPassword(); password != nil {
+			p.add(key, password.Error())
+		} else if text.isURL() && err != nil || !text.isURL() && !strings.Contains(string(text), "=") {
 			p.add(key, `must be postgres://…, "host=… dbname=…" or file:PATH`) // without the text, which may hold a password
 		}
 	}
@@ -57,10 +84,10 @@ func (c Store) check(p *problems) {
 
 // ConnectionString returns the connection string for a setting of [Store]. If text is file:PATH, it reads the
 // connection string from that file. key is the configuration key of text, for errors.
-func (s Source) ConnectionString(key, text string) (string, error) {
-	name, isFile := strings.CutPrefix(text, filePrefix)
+func (s Source) ConnectionString(key string, text Connection) (string, error) {
+	name, isFile := strings.CutPrefix(string(text), filePrefix)
 	if !isFile {
-		return text, nil
+		return string(text), nil
 	}
 	return s.Secret(key, name)
 }

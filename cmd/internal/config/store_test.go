@@ -22,7 +22,7 @@ func TestStorePassword(t *testing.T) {
 		"postgres://mesh:geheim@db:not-a-port/mesh": true,
 	} {
 		c := Default()
-		c.Store.Postgres = text
+		c.Store.Postgres = Connection(text)
 		err := c.Check(nil)
 		if (err != nil) != refused || err != nil && strings.Contains(err.Error(), "geheim") {
 			t.Errorf("Check with store.postgres %q = %v, want refused %v", text, err, refused)

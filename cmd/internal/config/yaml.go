@@ -1,9 +1,12 @@
 package config
 
 import (
+	"bytes"
 	"cmp"
 	"encoding"
+	"errors"
 	"fmt"
+	"io"
 	"reflect"
 	"slices"
 	"strconv"
@@ -31,8 +34,15 @@ func parseYAML(file string, data []byte) (*yaml.Node, error) {
 	if len(data) > maxConfig {
 		return nil, fmt.Errorf("%s: larger than %d bytes", file, maxConfig)
 	}
-	var doc yaml.Node
-	if err := yaml.Unmarshal(data, &doc); err != nil {
+	var doc, second yaml.Node
+	d := yaml.NewDecoder(bytes.NewReader(data))
+	err := d.Decode(&doc)
+	if err == nil {
+		if err = d.Decode(&second); err == nil {
+			return nil, fmt.Errorf("%s:%d: a second document begins here: write all keys into the first", file, append(second.Content, &second)[0].Line)
+		}
+	}
+	if !errors.Is(err, io.EOF) {
 		return nil, fmt.Errorf("%s: %w", file, err)
 	}
 	if doc.Kind != yaml.DocumentNode || len(doc.Content) == 0 {

@@ -44,7 +44,7 @@ func (p *Process) newHandler(h config.Hook) (hook.Handler, error) {
 		}
 		return hook.Exec{Argv: p.src.ResolveCommand(h.Exec), Env: hookEnvironment(h, p.cfg.AgentDoor.Socket, p.src), User: h.User, Logger: p.log}, nil
 	case h.Webhook != "":
-		secrets, err := parseWebhookSecrets(secret)
+		secrets, err := client.ParseWebhookSecrets(secret)
 		return hook.Webhook{URL: h.Webhook, Secrets: secrets, HTTP: p.http, Logger: p.log}, err
 	case h.A2A != "":
 		return hook.NewA2A(h.A2A, client.Credential(secret), p.http, p.log), nil

@@ -2,7 +2,6 @@ package daemon
 
 import (
 	"context"
-	"strings"
 
 	"github.com/agentmesh/agentmesh/node/client"
 	"github.com/agentmesh/agentmesh/node/notify"
@@ -42,20 +41,8 @@ func (p *Process) setSecrets(hook *notify.Webhook) error {
 		hook.Token = client.Credential(text)
 		return nil
 	}
-	hook.Secrets, err = parseWebhookSecrets(text)
+	hook.Secrets, err = client.ParseWebhookSecrets(text)
 	return err
-}
-
-// parseWebhookSecrets parses a list of secrets that are separated by white space.
-func parseWebhookSecrets(text string) (secrets []client.WebhookSecret, err error) {
-	for word := range strings.FieldsSeq(text) {
-		secret, err := client.ParseWebhookSecret(word)
-		if err != nil {
-			return nil, err
-		}
-		secrets = append(secrets, secret)
-	}
-	return secrets, nil
 }
 
 // notifyOwner stores a notice to the owner, in a transaction of its own. It logs an error.

@@ -72,7 +72,7 @@ func (c *Migrate) Run(ctx context.Context, e Env) error {
 
 // Import is agentmesh db import.
 type Import struct {
-	From string `arg:"" optional:"" help:"Data directory with a database file, or a PostgreSQL database: its connection string, or file:PATH of a file that contains it. Default: the data directory, if store.postgres is set."`
+	From config.Connection `arg:"" optional:"" help:"Data directory with a database file, or a PostgreSQL database: its connection string, or file:PATH of a file that contains it. Default: the data directory, if store.postgres is set."`
 }
 
 // Run executes the command.
@@ -83,7 +83,7 @@ func (c *Import) Run(ctx context.Context, e Env) error {
 	}
 	var progress engine.Progress
 	stop := e.StartProgress("copying the database", progress.String)
-	copied, err := engine.Import(ctx, o, c.From, &progress)
+	copied, err := engine.Import(ctx, o, string(c.From), &progress)
 	stop()
 	if err != nil {
 		return err

@@ -3,8 +3,8 @@
 package datadir
 
 import (
-	"context"
 	"bytes"
+	"context"
 	"errors"
 	"fmt"
 	"io/fs"

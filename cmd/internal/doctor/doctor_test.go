@@ -119,7 +119,7 @@ func TestDoctorClockWithoutConfiguration(t *testing.T) {
 func TestDoctorDisk(t *testing.T) {
 	for database, state := range map[string]string{"": findingFail, "postgres://db.example/mesh": findingOK} {
 		d := examination{dir: datadir.Dir(t.TempDir()), cfg: config.Default()}
-		d.cfg.MinFreeDisk, d.cfg.Store.Postgres = 1<<62, database
+		d.cfg.MinFreeDisk, d.cfg.Store.Postgres = 1<<62, config.Connection(database)
 		d.checkDisk()
 		if free, err := d.dir.FreeBytes(); err != nil || free < lowDisk {
 			t.Skipf("%d bytes free: %v", free, err)

@@ -8,6 +8,7 @@ import (
 	"strings"
 	"sync/atomic"
 
+	"github.com/agentmesh/agentmesh/cmd/internal/config"
 	"github.com/agentmesh/agentmesh/cmd/internal/datadir"
 	"github.com/agentmesh/agentmesh/cmd/internal/exit"
 	"github.com/agentmesh/agentmesh/store/bolt"
@@ -102,7 +103,7 @@ func Import(ctx context.Context, o Options, source string, p *Progress) (engine.
 func (o Options) open(ctx context.Context, source string) (fill engine.Fill, release func(), err error) {
 	isPostgres := strings.HasPrefix(source, "file:") || strings.Contains(source, "://") || strings.Contains(source, "=")
 	if isPostgres {
-		url, err := o.Source.ConnectionString("the database to import", source)
+		url, err := o.Source.ConnectionString("the database to import", config.Connection(source))
 		if err != nil {
 			return nil, nil, exit.Fail(exit.Config, err)
 		}

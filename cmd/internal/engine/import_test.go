@@ -42,7 +42,7 @@ func TestMain(m *testing.M) {
 func importChild(databases string) {
 	names := strings.Split(databases, "\n")
 	o := Options{Config: config.Default(), Dir: datadir.Dir(names[1]), Logger: slog.New(slog.DiscardHandler)}
-	o.Config.Store.Postgres = names[2]
+	o.Config.Store.Postgres = config.Connection(names[2])
 	var p Progress
 	ended := make(chan error, 1)
 	go func() {
@@ -71,7 +71,7 @@ func newOptions(t testing.TB, database string) Options {
 		t.Fatal(err)
 	}
 	cfg := config.Default()
-	cfg.Store.Postgres = database
+	cfg.Store.Postgres = config.Connection(database)
 	return Options{Config: cfg, Dir: dir, Logger: slog.New(slog.DiscardHandler)}
 }
 
@@ -92,7 +92,7 @@ func open(t *testing.T, o Options) (s store.Store, closeStore func()) {
 
 func nameOf(o Options) string {
 	if o.Config.Store.Postgres != "" {
-		return o.Config.Store.Postgres
+		return string(o.Config.Store.Postgres)
 	}
 	return string(o.Dir)
 }
@@ -236,7 +236,7 @@ func TestImportKilled(t *testing.T) {
 func killImport(t *testing.T, from, to Options, after time.Duration) bool {
 	t.Helper()
 	cmd := exec.CommandContext(t.Context(), os.Args[0])
-	cmd.Env = append(os.Environ(), importEnv+"="+nameOf(from)+"\n"+string(to.Dir)+"\n"+to.Config.Store.Postgres)
+	cmd.Env = append(os.Environ(), importEnv+"="+nameOf(from)+"\n"+string(to.Dir)+"\n"+string(to.Config.Store.Postgres))
 	out, err := cmd.StdoutPipe()
 	if err != nil {
 		t.Fatal(err)

@@ -12,6 +12,8 @@ import (
 	"runtime"
 	"strings"
 	"time"
+
+	"github.com/agentmesh/agentmesh/node/wire"
 )
 
 const checkGap = 10 * time.Second // between two looks at the files
@@ -60,7 +62,7 @@ func (f *files) fetch(context.Context) (*tls.Certificate, time.Duration, error) 
 	if f.loaded != nil && stamps == f.loadedStamps {
 		return f.loaded, checkGap, nil
 	}
-	cert, err := tls.LoadX509KeyPair(f.cert, f.key)
+	cert, err := loadPair(f.cert, f.key)
 	if err == nil {
 		err = checkHost(cert.Leaf, f.host)
 	}
@@ -69,6 +71,21 @@ func (f *files) fetch(context.Context) (*tls.Certificate, time.Duration, error) 
 	}
 	f.loadedStamps, f.loaded = stamps, &cert
 	return f.loaded, checkGap, nil
+}
+
+// loadPair is [tls.LoadX509KeyPair] for files that may begin with a byte order mark.
+func loadPair(names ...string) (tls.Certificate, error) {
+	var texts [2][]byte
+	for i, name := range names {
+		data, err := os.ReadFile(name)
+		if err == nil {
+			texts[i], err = wire.FileText(data)
+		}
+		if err != nil {
+			return tls.Certificate{}, err
+		}
+	}
+	return tls.X509KeyPair(texts[0], texts[1])
 }
 
 func checkHost(leaf *x509.Certificate, host string) error {
