@@ -163,7 +163,7 @@ func (a *acceptance) load(ctx context.Context) (err error) {
 		Now: a.now, Arrived: a.arrivedAt(), Window: a.n.cfg.Window, Policy: a.n.policyFor(a.in.Address), Conv: conv,
 		New: a.unit.IsNew(), IdleFor: a.n.book.IdleFor(), Silence: a.n.bridges.silence(a.in.Intent), Schemas: a.n.cfg.Schemas,
 		Supported: a.n.Card().Supports(a.in.Intent),
-		Route:     rules.Route{Name: a.route.Name, Handles: a.route.Handler != nil, Replies: a.route.Replies, Foreign: a.route.Foreign},
+		Route:     a.route.ruled(),
 	}
 	if a.state.Replay, err = a.findReplay(ctx, string(a.in.MessageID)); err != nil {
 		return err

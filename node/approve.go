@@ -15,6 +15,7 @@ import (
 	"github.com/agentmesh/agentmesh/conversations"
 	"github.com/agentmesh/agentmesh/node/calendar"
 	"github.com/agentmesh/agentmesh/node/owner"
+	"github.com/agentmesh/agentmesh/node/rules"
 	"github.com/agentmesh/agentmesh/node/wire"
 	"github.com/agentmesh/agentmesh/signing"
 	"github.com/agentmesh/agentmesh/store"
@@ -185,14 +186,17 @@ func (v *heldDecision) release(ctx context.Context) error {
 			return err
 		}
 	}
-	switch route, mustAsk := v.n.routeIn(conv, v.item.MessageID, v.item.Intent); {
-	case v.item.isReceipt(v.unit.Conversation(), v.payload):
+	route := v.n.route(v.item.Intent)
+	switch rules.Answerer(v.unit.Conversation(), route.ruled(), v.item.answered(v.payload)) {
+	case rules.Read:
 		return v.releaseReceipt(ctx)
-	case mustAsk: // AM-88
+	case rules.Unclear: // AM-88
 		v.item.State, v.item.Note = ItemNew, noteUnclear
 		v.unit.Add(v.item.change())
 		return nil
-	case route.handles(v.item.Kind == kindReply):
+	case rules.Clarify:
+		return v.releaseToHook(clarifyRoute)
+	case rules.Run:
 		return v.releaseToHook(route)
 	}
 	return v.releaseToInbox(ctx)

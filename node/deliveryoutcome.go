@@ -13,6 +13,7 @@ import (
 	"github.com/agentmesh/agentmesh/node/bridge"
 	"github.com/agentmesh/agentmesh/node/client"
 	"github.com/agentmesh/agentmesh/node/owner"
+	"github.com/agentmesh/agentmesh/node/rules"
 	"github.com/agentmesh/agentmesh/node/wire"
 	"github.com/agentmesh/agentmesh/signing"
 	"github.com/agentmesh/agentmesh/store"
@@ -389,7 +390,7 @@ func (o *deliveryOutcome) newItem(ctx context.Context, m *wire.Message, digest [
 		item.Verified, item.Principal = bridge.VerifiedNone, c.Principal
 	}
 	answer := item
-	if answer.ConfirmsAccept = o.entry.Action == "accept" && c.Awaits(o.entry.First); answer.isReceipt(c, m.Payload) {
+	if answer.ConfirmsAccept = o.entry.Action == "accept" && c.Awaits(o.entry.First); rules.IsReceipt(c, answer.answered(m.Payload)) {
 		item.State = ItemRead
 	}
 	item.ActionKnown, err = wire.CheckPayload(m.Intent, m.Payload)

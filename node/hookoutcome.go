@@ -124,7 +124,7 @@ func (s *hookOutcome) checkOutgoing(ctx context.Context, payload wire.Value) (he
 	if err != nil {
 		return false, err
 	}
-	if !p.needsOwner {
+	if !p.NeedsOwner {
 		s.unit.Then(func() { n.countSent(out, p) })
 		return false, nil
 	}
@@ -261,7 +261,7 @@ func hookFailureNote(err error) string {
 	switch {
 	case errors.Is(err, context.DeadlineExceeded):
 		return hook.Timeout.Note()
-	case errors.Is(err, ErrOutbound), errors.Is(err, ErrBlocked):
+	case errors.Is(err, rules.ErrOutbound), errors.Is(err, rules.ErrBlocked):
 		return "your rules do not let your agent write to this peer"
 	case errors.Is(err, ErrCannotSeal):
 		return wire.OneLine("the answer must be sealed: "+err.Error(), 300)

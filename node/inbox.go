@@ -100,9 +100,9 @@ func (i Item) subject() string {
 	return cmp.Or(i.Principal, string(i.Peer))
 }
 
-// isReceipt is [rules.IsReceipt] for the item. c is the conversation with the message.
-func (i Item) isReceipt(c conversations.Conversation, payload wire.Value) bool {
-	return rules.IsReceipt(c, i.Kind == kindReply, i.ConfirmsAccept, i.MessageID, i.Intent, payload)
+// answered returns what the rules need to decide who answers the message.
+func (i Item) answered(payload wire.Value) rules.Answered {
+	return rules.Answered{ID: i.MessageID, Intent: i.Intent, Payload: payload, Reply: i.Kind == kindReply, Confirms: i.ConfirmsAccept}
 }
 
 // turn returns the turn for which the handler of the item waits. Each link of a bridge has a duty of its own, because a

@@ -1,7 +1,6 @@
 package node
 
 import (
-	"cmp"
 	"context"
 	"errors"
 	"fmt"
@@ -13,6 +12,7 @@ import (
 	"github.com/agentmesh/agentmesh/node/bridge"
 	"github.com/agentmesh/agentmesh/node/client"
 	"github.com/agentmesh/agentmesh/node/owner"
+	"github.com/agentmesh/agentmesh/node/rules"
 	"github.com/agentmesh/agentmesh/node/wire"
 	"github.com/agentmesh/agentmesh/store"
 )
@@ -59,61 +59,29 @@ func (p OutboundPolicy) isListed(out Outgoing) bool {
 	return slices.Contains(p.Allow, principal(out)) || slices.Contains(p.Allow, string(out.To))
 }
 
-// permission is the result of the owner's rules for a message that may leave.
-type permission struct {
-	needsOwner  bool   // the owner decides first
-	rule        string // the rule that decided
-	allowAlways bool   // the question is about the recipient, whom the owner may approve for good
-}
-
 // permit applies the owner's rules to a message that somebody on our side wants to send. Every such message passes
-// permit before it leaves. The error is ErrBlocked, ErrOutbound, or an error of the store.
-func (n *Node) permit(ctx context.Context, out Outgoing, now time.Time) (permission, error) {
+// permit before it leaves. The error is one of [rules.Leave], or an error of the store.
+func (n *Node) permit(ctx context.Context, out Outgoing, now time.Time) (p rules.Permission, err error) {
 	recipient, policy := principal(out), n.cfg.Outbound
-	standing, err := n.rules.Standing(ctx, recipient, now)
-	if err != nil {
-		return permission{}, err
+	d := rules.Departure{
+		Intent: out.Intent, Answered: out.answered, Payload: out.Payload, Unproven: out.unproven != nil,
+		Mode: policy.mode(), Listed: policy.isListed(out), Approve: policy.Approve, Policy: n.policy(),
+		Handled: func(intent wire.Intent) bool { return n.route(intent).Handler != nil },
 	}
-	listed, mode := policy.isListed(out), policy.mode()
-	switch {
-	case standing == acl.Blocked:
-		return permission{}, ErrBlocked
-	case mode == acl.Allowlist && !listed:
-		return permission{}, ErrOutbound
-	case out.isClose() && out.Payload.Len() == 2: // only action and status: nothing to decide
-		return permission{rule: "close"}, nil
-	case out.unproven != nil:
-		return permission{needsOwner: true, rule: RuleUnproven}, nil
+	if d.Standing, err = n.rules.Standing(ctx, recipient, now); err != nil {
+		return p, err
 	}
-	for _, intent := range []wire.Intent{out.Intent, cmp.Or(out.answered, out.Intent)} { // the stricter wins (AM-89)
-		for _, pattern := range policy.Approve {
-			if acl.Match(pattern, string(intent)) {
-				return permission{needsOwner: true, rule: "outgoing.approve=" + pattern}, nil
-			}
-		}
-		if n.policy().HoldOutgoing(intent, out.Payload.GetStr("action"), n.route(intent).Handler != nil) {
-			return permission{needsOwner: true, rule: "hold=" + string(intent)}, nil
+	if d.Asks() {
+		if d.Remembered, err = n.recipients.Standing(ctx, recipient, now); err != nil {
+			return p, err
 		}
 	}
-	switch {
-	case listed:
-		return permission{rule: "outgoing.allow"}, nil
-	case mode == acl.Open:
-		return permission{rule: "outgoing.mode=open"}, nil
-	}
-	remembered, err := n.recipients.Standing(ctx, recipient, now)
-	if err != nil {
-		return permission{}, err
-	}
-	if remembered == acl.Approved {
-		return permission{rule: "recipient=approved"}, nil
-	}
-	return permission{needsOwner: true, rule: "outgoing.mode=" + string(mode), allowAlways: true}, nil
+	return rules.Leave(d)
 }
 
 // countSent adds a message that left without a question to the sums of the audit log.
-func (n *Node) countSent(out Outgoing, p permission) {
-	n.audit.Count(acl.AuditEntry{At: time.Now(), Kind: acl.AuditSent, Subject: principal(out), Rule: p.rule, Note: "via " + out.Via})
+func (n *Node) countSent(out Outgoing, p rules.Permission) {
+	n.audit.Count(acl.AuditEntry{At: time.Now(), Kind: acl.AuditSent, Subject: principal(out), Rule: p.Rule, Note: "via " + out.Via})
 }
 
 // recipientInfo is what the owner sees about the recipient of a message.

@@ -16,6 +16,7 @@ import (
 	"github.com/agentmesh/agentmesh/node/bridge"
 	"github.com/agentmesh/agentmesh/node/hook"
 	"github.com/agentmesh/agentmesh/node/meshtest"
+	"github.com/agentmesh/agentmesh/node/rules"
 	"github.com/agentmesh/agentmesh/node/wire"
 	"github.com/agentmesh/agentmesh/store"
 )
@@ -32,18 +33,18 @@ func TestOutgoingMode(t *testing.T) {
 		err    error
 	}{
 		{"open by default", node.OutboundPolicy{}, nil, node.SendQueued, nil},
-		{"a list is an allowlist", node.OutboundPolicy{Allow: []string{"am_else"}}, nil, "", node.ErrOutbound},
+		{"a list is an allowlist", node.OutboundPolicy{Allow: []string{"am_else"}}, nil, "", rules.ErrOutbound},
 		{"open with a list", node.OutboundPolicy{Mode: acl.Open, Allow: []string{"am_else"}}, nil, node.SendQueued, nil},
-		{"allowlist, nobody on it", node.OutboundPolicy{Mode: acl.Allowlist}, nil, "", node.ErrOutbound},
-		{"allowlist ignores what was approved", node.OutboundPolicy{Mode: acl.Allowlist}, allowWrite, "", node.ErrOutbound},
+		{"allowlist, nobody on it", node.OutboundPolicy{Mode: acl.Allowlist}, nil, "", rules.ErrOutbound},
+		{"allowlist ignores what was approved", node.OutboundPolicy{Mode: acl.Allowlist}, allowWrite, "", rules.ErrOutbound},
 		{"approval", node.OutboundPolicy{Mode: acl.Approval}, nil, node.SendHeld, nil},
 		{"approval, remembered", node.OutboundPolicy{Mode: acl.Approval}, allowWrite, node.SendQueued, nil},
 		{"a peer that may write to us", node.OutboundPolicy{Mode: acl.Approval}, changePeer("allow"), node.SendHeld, nil},
-		{"blocked", node.OutboundPolicy{}, changePeer("block"), "", node.ErrBlocked},
+		{"blocked", node.OutboundPolicy{}, changePeer("block"), "", rules.ErrBlocked},
 		{"blocked beats remembered", node.OutboundPolicy{Mode: acl.Approval}, func(m *meshtest.Member, to string) {
 			allowWrite(m, to)
 			changePeer("block")(m, to)
-		}, "", node.ErrBlocked},
+		}, "", rules.ErrBlocked},
 	}
 	for _, c := range cases {
 		t.Run(c.name, func(t *testing.T) {
@@ -244,10 +245,10 @@ func TestOutgoingIsCheckedAgain(t *testing.T) {
 		theAsk(t, m)
 	}
 	changePeer("block")(chris, string(ann.ID))
-	try(chris, node.ErrBlocked)
+	try(chris, rules.ErrBlocked)
 	changePeer("forget")(chris, string(ann.ID))
 	chris = mesh.Restart(chris, func(cfg *node.Config) { cfg.Outbound.Mode = acl.Allowlist })
-	try(chris, node.ErrOutbound)
+	try(chris, rules.ErrOutbound)
 	chris = mesh.Restart(chris, nil)
 	other := meshtest.Card(t, "mallory", "http://127.0.0.1:9/agentmesh").Tree.With("agent_id", wire.Text(string(ann.ID)))
 	if status := chris.Call("POST", "/peers", map[string]any{"card": other}, nil); status != http.StatusOK {

@@ -19,6 +19,7 @@ import (
 	"github.com/agentmesh/agentmesh/node/client"
 	"github.com/agentmesh/agentmesh/node/meshtest"
 	"github.com/agentmesh/agentmesh/node/notify"
+	"github.com/agentmesh/agentmesh/node/rules"
 	"github.com/agentmesh/agentmesh/node/wire"
 	"github.com/agentmesh/agentmesh/store"
 	"github.com/agentmesh/agentmesh/store/bolt"
@@ -406,7 +407,7 @@ func TestSendRefuses(t *testing.T) {
 		change func(*node.Outgoing)
 		want   error
 	}{
-		{"not on the outbound allowlist", func(o *node.Outgoing) { *o = to("bob", "conv_1", "x") }, node.ErrOutbound},
+		{"not on the outbound allowlist", func(o *node.Outgoing) { *o = to("bob", "conv_1", "x") }, rules.ErrOutbound},
 		{"no agent id", func(o *node.Outgoing) { o.To = "bob" }, wire.ErrSchema},
 		{"another's address", func(o *node.Outgoing) { o.To = to("bob", "", "").To }, wire.ErrSchema},
 		{"unknown kind of intent", func(o *node.Outgoing) { o.Intent = "hello" }, wire.ErrIntent},

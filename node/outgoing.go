@@ -11,6 +11,7 @@ import (
 	"github.com/agentmesh/agentmesh/conversations"
 	"github.com/agentmesh/agentmesh/node/bridge"
 	"github.com/agentmesh/agentmesh/node/owner"
+	"github.com/agentmesh/agentmesh/node/rules"
 	"github.com/agentmesh/agentmesh/node/wire"
 	"github.com/agentmesh/agentmesh/signing"
 	"github.com/agentmesh/agentmesh/store"
@@ -28,16 +29,16 @@ type outgoingAsk struct {
 
 // newOutgoingAsk returns a question about our message, and the changes that open it. The hash that the owner approves
 // covers the recipient's key too.
-func (n *Node) newOutgoingAsk(out Outgoing, to recipientInfo, p permission, now time.Time) (acl.Ask, []store.Change, error) {
-	return p.openAsk(n, out, "", acl.Ask{
+func (n *Node) newOutgoingAsk(out Outgoing, to recipientInfo, p rules.Permission, now time.Time) (acl.Ask, []store.Change, error) {
+	return n.openOwnAsk(p, out, "", acl.Ask{
 		Kind: owner.AskOutgoing, Conv: out.key(), Created: now,
 		Title: fmt.Sprintf("send %s to %s", out.Intent, bridge.Party("", out.Address, string(out.To))), // without a name that the peer chose
 	}, outgoingAsk{out, to, out.sealTo != ""})
 }
 
-// openAsk returns a question about a message of ours that the owner must approve, and the changes that open it. ask has
+// openOwnAsk returns a question about a message of ours that the owner must approve, and the changes that open it. ask has
 // the fields that differ between kinds of questions. name is the recipient's name, or "".
-func (p permission) openAsk(n *Node, out Outgoing, name string, ask acl.Ask, body any) (acl.Ask, []store.Change, error) {
+func (n *Node) openOwnAsk(p rules.Permission, out Outgoing, name string, ask acl.Ask, body any) (acl.Ask, []store.Change, error) {
 	var err error
 	if ask.Body, err = json.Marshal(body); err != nil { // encoding may fail for a time that another agent chose
 		return acl.Ask{}, nil, fmt.Errorf("encode outgoing message: %w", err)
@@ -46,9 +47,9 @@ func (p permission) openAsk(n *Node, out Outgoing, name string, ask acl.Ask, bod
 	if err != nil {
 		return acl.Ask{}, nil, wire.ErrSyntax.Because(err)
 	}
-	ask.ID, ask.Subject, ask.Rule, ask.Hash = acl.NewAskID(ask.Created), principal(out), p.rule, hexOf(signing.Digest(shown))
+	ask.ID, ask.Subject, ask.Rule, ask.Hash = acl.NewAskID(ask.Created), principal(out), p.Rule, hexOf(signing.Digest(shown))
 	ask.Expires, ask.Choices = ask.Created.Add(n.cfg.HoldFor), []acl.Choice{acl.Approve, acl.Reject}
-	if p.allowAlways {
+	if p.AllowAlways {
 		ask.Choices = []acl.Choice{acl.Approve, acl.ApproveAlways, acl.Reject}
 	}
 	ask, changes := n.asks.Open(ask, acl.Slot{Key: "outgoing/" + ask.ID, Term: "outgoing", Max: maxOutgoingAsks})
@@ -59,7 +60,7 @@ func (p permission) openAsk(n *Node, out Outgoing, name string, ask acl.Ask, bod
 
 // askOutgoing asks the owner about a message of ours (AM-50). Until the owner approves it, the message is neither
 // signed nor part of its conversation. Meanwhile the idle time of the conversation does not run (AM-40).
-func (n *Node) askOutgoing(ctx context.Context, out Outgoing, p permission) (Sent, error) {
+func (n *Node) askOutgoing(ctx context.Context, out Outgoing, p rules.Permission) (Sent, error) {
 	to := n.lookUpRecipient(ctx, out)
 	var ask acl.Ask
 	err := n.book.Do(ctx, out.key(), func(u *conversations.Unit) (err error) {
@@ -82,7 +83,7 @@ func (n *Node) askOutgoing(ctx context.Context, out Outgoing, p permission) (Sen
 }
 
 // openOutgoingAsk adds the question about our message to the unit, and holds the inbox item that the message answers.
-func (n *Node) openOutgoingAsk(ctx context.Context, u *conversations.Unit, out Outgoing, to recipientInfo, p permission) (acl.Ask, error) {
+func (n *Node) openOutgoingAsk(ctx context.Context, u *conversations.Unit, out Outgoing, to recipientInfo, p rules.Permission) (acl.Ask, error) {
 	ask, changes, err := n.newOutgoingAsk(out, to, p, u.Now)
 	if err != nil {
 		return acl.Ask{}, err

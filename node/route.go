@@ -6,6 +6,7 @@ import (
 	"github.com/agentmesh/agentmesh/acl"
 	"github.com/agentmesh/agentmesh/conversations"
 	"github.com/agentmesh/agentmesh/node/hook"
+	"github.com/agentmesh/agentmesh/node/rules"
 	"github.com/agentmesh/agentmesh/node/wire"
 )
 
@@ -19,6 +20,11 @@ type Route struct {
 	Replies    bool         // also handles replies, which otherwise go to the inbox
 	Receipts   string       // the action of answers that only confirm our message, or ""
 	Duty       string       // runs apart from other duties (see [hook.Pool]); "" for the programs of the owner
+}
+
+// ruled returns what the rules know of the route.
+func (r Route) ruled() rules.Route {
+	return rules.Route{Name: r.Name, Handles: r.Handler != nil, Replies: r.Replies, Foreign: r.Foreign}
 }
 
 // handles reports whether the route has a handler: for replies if isReply is true, otherwise for messages.

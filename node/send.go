@@ -66,12 +66,6 @@ type SendFailure = owner.SendFailure
 // ErrNoRecipient means that no configured directory lists the agent and the owner has not added its card (AM-45).
 var ErrNoRecipient = &wire.Error{Code: wire.AgentUnavailable, Status: http.StatusNotFound, Message: "no configured directory lists this agent"}
 
-// ErrOutbound means that the outbound allowlist does not name the recipient (AM-50).
-var ErrOutbound = &wire.Error{Code: wire.Unauthorized, Status: http.StatusForbidden, Message: "the outbound allowlist does not name this agent"}
-
-// ErrBlocked means that the owner blocked the recipient.
-var ErrBlocked = &wire.Error{Code: wire.Unauthorized, Status: http.StatusForbidden, Message: "you blocked this agent"}
-
 // ErrRecipientChanged means that the recipient's key differs from the one that the owner was shown.
 var ErrRecipientChanged = &wire.Error{
 	Code: wire.InvalidSignature, Status: http.StatusConflict, Message: "the recipient's key is not the one you were shown; reject this and send it again",
@@ -109,7 +103,7 @@ func (n *Node) Send(ctx context.Context, out Outgoing, wait time.Duration) (Sent
 	switch {
 	case err != nil:
 		return Sent{}, err
-	case p.needsOwner:
+	case p.NeedsOwner:
 		return n.askOutgoing(ctx, out, p)
 	}
 	queued, err := n.dispatch(ctx, out)

@@ -13,6 +13,7 @@ import (
 	"github.com/agentmesh/agentmesh/conversations"
 	"github.com/agentmesh/agentmesh/node/bridge"
 	"github.com/agentmesh/agentmesh/node/owner"
+	"github.com/agentmesh/agentmesh/node/rules"
 	"github.com/agentmesh/agentmesh/node/wire"
 	"github.com/agentmesh/agentmesh/signing"
 	"github.com/agentmesh/agentmesh/store"
@@ -90,7 +91,7 @@ func (o OwnerAPI) answerTask(ctx context.Context, item Item, m owner.NewReply) (
 	if err != nil {
 		return Sent{}, err
 	}
-	if p.needsOwner {
+	if p.NeedsOwner {
 		return n.askTaskAnswer(ctx, item, out, p)
 	}
 	result, err := n.deliverAnswer(ctx, item, m.Payload)
@@ -148,8 +149,8 @@ type taskAnswer struct {
 }
 
 // askTaskAnswer asks the owner to approve the answer to a task (AM-50). The task is held until the owner decides.
-func (n *Node) askTaskAnswer(ctx context.Context, item Item, out Outgoing, p permission) (Sent, error) {
-	ask, changes, err := p.openAsk(n, out, item.PeerName,
+func (n *Node) askTaskAnswer(ctx context.Context, item Item, out Outgoing, p rules.Permission) (Sent, error) {
+	ask, changes, err := n.openOwnAsk(p, out, item.PeerName,
 		acl.Ask{Kind: owner.AskTask, About: item.About, Title: "answer to " + item.About, Created: time.Now()},
 		taskAnswer{item.ID, item.About, item.Peer, item.PeerName, item.Intent, item.Payload, out.Payload})
 	if err != nil {

@@ -251,22 +251,35 @@ func answerer(s State, in bridge.Inbound, v Verdict) Verdict {
 	if err != nil {
 		return refuse(err)
 	}
-	_, canClarify := after.Clarification(in.MessageID)
-	isUnclear := after.Unclear == in.MessageID && in.MessageID != ""
-	v.Confirms = v.Confirms && !isUnclear
+	v.Do = Answerer(after, s.Route, Answered{ID: in.MessageID, Intent: in.Intent, Payload: in.Payload, Reply: in.Reply, Confirms: v.Confirms})
+	v.Confirms = v.Confirms && v.Do != Clarify && v.Do != Unclear
+	return v
+}
+
+// Answered is a message of the peer that does not wait for the owner, or no longer.
+type Answered struct {
+	ID       wire.MessageID
+	Intent   wire.Intent
+	Payload  wire.Value
+	Reply    bool // the peer expects no answer
+	Confirms bool // it confirms our accept
+}
+
+// Answerer decides who answers a message: Clarify, Unclear, Read, Run or Inbox. c is the conversation with the message.
+func Answerer(c conversations.Conversation, route Route, m Answered) Action {
+	isUnclear := c.Unclear == m.ID && m.ID != ""
+	_, canClarify := c.Clarification(m.ID)
 	switch {
 	case isUnclear && !canClarify:
-		v.Do = Unclear
+		return Unclear
 	case isUnclear:
-		v.Do = Clarify
-	case IsReceipt(after, in.Reply, v.Confirms, in.MessageID, in.Intent, in.Payload):
-		v.Do = Read
-	case s.Route.handles(in.Reply):
-		v.Do = Run
-	default:
-		v.Do = Inbox
+		return Clarify
+	case IsReceipt(c, m):
+		return Read
+	case route.handles(m.Reply):
+		return Run
 	}
-	return v
+	return Inbox
 }
 
 // checkIntent implements line 14: the node accepts the intent, and the payload has the shape that the intent requires.
@@ -326,15 +339,14 @@ func event(s State, in bridge.Inbound) conversations.Event {
 
 // IsReceipt reports whether a message of the peer only confirms a message of ours: it is a receipt that answers one, or
 // an accept that adds nothing to our accept. Such a message is read at once, and neither handed to a hook nor answered
-// (AM-91). c is the conversation with the message, reply reports whether the peer expects no answer to it, and confirms
-// whether it confirms our accept.
-func IsReceipt(c conversations.Conversation, reply, confirms bool, id wire.MessageID, intent wire.Intent, payload wire.Value) bool {
-	if payload.GetStr("action") == "accept" {
-		return confirms && c.IsPlainAccept(id) &&
-			payload.Without("action", "metadata", "selected_time", "event", "terms", "location", "duration").Len() == 0
+// (AM-91). c is the conversation with the message.
+func IsReceipt(c conversations.Conversation, m Answered) bool {
+	if m.Payload.GetStr("action") == "accept" {
+		return m.Confirms && c.IsPlainAccept(m.ID) &&
+			m.Payload.Without("action", "metadata", "selected_time", "event", "terms", "location", "duration").Len() == 0
 	}
-	isAnswer := reply || conversations.AnswersIn(payload) != "" || c.WroteFirst
-	return isAnswer && wire.IsReceipt(intent, payload)
+	isAnswer := m.Reply || conversations.AnswersIn(m.Payload) != "" || c.WroteFirst
+	return isAnswer && wire.IsReceipt(m.Intent, m.Payload)
 }
 
 // CancelledEvent returns the UID of the agreed event that a message cancels, or "". The UID is computed from the peer

@@ -1,0 +1,78 @@
+package rules
+
+import (
+	"cmp"
+	"net/http"
+
+	"github.com/agentmesh/agentmesh/acl"
+	"github.com/agentmesh/agentmesh/node/owner"
+	"github.com/agentmesh/agentmesh/node/wire"
+)
+
+// Departure is what the rules know of a message of ours before it leaves (AM-50).
+type Departure struct {
+	Intent   wire.Intent
+	Answered wire.Intent // of the message that it answers, or ""
+	Payload  wire.Value
+
+	Standing   acl.Standing // of the recipient
+	Mode       acl.Mode     // for recipients
+	Listed     bool         // the owner's list of recipients has it
+	Remembered acl.Standing // what the owner decided about the recipient before; read only if [Departure.Asks]
+	Unproven   bool         // nothing proves that the recipient's key belongs to its id (AM-2)
+
+	Approve []string               // patterns of intents that wait for the owner
+	Policy  acl.Policy             // with the hold rules of the bridges
+	Handled func(wire.Intent) bool // a hook or a bridge of ours handles the intent
+}
+
+// Asks reports whether the owner decides about each recipient that is not listed.
+func (d Departure) Asks() bool { return d.Mode == acl.Approval && !d.Listed }
+
+// Permission is the decision about a message of ours that may leave.
+type Permission struct {
+	NeedsOwner  bool   // the owner decides first
+	Rule        string // the rule that decided
+	AllowAlways bool   // the question is about the recipient, whom the owner may approve for good
+}
+
+// ErrBlocked means that the owner blocked the recipient. ErrOutbound means that the outbound allowlist does not name it.
+var (
+	ErrBlocked  = &wire.Error{Code: wire.Unauthorized, Status: http.StatusForbidden, Message: "you blocked this agent"}
+	ErrOutbound = &wire.Error{Code: wire.Unauthorized, Status: http.StatusForbidden, Message: "the outbound allowlist does not name this agent"}
+)
+
+// Leave decides about a message that somebody on our side wants to send: it may not leave, it waits for the owner, or it
+// leaves. Of the message's own intent and that of the message which it answers, the stricter wins (AM-89).
+func Leave(d Departure) (Permission, error) {
+	isBareClose := isClose(d.Payload) && d.Payload.Len() == 2 // only action and status: nothing to decide
+	switch {
+	case d.Standing == acl.Blocked:
+		return Permission{}, ErrBlocked
+	case d.Mode == acl.Allowlist && !d.Listed:
+		return Permission{}, ErrOutbound
+	case isBareClose:
+		return Permission{Rule: "close"}, nil
+	case d.Unproven:
+		return Permission{NeedsOwner: true, Rule: owner.RuleUnproven}, nil
+	}
+	for _, intent := range []wire.Intent{d.Intent, cmp.Or(d.Answered, d.Intent)} {
+		for _, pattern := range d.Approve {
+			if acl.Match(pattern, string(intent)) {
+				return Permission{NeedsOwner: true, Rule: "outgoing.approve=" + pattern}, nil
+			}
+		}
+		if d.Policy.HoldOutgoing(intent, d.Payload.GetStr("action"), d.Handled(intent)) {
+			return Permission{NeedsOwner: true, Rule: "hold=" + string(intent)}, nil
+		}
+	}
+	switch {
+	case d.Listed:
+		return Permission{Rule: "outgoing.allow"}, nil
+	case d.Mode == acl.Open:
+		return Permission{Rule: "outgoing.mode=open"}, nil
+	case d.Remembered == acl.Approved:
+		return Permission{Rule: "recipient=approved"}, nil
+	}
+	return Permission{NeedsOwner: true, Rule: "outgoing.mode=" + string(d.Mode), AllowAlways: true}, nil
+}
