@@ -65,7 +65,7 @@ func (n *Node) askOutgoing(ctx context.Context, out Outgoing, p rules.Permission
 	var ask acl.Ask
 	err := n.book.Do(ctx, out.key(), func(u *conversations.Unit) (err error) {
 		ask, err = n.openOutgoingAsk(ctx, u, out, to, p)
-		u.Add(out.repeat.changes(Sent{Conversation: out.Conv, State: SendHeld, Ask: ask.ID}, u.Now)...)
+		u.Add(out.repeat.changes(Sent{Conversation: out.Conv, State: SendHeld, Ask: ask.ID}, "", u.Now)...)
 		return err
 	})
 	if errors.Is(err, store.ErrQuota) {

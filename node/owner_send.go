@@ -37,10 +37,10 @@ func (o OwnerAPI) Send(ctx context.Context, m owner.NewMessage, wait time.Durati
 	if out.repeat, err = newRepeatKey(m); err != nil {
 		return Sent{}, err
 	}
-	sent, err := out.repeat.find(ctx, o.n.store.Records())
+	sent, err := out.repeat.find(ctx, o.n)
 	if errors.Is(err, store.ErrNotFound) {
 		if sent, err = o.send(ctx, out, wait); errors.Is(err, store.ErrConflict) { // the same call came twice at once
-			sent, err = out.repeat.find(ctx, o.n.store.Records())
+			sent, err = out.repeat.find(ctx, o.n)
 		}
 	}
 	sent.To = to
@@ -65,6 +65,7 @@ type repeatKey struct {
 type repeatResult struct {
 	Digest string `json:"digest"`
 	Sent   Sent   `json:"sent"`
+	Entry  string `json:"entry,omitempty"` // in the outbox; empty for a message that waited for the owner
 }
 
 func newRepeatKey(m owner.NewMessage) (*repeatKey, error) {
@@ -77,18 +78,18 @@ func newRepeatKey(m owner.NewMessage) (*repeatKey, error) {
 
 // changes returns the change that stores the result of the call, if k is not nil. It fails with store.ErrConflict if a
 // result with the same key is stored.
-func (k *repeatKey) changes(sent Sent, now time.Time) []store.Change {
+func (k *repeatKey) changes(sent Sent, entry string, now time.Time) []store.Change {
 	if k == nil {
 		return nil
 	}
 	hour := []string{now.UTC().Format("2006-01-02T15")}
-	return []store.Change{{Max: maxRepeats, Record: store.Record{NS: nsRepeats, Key: k.key, Body: wire.MustMarshal(repeatResult{k.digest, sent}), Terms: hour, Expires: now.Add(keepRepeats)}}}
+	return []store.Change{{Max: maxRepeats, Record: store.Record{NS: nsRepeats, Key: k.key, Body: wire.MustMarshal(repeatResult{k.digest, sent, entry}), Terms: hour, Expires: now.Add(keepRepeats)}}}
 }
 
-// find returns the result of an earlier call with the key, or store.ErrNotFound. If that call sent another message, it
-// returns a fault with status 409.
-func (k *repeatKey) find(ctx context.Context, records store.Records) (Sent, error) {
-	rec, err := records.Get(ctx, nsRepeats, k.key, time.Now())
+// find returns what is known now of the message of an earlier call with the key, or store.ErrNotFound if there was none.
+// If that call sent another message, it returns a fault with status 409.
+func (k *repeatKey) find(ctx context.Context, n *Node) (Sent, error) {
+	rec, err := n.store.Records().Get(ctx, nsRepeats, k.key, time.Now())
 	if err != nil {
 		return Sent{}, err
 	}
@@ -99,7 +100,42 @@ func (k *repeatKey) find(ctx context.Context, records store.Records) (Sent, erro
 	if r.Digest != k.digest {
 		return Sent{}, owner.Fault(http.StatusConflict, "another message was sent with this idempotency_key", "choose a new key for a new message")
 	}
-	return r.Sent, nil
+	if r.Sent.Ask != "" {
+		return n.releasedNow(ctx, r.Sent)
+	}
+	return n.sentNow(ctx, r.Entry, r.Sent)
+}
+
+// sentNow returns what is known now of the message in an outbox entry.
+func (n *Node) sentNow(ctx context.Context, entry string, before Sent) (Sent, error) {
+	e, err := n.loadEntry(ctx, entry)
+	if errors.Is(err, store.ErrNotFound) { // deleted with its conversation
+		before.State = SendUnknown
+		return before, nil
+	}
+	return queuedMessage{n: n, out: Outgoing{entryID: entry}}.addReply(ctx, e.sent()), err
+}
+
+// releasedNow returns what is known now of a message that waited for the owner.
+func (n *Node) releasedNow(ctx context.Context, before Sent) (Sent, error) {
+	ask, err := n.asks.Get(ctx, before.Ask, time.Now())
+	switch {
+	case errors.Is(err, store.ErrNotFound):
+		before.State = SendUnknown
+		return before, nil
+	case err != nil || ask.State == acl.AskPending:
+		return before, err
+	case ask.State != acl.AskApproved:
+		before.State, before.Err = SendFailed, &SendFailure{Message: "the owner did not approve it: " + string(ask.State)}
+		return before, nil
+	}
+	for e, err := range n.allEntries(ctx, convTerm(ask.Conv)) {
+		if err != nil || e.Created.Equal(ask.Decided) { // both have the time of the decision
+			return n.sentNow(ctx, e.ID, before)
+		}
+	}
+	before.State = SendUnknown
+	return before, nil
 }
 
 // resolveRecipient returns the agent id for what the owner typed. For a foreign address, such as

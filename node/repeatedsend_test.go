@@ -55,6 +55,38 @@ func TestRepeatedSend(t *testing.T) {
 	}
 }
 
+// TestRepeatedSendToday: the repetition of a call tells what became of its message: delivered, with the answer of the
+// peer, or refused by the owner.
+func TestRepeatedSendToday(t *testing.T) {
+	mesh := meshtest.New(t)
+	chris := mesh.Node("chris", open)
+	for name, tt := range map[string]struct {
+		mode   acl.Mode
+		choice acl.Choice
+		want   owner.SendState
+	}{
+		"delivered": {acl.Open, "", owner.SendDelivered}, "approved": {acl.Approval, acl.Approve, owner.SendDelivered},
+		"rejected": {acl.Approval, acl.Reject, owner.SendFailed},
+	} {
+		sarah := mesh.Node("sarah-"+name, func(c *node.Config) { c.Outbound.Mode = tt.mode })
+		body := map[string]any{
+			"to": chris.ID(), "intent": "mesh.message", "idempotency_key": "k", "wait_seconds": 0, "payload": json.RawMessage(hello),
+		}
+		var first, again owner.Sent
+		sarah.CallAgent("POST", "/send", body, &first)
+		if tt.choice != "" {
+			ask := theAsk(t, sarah)
+			sarah.Call("POST", "/approvals/"+ask.ID, owner.Decision{Choice: tt.choice, Hash: ask.Hash}, nil)
+		}
+		for until := time.Now().Add(10 * time.Second); again.State != tt.want && time.Now().Before(until); time.Sleep(50 * time.Millisecond) {
+			sarah.CallAgent("POST", "/send", body, &again)
+		}
+		if again.State != tt.want || tt.want == owner.SendDelivered && again.ReplyTree.GetStr("message_id") == "" {
+			t.Errorf("%s: first %+v, then %+v", name, first, again)
+		}
+	}
+}
+
 // TestManyKeys: 10,000 keys of earlier hours leave room for new ones.
 func TestManyKeys(t *testing.T) {
 	mesh := meshtest.New(t)

@@ -253,7 +253,7 @@ func (p *posting) fill(ctx context.Context) (err error) {
 	}
 	u.Add(p.out.Records...)
 	p.queued = Sent{MessageID: s.Message.ID, Conversation: p.out.Conv, State: SendQueued}
-	u.Add(p.out.repeat.changes(p.queued, u.Now)...)
+	u.Add(p.out.repeat.changes(p.queued, p.out.entryID, u.Now)...)
 	p.first, p.unwatch = p.n.outbox.waiters.Expect(p.out.entryID)
 	u.Otherwise(p.unwatch) // if the unit is not committed
 	return nil

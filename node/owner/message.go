@@ -110,7 +110,7 @@ type NewMessage struct {
 	Seal         SealChoice          `json:"seal,omitempty"`
 	WaitSeconds  int                 `json:"wait_seconds"`
 	// If a call with the same IdempotencyKey was made within a day, this call sends nothing. The result has the ids of
-	// the first call, and the state that its message had when it was stored.
+	// the first call, and the state that its message has now.
 	IdempotencyKey string `json:"idempotency_key,omitempty"`
 	By             string `json:"-"` // the interface that the caller used, see [Door]; empty: the owner's page
 }
