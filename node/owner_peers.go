@@ -13,6 +13,7 @@ import (
 	"github.com/agentmesh/agentmesh/acl"
 	"github.com/agentmesh/agentmesh/node/bridge"
 	"github.com/agentmesh/agentmesh/node/client"
+	"github.com/agentmesh/agentmesh/node/httpapi"
 	"github.com/agentmesh/agentmesh/node/owner"
 	"github.com/agentmesh/agentmesh/node/wire"
 	"github.com/agentmesh/agentmesh/store"
@@ -258,4 +259,30 @@ func (o OwnerAPI) resolvePrincipal(ctx context.Context, s string) (wire.AgentID,
 		return wire.AgentID(s), nil
 	}
 	return "", err
+}
+
+// ForeignCard returns the card of an agent in another network, which may have had no message yet. It fetches the card
+// only if the owner's rules let a message leave for that agent, because the request tells something, too. ok is false
+// for what is no such address.
+func (n *Node) ForeignCard(ctx context.Context, name string) (card wire.Value, ok bool, err error) {
+	address, err := bridge.ParseAddress(name)
+	if err != nil {
+		return card, false, nil
+	}
+	attached, _ := n.bridges.find(address.Kind)
+	reader, ok := attached.service.(bridge.CardReader)
+	if !ok {
+		return card, false, nil
+	}
+	p, err := n.permit(ctx, Outgoing{To: address.Pseudonym(), Address: address.String(), Intent: wire.Deliver}, time.Now())
+	switch {
+	case err != nil:
+		return card, true, err
+	case p.NeedsOwner:
+		return card, true, httpapi.ErrOwnerDecides
+	}
+	if card, err = reader.ReadCard(ctx, address); err != nil {
+		err = owner.Fault(http.StatusBadGateway, "the card of this address cannot be read now", "the address may be wrong; a message would wait until the agent can be reached")
+	}
+	return card, true, err
 }

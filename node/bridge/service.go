@@ -42,6 +42,12 @@ type PageMounter interface {
 	MountPage(pages *httpapi.Pages)
 }
 
+// CardReader is a [Service] whose agents publish cards.
+type CardReader interface {
+	// ReadCard fetches the card of an agent. It pins nothing.
+	ReadCard(ctx context.Context, address Address) (wire.Value, error)
+}
+
 // Handler handles the messages whose intents match [Kind].Intents, in place of the owner's hook.
 type Handler interface {
 	// Handle is called at least once for each message. If it returns an error, the message waits in the owner's inbox.

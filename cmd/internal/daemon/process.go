@@ -413,7 +413,13 @@ func (p *Process) ownerCard(c echo.Context) error {
 	ctx := c.Request().Context()
 	id := wire.AgentID(c.Param("id"))
 	if p.node != nil {
-		var err error
+		card, ok, err := p.node.ForeignCard(ctx, string(id))
+		if err != nil {
+			return err
+		}
+		if ok {
+			return httpapi.Raw(c, http.StatusOK, card.JSON())
+		}
 		if id, err = p.node.Peer(ctx, string(id)); err != nil {
 			return err
 		}

@@ -181,6 +181,15 @@ func (o *outbound) readCard(ctx context.Context, base *url.URL, reach client.Rea
 	return wire.Value{}, err
 }
 
+// ReadCard implements [bridge.CardReader].
+func (b *Bridge) ReadCard(ctx context.Context, address bridge.Address) (wire.Value, error) {
+	base, _, reach, err := b.out.locate(address)
+	if err != nil {
+		return wire.Value{}, err
+	}
+	return b.out.readCard(ctx, base, reach)
+}
+
 // fetchCard fetches a card and checks its signature, if it has one that we can check.
 func (o *outbound) fetchCard(ctx context.Context, base *url.URL, reach client.Reach) (remote, error) {
 	card, err := o.readCard(ctx, base, reach)

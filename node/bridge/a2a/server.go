@@ -36,7 +36,11 @@ func (b *Bridge) Mount(e *echo.Echo) {
 	for _, path := range []string{message.PathCard, message.PathOldCard} {
 		e.Match(get, path, b.serveCard, httpapi.AnyOrigin)
 	}
-	e.Match(get, message.PathKeys, b.serveKeys, httpapi.AnyOrigin)
+	e.Match(get, message.PathKeys, func(c echo.Context) error {
+		_, key := b.cfg.Mesh.Identity()
+		httpapi.ServeDocument(c, echo.MIMEApplicationJSON, cardCaching, message.KeySet(key.Public()).JSON())
+		return nil
+	}, httpapi.AnyOrigin)
 	e.POST(basePath, b.serveRPC)
 	for _, method := range []string{http.MethodGet, http.MethodPost, http.MethodDelete} {
 		e.Add(method, basePath+"/*", b.serveREST) // serveREST parses the rest, because a colon in a route of echo begins a parameter
@@ -77,12 +81,6 @@ func (b *Bridge) serveCard(c echo.Context) error {
 		return err
 	}
 	httpapi.ServeDocument(c, echo.MIMEApplicationJSON, cardCaching, card.JSON())
-	return nil
-}
-
-func (b *Bridge) serveKeys(c echo.Context) error {
-	_, key := b.cfg.Mesh.Identity()
-	httpapi.ServeDocument(c, echo.MIMEApplicationJSON, cardCaching, message.KeySet(key.Public()).JSON())
 	return nil
 }
 

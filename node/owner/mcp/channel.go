@@ -159,12 +159,12 @@ func (c *Channel) push(ctx context.Context, item owner.Item) {
 		return
 	}
 	c.known[item.ID] = true
-	content, err := json.Marshal(mark(textOfJSON(item.Payload), authorOf(item), c.tools.keyOf(ctx, item), 1000))
+	content, err := json.Marshal(c.tools.handles.mark(textOfJSON(item.Payload), authorOf(item), c.tools.keyOf(ctx, item), 1000))
 	if err != nil {
 		return
 	}
 	params, err := json.Marshal(map[string]any{"content": string(content), "meta": map[string]string{
-		"item": item.ID, "conversation": c.tools.handles.name(string(item.Conversation), string(item.Peer)), "from": safeID(authorOf(item)),
+		"item": item.ID, "conversation": c.tools.handles.name(string(item.Conversation), string(item.Peer)), "from": c.tools.handles.partner(authorOf(item)),
 	}})
 	if err != nil {
 		return

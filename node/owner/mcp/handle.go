@@ -11,6 +11,11 @@ type handles struct{ ids *lru.Cache[string, handled] }
 
 type handled struct{ id, peer string }
 
+// party is an agent: its id or pseudonym, and its address in a foreign network, in the form that people write.
+type party struct{ peer, address string }
+
+func newParty(peer, address string) party { return party{peer, shortAddress(address)} }
+
 // keptHandles bounds the names that a process remembers; mesh_inbox gives a forgotten one again.
 const keptHandles = 4096
 
@@ -32,6 +37,22 @@ func (h *handles) name(id, peer string) string {
 		h.ids.Add(name, handled{id, peer})
 	}
 	return name
+}
+
+// partner returns the name of an agent in the results of every tool: its id, or a handle if a foreign network names it.
+func (h *handles) partner(p party) string {
+	if p.address == "" {
+		return safeID(p.peer)
+	}
+	name := untrusted.Text(p.address).Handle("")
+	h.ids.Add(name, handled{p.address, p.peer})
+	return name
+}
+
+// conversation returns the id of a conversation and of its peer for the names that a result had.
+func (h *handles) conversation(name, peer string) (id, author string) {
+	_, peer = h.find(peer, peer)
+	return h.find(name, peer)
 }
 
 // find returns the id with a name, and its author. A name that is unknown here is an id.

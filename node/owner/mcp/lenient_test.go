@@ -8,6 +8,7 @@ import (
 	"testing"
 
 	"github.com/agentmesh/agentmesh/node/meshtest"
+	"github.com/agentmesh/agentmesh/node/owner"
 	"github.com/agentmesh/agentmesh/node/owner/mcp"
 )
 
@@ -113,5 +114,36 @@ func TestLenientArguments(t *testing.T) {
 		if text, failed := s.try(tt.tool, tt.args); failed != tt.failed || !strings.Contains(text, tt.answer) {
 			t.Errorf("%s: %t %s", name, failed, text)
 		}
+	}
+}
+
+// TestErrorsNameArguments: errors name the argument that the tool has and the allowed values, and say that the owner
+// blocked the other side.
+func TestErrorsNameArguments(t *testing.T) {
+	mesh := meshtest.New(t)
+	sarah, chris := mesh.Node("sarah", open), mesh.Node("chris", open)
+	s := connect(t, sarah)
+	sent := s.call("mesh_send", args{"to": chris.ID(), "text": "hi"})
+	if status := sarah.Call("POST", "/peers/"+string(chris.ID()), owner.PeerChange{Action: "block"}, nil); status != http.StatusOK {
+		t.Fatalf("block: %d", status)
+	}
+	for _, tt := range []struct {
+		tool   string
+		args   args
+		answer string
+	}{
+		{"mesh_send", args{"to": chris.ID(), "text": "hi"}, "your owner blocked this agent"},
+		{"mesh_reply", args{"conversation": sent["conversation"], "text": "hi"}, "your owner blocked this agent"},
+		{"mesh_inbox", args{"cursor": "x"}, "cursor must be one that mesh_inbox returned"},
+		{"mesh_inbox", args{"state": "x"}, "states are new, read"},
+		{"mesh_wait", args{"topics": []string{"x"}}, "topics are inbox, approvals, conversations, outbox"},
+		{"mesh_schedule", args{"agent": chris.ID(), "title": "x", "duration": "45m"}, "your owner has not connected a calendar"},
+	} {
+		if text, failed := s.try(tt.tool, tt.args); !failed || !strings.Contains(text, tt.answer) {
+			t.Errorf("%s %v: %s", tt.tool, tt.args, text)
+		}
+	}
+	if agent := s.call("mesh_get_agent", args{"agent": chris.ID()}); agent["standing"] != "blocked" {
+		t.Errorf("agent = %v", agent)
 	}
 }

@@ -5,7 +5,7 @@ import (
 	"encoding/base64"
 	"encoding/json"
 	"errors"
-
+	"net/http"
 	"net/url"
 	"slices"
 	"strconv"
@@ -74,13 +74,12 @@ type findArgs struct {
 }
 
 type foundAgent struct {
-	Agent        string     `json:"agent"`
-	Capabilities []string   `json:"capabilities,omitempty"`
-	OwnsID       bool       `json:"owns_id"`
-	KeyProven    bool       `json:"key_proven"`
-	Reachable    bool       `json:"reachable_proven"`
-	AliveAt      *time.Time `json:"alive_at,omitempty"`
-	Describes    *Untrusted `json:"describes_itself,omitempty"`
+	Agent     string     `json:"agent"`
+	OwnsID    bool       `json:"owns_id"`
+	KeyProven bool       `json:"key_proven"`
+	Reachable bool       `json:"reachable_proven"`
+	AliveAt   *time.Time `json:"alive_at,omitempty"`
+	Describes *Untrusted `json:"describes_itself,omitempty"`
 }
 
 type foundResult struct {
@@ -131,7 +130,7 @@ func (t *tools) find(ctx context.Context, req *sdk.CallToolRequest, in findArgs)
 			}
 			agents := answer.Listing.Agents
 			for _, card := range agents[:min(len(agents), limit-len(out.Agents))] { // a directory may ignore the limit
-				if agent := viewCard(answer, card); agent.OwnsID || in.ProvenOnly != nil && !*in.ProvenOnly {
+				if agent := t.viewCard(answer, card); agent.OwnsID || in.ProvenOnly != nil && !*in.ProvenOnly {
 					out.Agents = append(out.Agents, agent)
 				}
 			}
@@ -152,17 +151,12 @@ func (t *tools) find(ctx context.Context, req *sdk.CallToolRequest, in findArgs)
 	return nil, out, nil
 }
 
-func viewCard(found owner.Found, card wire.Value) foundAgent {
+func (t *tools) viewCard(found owner.Found, card wire.Value) foundAgent {
 	id := wire.AgentID(card.GetStr("agent_id"))
 	proof := found.Listing.Verification[id]
-	capabilities, _ := card.Get("capabilities")
-	text := card.GetStr("name")
-	if about := card.GetStr("description"); about != "" {
-		text += "\n" + about
-	}
 	return foundAgent{
-		Agent: safeID(string(id)), Capabilities: safeTags(capabilities), OwnsID: !slices.Contains(found.Unproven, id), KeyProven: proof.Key != nil,
-		Reachable: proof.Endpoint != nil, AliveAt: proof.Alive, Describes: mark(text, string(id), "", 240),
+		Agent: safeID(string(id)), OwnsID: !slices.Contains(found.Unproven, id), KeyProven: proof.Key != nil,
+		Reachable: proof.Endpoint != nil, AliveAt: proof.Alive, Describes: t.handles.mark(describe(card), party{peer: string(id)}, "", 240),
 	}
 }
 
@@ -171,15 +165,13 @@ type agentArgs struct {
 }
 
 type agentResult struct {
-	Agent        string     `json:"agent"`
-	Capabilities []string   `json:"capabilities,omitempty"`
-	Intents      []string   `json:"intents,omitempty"`
-	Key          string     `json:"pinned_key,omitempty"`
-	Standing     string     `json:"standing,omitempty"` // the owner's rule
-	MayWrite     bool       `json:"messages_leave_without_asking,omitempty"`
-	History      []history  `json:"conversations,omitempty"`
-	Listed       bool       `json:"has_card"`
-	Describes    *Untrusted `json:"describes_itself,omitempty"`
+	Agent     string     `json:"agent"`
+	Key       string     `json:"pinned_key,omitempty"`
+	Standing  string     `json:"standing,omitempty"` // the owner's rule
+	MayWrite  bool       `json:"messages_leave_without_asking,omitempty"`
+	History   []history  `json:"conversations,omitempty"`
+	Listed    bool       `json:"has_card"`
+	Describes *Untrusted `json:"describes_itself,omitempty"`
 }
 
 type history struct {
@@ -194,36 +186,46 @@ func (t *tools) agent(ctx context.Context, _ *sdk.CallToolRequest, in agentArgs)
 	if err != nil {
 		return nil, nil, err
 	}
+	in.Agent, _ = t.handles.find(in.Agent, "")
+	in.Agent = shortAddress(in.Agent)
 	out, id := agentResult{}, in.Agent
 	for _, p := range peers.Items {
 		if p.ID == in.Agent || slices.Contains(p.Aliases, in.Agent) {
 			id, out.Key, out.Standing, out.MayWrite = p.ID, p.Fingerprint, string(p.Standing), p.Write
 		}
 	}
-	raw, err := t.api.Raw(ctx, "GET", "cards/"+url.PathEscape(in.Agent), nil, nil)
-	if card, parseErr := wire.ParseObject(raw); err == nil && parseErr == nil {
-		capabilities, _ := card.Get("capabilities")
-		intents, _ := card.Get("intents")
-		id, out.Listed, out.Capabilities, out.Intents = card.GetStr("agent_id"), true, safeTags(capabilities), safeTags(intents)
-		out.Describes = mark(card.GetStr("name")+"\n"+card.GetStr("description"), id, out.Key, 1000)
+	isForeign := strings.Contains(id, ":") // an address of a foreign peer, for which the list of conversations has no filter
+	raw, cardErr := t.api.Raw(ctx, "GET", "cards/"+url.PathEscape(in.Agent), nil, nil)
+	card, parseErr := wire.ParseObject(raw)
+	if out.Listed = cardErr == nil && parseErr == nil; out.Listed && !isForeign {
+		id = card.GetStr("agent_id")
 	}
-	out.Agent = safeID(id)
+	with := party{peer: id}
+	if isForeign {
+		with = party{address: id}
+	}
 	query := url.Values{"peer": {id}, "limit": {strconv.Itoa(pageSize)}}
-	isForeign := strings.Contains(id, ":") // an address of a foreign peer, for which the list has no filter
 	if isForeign {
 		query = url.Values{"limit": {strconv.Itoa(maxForeign)}}
 	}
 	list, err := owner.Fetch(ctx, t.api, owner.ListConversations.Call().WithQuery(query))
 	for _, c := range list.Items {
-		isWith := !isForeign || c.Address == id || shortAddress(c.Address) == id
-		if isWith && len(out.History) < pageSize {
+		if isWith := !isForeign || shortAddress(c.Address) == id; isWith && len(out.History) < pageSize {
+			with.peer = c.Peer
 			out.History = append(out.History, history{t.handles.name(c.ID, c.Peer), string(c.State), c.Intent.OrCustom(), c.Last})
 		}
+	}
+	out.Agent = t.handles.partner(with)
+	if out.Listed {
+		out.Describes = t.handles.mark(describe(card), with, out.Key, 1000)
 	}
 	switch {
 	case err != nil || out.Listed || out.Key != "" || out.Standing != "" || len(out.History) > 0:
 		return nil, out, err
 	case isForeign:
+		if refusal, ok := errors.AsType[*wire.Error](cardErr); ok && refusal.Status != http.StatusNotFound {
+			return nil, nil, cardErr
+		}
 		return nil, nil, errors.New("there is no recent conversation with this address; write to it with mesh_send")
 	}
 	return nil, nil, errors.New("no directory lists this agent, and it is not a peer of your owner; find agents with mesh_find_agents")
@@ -296,18 +298,12 @@ func (t *tools) viewItem(ctx context.Context, item owner.Item) inboxItem {
 	if item.State == owner.ItemHeld {
 		view.Waits = true
 	} else {
-		view.Text = mark(intentPrefix(item.Intent)+textOfJSON(item.Payload), authorOf(item), t.keyOf(ctx, item), 200)
+		view.Text = t.handles.mark(intentPrefix(item.Intent)+textOfJSON(item.Payload), authorOf(item), t.keyOf(ctx, item), 200)
 	}
 	return view
 }
 
-// authorOf returns the foreign address of an item's sender, or the sender's agent id if it has no such address.
-func authorOf(item owner.Item) string {
-	if item.Address != "" {
-		return item.Address
-	}
-	return string(item.Peer)
-}
+func authorOf(item owner.Item) party { return newParty(string(item.Peer), item.Address) }
 
 // keyOf returns the fingerprint that proves the author of an item, or "" if no signature was checked.
 func (t *tools) keyOf(ctx context.Context, item owner.Item) string {
@@ -356,14 +352,14 @@ type readResult struct {
 const maxEntry = 3000
 
 func (t *tools) read(ctx context.Context, _ *sdk.CallToolRequest, in readArgs) (*sdk.CallToolResult, any, error) {
-	in.Conversation, in.Peer = t.handles.find(in.Conversation, in.Peer)
+	in.Conversation, in.Peer = t.handles.conversation(in.Conversation, in.Peer)
 	if strings.HasPrefix(in.Conversation, "in_") {
 		item, err := owner.Fetch(ctx, t.api, owner.ShowItem.Call(in.Conversation))
 		switch {
 		case err != nil:
 			return nil, nil, err
 		case item.Conversation == "": // a task of a bridge
-			text := mark(intentPrefix(item.Intent)+textOfJSON(item.Payload), authorOf(item), t.keyOf(ctx, item), maxEntry)
+			text := t.handles.mark(intentPrefix(item.Intent)+textOfJSON(item.Payload), authorOf(item), t.keyOf(ctx, item), maxEntry)
 			return nil, readResult{
 				With: text.From, State: string(item.State), Intent: item.Intent.OrCustom(), Entries: []readEntry{{At: item.At, Text: text}},
 			}, nil
@@ -378,7 +374,8 @@ func (t *tools) read(ctx context.Context, _ *sdk.CallToolRequest, in readArgs) (
 	if err != nil {
 		return nil, nil, err
 	}
-	out := readResult{Conversation: t.handles.name(c.ID, c.Peer), With: safeID(c.Peer), State: string(c.State), Intent: c.Intent.OrCustom(), Entries: []readEntry{}}
+	with := newParty(c.Peer, c.Address)
+	out := readResult{Conversation: t.handles.name(c.ID, c.Peer), With: t.handles.partner(with), State: string(c.State), Intent: c.Intent.OrCustom(), Entries: []readEntry{}}
 	if c.Agreement != nil {
 		out.Agreement = string(c.Agreement.Standing)
 	}
@@ -403,9 +400,9 @@ func (t *tools) read(ctx context.Context, _ *sdk.CallToolRequest, in readArgs) (
 		case e.Direction == "out":
 			entry.Ours = cut(clean(text), maxEntry)
 		case message.GetStr("signature") == "":
-			entry.Text = mark(text, c.Peer, "", maxEntry)
+			entry.Text = t.handles.mark(text, with, "", maxEntry)
 		default:
-			entry.Text = mark(text, c.Peer, key, maxEntry)
+			entry.Text = t.handles.mark(text, with, key, maxEntry)
 		}
 		out.Entries = append(out.Entries, entry)
 	}

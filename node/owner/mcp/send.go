@@ -51,10 +51,11 @@ func (t *tools) send(ctx context.Context, _ *sdk.CallToolRequest, in sendArgs) (
 		return nil, nil, err
 	}
 	in.Conversation, _ = t.handles.find(in.Conversation, "")
+	in.To, _ = t.handles.find(in.To, "")
 	return t.runSend(ctx, owner.SendMessage.With(owner.NewMessage{
 		To: in.To, Conversation: wire.ConversationID(in.Conversation), Intent: cmp.Or(wire.Intent(in.Intent), wire.Deliver),
 		Payload: payload, WaitSeconds: wait, IdempotencyKey: in.IdempotencyKey,
-	}), in.To)
+	}), "")
 }
 
 type replyArgs struct {
@@ -80,7 +81,7 @@ func (t *tools) reply(ctx context.Context, _ *sdk.CallToolRequest, in replyArgs)
 	if in.Text != "" {
 		intent = wire.Deliver
 	}
-	in.Conversation, in.Peer = t.handles.find(in.Conversation, in.Peer)
+	in.Conversation, in.Peer = t.handles.conversation(in.Conversation, in.Peer)
 	in.Proposal, _ = t.handles.find(in.Proposal, "")
 	request := owner.NewReply{
 		Conversation: in.Conversation, Peer: in.Peer, Intent: intent, Payload: payload, WaitSeconds: wait,
@@ -89,7 +90,7 @@ func (t *tools) reply(ctx context.Context, _ *sdk.CallToolRequest, in replyArgs)
 	if strings.HasPrefix(in.Conversation, "in_") {
 		request.Item, request.Conversation = in.Conversation, ""
 	}
-	_, out, err := t.runSend(ctx, owner.Reply.With(request), "")
+	_, out, err := t.runSend(ctx, owner.Reply.With(request), in.Peer)
 	result, ok := out.(sentResult)
 	if !in.Final || err != nil || !ok || result.Status == "waits_for_owner" || result.Status == "failed" { // do not close
 		return nil, out, err
@@ -118,8 +119,8 @@ func (t *tools) close(ctx context.Context, _ *sdk.CallToolRequest, in closeArgs)
 	if err != nil {
 		return nil, nil, err
 	}
-	in.Conversation, in.Peer = t.handles.find(in.Conversation, in.Peer)
-	return t.runSend(ctx, owner.CloseConversation.With(owner.Close{Peer: in.Peer, Status: in.Reason, WaitSeconds: wait}, in.Conversation), "")
+	in.Conversation, in.Peer = t.handles.conversation(in.Conversation, in.Peer)
+	return t.runSend(ctx, owner.CloseConversation.With(owner.Close{Peer: in.Peer, Status: in.Reason, WaitSeconds: wait}, in.Conversation), in.Peer)
 }
 
 type scheduleArgs struct {
@@ -147,15 +148,18 @@ func (t *tools) schedule(ctx context.Context, _ *sdk.CallToolRequest, in schedul
 		Free []string `json:"free"`
 	}]{Method: "GET", Path: "calendar/free", Query: query})
 	switch {
+	case errors.Is(err, owner.ErrNotServed):
+		return nil, nil, errors.New("your owner has not connected a calendar; propose times of your own with mesh_send")
 	case err != nil:
 		return nil, nil, err
 	case len(free.Free) == 0:
 		return nil, nil, errors.New("your owner has no free time of this length within two weeks; name another window or duration")
 	}
+	in.Agent, _ = t.handles.find(in.Agent, "")
 	event := wire.Obj(wire.TextField("title", in.Title), wire.Field("proposed_times", wire.Texts(free.Free)), wire.TextField("duration", in.Duration))
 	_, out, err := t.runSend(ctx, owner.SendMessage.With(owner.NewMessage{
 		To: in.Agent, Intent: wire.Schedule, Payload: wire.Obj(wire.TextField("action", "propose"), wire.Field("event", event)), WaitSeconds: wait,
-	}), in.Agent)
+	}), "")
 	if result, ok := out.(sentResult); ok {
 		return nil, scheduleResult{result, free.Free}, err
 	}
@@ -212,25 +216,23 @@ func (t *tools) takeSend(seconds int) (wait int, err error) {
 	return min(max(seconds, 1), maxWaitSeconds), nil
 }
 
-// runSend makes a call that sends, and returns its result. The parameter to is the recipient, or "" if only the
-// conversation is known.
-func (t *tools) runSend(ctx context.Context, c owner.Call[owner.Sent], to string) (*sdk.CallToolResult, any, error) {
+// runSend makes a call that sends, and returns its result. peer is the recipient's id if the conversation alone may not
+// tell it, or "".
+func (t *tools) runSend(ctx context.Context, c owner.Call[owner.Sent], peer string) (*sdk.CallToolResult, any, error) {
 	sent, err := owner.Fetch(ctx, t.api, c)
 	if err != nil {
 		return nil, nil, err
 	}
-	out := sentResult{Status: string(sent.State), Conversation: t.handles.name(string(sent.Conversation), string(sent.To)), Message: string(sent.MessageID), Question: sent.Ask}
+	with := t.partnerOf(ctx, string(sent.Conversation), peer)
+	out := sentResult{Status: string(sent.State), Conversation: t.handles.name(string(sent.Conversation), with.peer), Message: string(sent.MessageID), Question: sent.Ask}
 	switch {
 	case sent.State == owner.SendHeld:
 		out.Status, out.Next = "waits_for_owner", "tell your owner that this waits on the owner's page; then call mesh_wait, or mesh_ask_owner with the id that this result has as its question"
 	case sent.ReplyTree.Kind() == wire.Object && sent.MessageID == "": // the result of an answer to a task of a bridge: no peer wrote it
 	case sent.ReplyTree.Kind() == wire.Object:
-		reply, from := sent.ReplyTree, to
+		reply := sent.ReplyTree
 		if payload, ok := reply.Get("payload"); ok {
-			reply, from = payload, sent.ReplyTree.GetStr("from")
-		}
-		if from == "" { // an answer from another network
-			from = t.partnerOf(ctx, string(sent.Conversation))
+			reply = payload
 		}
 		out.Status = string(owner.SendDelivered)
 		switch action := reply.GetStr("action"); {
@@ -238,7 +240,7 @@ func (t *tools) runSend(ctx context.Context, c owner.Call[owner.Sent], to string
 		case action == wire.ActionPending:
 			out.Next = "the other side's owner decides; call mesh_wait later"
 		default:
-			out.Status, out.Reply = "replied", mark(textOf(reply), from, t.pinOf(ctx, from), maxResult/2)
+			out.Status, out.Reply = "replied", t.handles.mark(textOf(reply), with, t.pinOf(ctx, with.peer), maxResult/2)
 		}
 	case sent.Err != nil:
 		out.Code = untrusted.Text(sent.Err.Code).OneOf(codes(), "other") // only the code, because a peer may have written the message
@@ -258,13 +260,20 @@ func (t *tools) runSend(ctx context.Context, c owner.Call[owner.Sent], to string
 	return nil, out, nil
 }
 
-// partnerOf returns the address or agent id of the other side of a conversation, or "".
-func (t *tools) partnerOf(ctx context.Context, conversation string) string {
-	c, err := owner.Fetch(ctx, t.api, owner.ShowConversation.Call(conversation).WithQuery(url.Values{"after": {strconv.FormatUint(math.MaxInt64, 10)}}))
-	if err != nil {
-		return ""
+// partnerOf returns the other side of a conversation. It is the zero party if the conversation has not begun yet.
+func (t *tools) partnerOf(ctx context.Context, conversation, peer string) party {
+	if conversation == "" {
+		return party{}
 	}
-	return cmp.Or(c.Address, c.Peer)
+	query := url.Values{"after": {strconv.FormatUint(math.MaxInt64, 10)}}
+	if peer != "" {
+		query.Set("peer", peer)
+	}
+	c, err := owner.Fetch(ctx, t.api, owner.ShowConversation.Call(conversation).WithQuery(query))
+	if err != nil {
+		return party{peer: peer}
+	}
+	return newParty(c.Peer, c.Address)
 }
 
 // codes returns the error codes of the protocol.

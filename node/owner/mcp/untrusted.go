@@ -3,6 +3,7 @@ package mcp
 import (
 	"encoding/json"
 	"regexp"
+	"slices"
 	"strings"
 	"unicode"
 	"unicode/utf8"
@@ -16,17 +17,19 @@ const maxResult = 6000
 // Untrusted is text that somebody else wrote, with its author. It is the only place for such text in a result.
 type Untrusted struct {
 	Text string `json:"untrusted_text"`
-	From string `json:"from"` // agent id or address
+	From string `json:"from"` // agent id, or a handle
+	// Address is for a handle: what the other network calls the author.
+	Address string `json:"untrusted_from,omitempty"`
 	// VerifiedKey is the fingerprint of the key that proves the author, or "none".
 	VerifiedKey string `json:"verified_key"`
 }
 
 // mark returns a text of an author, cleaned and cut to at most limit bytes.
-func mark(text, from, key string, limit int) *Untrusted {
+func (h *handles) mark(text string, from party, key string, limit int) *Untrusted {
 	if key == "" {
 		key = "none"
 	}
-	return &Untrusted{cut(clean(text), limit), safeID(from), key}
+	return &Untrusted{cut(clean(text), limit), h.partner(from), cut(clean(from.address), 160), key}
 }
 
 // intentPrefix returns the name of a custom intent for the text of its message, in which it is marked as untrusted.
@@ -94,20 +97,35 @@ func safeID(text string) string {
 	return ""
 }
 
-// safeTags returns the ids and tags among the elements of a list, at most eight.
-func safeTags(list wire.Value) []string {
-	var out []string
-	for e := range list.Elems() {
-		if s, ok := e.Str(); ok && len(s) <= 48 && safeID(s) != "" && len(out) < 8 {
-			out = append(out, s)
+// describe returns what a card says about its agent: name, tags and description, or the skills of an A2A card.
+func describe(card wire.Value) string {
+	lines := []string{card.GetStr("name")}
+	for _, member := range []string{"capabilities", "intents", "skills"} {
+		list, _ := card.Get(member)
+		var tags []string
+		for e := range list.Elems() {
+			tag, ok := e.Str()
+			if !ok {
+				tag = e.GetStr("name")
+			}
+			if tag != "" && len(tag) <= 48 && len(tags) < 8 {
+				tags = append(tags, tag)
+			}
+		}
+		if len(tags) > 0 {
+			lines = append(lines, member+": "+strings.Join(tags, ", "))
 		}
 	}
-	return out
+	if about := card.GetStr("description"); about != "" {
+		lines = append(lines, about)
+	}
+	return strings.Join(lines, "\n")
 }
 
 // textOf returns what a payload says: the text of a message that has only a text, or else the JSON of the payload
 // without its metadata.
 func textOf(payload wire.Value) string {
+	payload = withoutTask(payload)
 	message, _ := payload.Get("message")
 	more := payload.Without("action", "message", "metadata").Len() + message.Without("subject", "body", "priority", "reply_requested", "format").Len()
 	switch {
@@ -116,10 +134,34 @@ func textOf(payload wire.Value) string {
 			return subject + "\n" + message.GetStr("body")
 		}
 		return message.GetStr("body")
+	case payload.GetStr("answer") != "" && payload.Without("action", "answer", "metadata").Len() == 0:
+		return payload.GetStr("answer")
 	case payload.Kind() != wire.Object:
 		return string(payload.JSON())
 	}
 	return string(payload.Without("metadata").JSON())
+}
+
+// withoutTask removes the task and the artifacts of an answer over A2A if they only repeat its text.
+func withoutTask(payload wire.Value) wire.Value {
+	message, _ := payload.Get("message")
+	body := message.GetStr("body") + payload.GetStr("answer")
+	task, _ := payload.Get("task")
+	said := task.GetStr("text")
+	if body == "" || said != "" && !strings.Contains(body, said) || task.Without("state", "text").Len() > 0 ||
+		!slices.Contains([]string{"", "completed", "input_required"}, task.GetStr("state")) {
+		return payload
+	}
+	artifacts, _ := payload.Get("artifacts")
+	for artifact := range artifacts.Elems() {
+		parts, _ := artifact.Get("parts")
+		for part := range parts.Elems() {
+			if part.Without("text").Len() > 0 || !strings.Contains(body, part.GetStr("text")) {
+				return payload
+			}
+		}
+	}
+	return payload.Without("task", "artifacts")
 }
 
 func textOfJSON(payload json.RawMessage) string {

@@ -5,6 +5,7 @@ import (
 	"context"
 	"crypto/sha256"
 	"encoding/json"
+	"errors"
 	"iter"
 	"net/url"
 	"slices"
@@ -35,6 +36,8 @@ type change struct {
 	Conversation string `json:"conversation,omitempty"`
 }
 
+var waitTopics = []string{string(owner.TopicInbox), string(owner.TopicApprovals), string(owner.TopicConversations), string(owner.TopicOutbox)}
+
 // retryWait is how long mesh_wait waits after a broken stream of events.
 const retryWait = time.Second
 
@@ -47,6 +50,11 @@ func (t *tools) wait(ctx context.Context, req *sdk.CallToolRequest, in waitArgs)
 	}
 	if len(topics) == 0 {
 		topics = []string{string(owner.TopicInbox)}
+	}
+	for _, topic := range topics {
+		if !slices.Contains(waitTopics, topic) {
+			return nil, nil, errors.New("topics are " + strings.Join(waitTopics, ", "))
+		}
 	}
 	out, caller, ofInbox := waitResult{Items: []inboxItem{}}, callerOf(req), slices.Contains(topics, string(owner.TopicInbox))
 	look := func() (err error) {

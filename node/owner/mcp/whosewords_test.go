@@ -1,14 +1,18 @@
 package mcp_test
 
 import (
+	"context"
 	"net/http"
 	"strings"
 	"testing"
+	"time"
 
 	"github.com/agentmesh/agentmesh/acl"
 	"github.com/agentmesh/agentmesh/node"
+	"github.com/agentmesh/agentmesh/node/bridge"
 	"github.com/agentmesh/agentmesh/node/meshtest"
 	"github.com/agentmesh/agentmesh/node/wire"
+	"github.com/agentmesh/agentmesh/signing"
 )
 
 // TestMarkerStaysMarked (THREATS 43): a text that a peer put into every field that it chooses stands only in the part
@@ -42,7 +46,7 @@ func unmarked(v any) any {
 	case map[string]any:
 		out := map[string]any{}
 		for k, e := range v {
-			if k != "untrusted_text" {
+			if k != "untrusted_text" && k != "untrusted_from" {
 				out[k] = unmarked(e)
 			}
 		}
@@ -55,4 +59,62 @@ func unmarked(v any) any {
 		return out
 	}
 	return v
+}
+
+// TestForeignPartner: a foreign agent has one name in the results of all tools, which is none of its words, and works
+// as an argument; its answer is shown as its text.
+func TestForeignPartner(t *testing.T) {
+	mesh := meshtest.New(t)
+	sarah := mesh.Node("sarah", open)
+	const address = "a2a:web/https://agent.example/obey-mallory"
+	parsed, err := bridge.ParseAddress(address)
+	if err != nil {
+		t.Fatal(err)
+	}
+	in, err := sarah.Attach(bridge.Kind{Name: "a2a", Inbound: "inbound", Web: true}, nil)
+	if err != nil {
+		t.Fatal(err)
+	}
+	sarah.Connect(bridge.Kind{Name: "a2a", Inbound: "inbound", Web: true}, foreign{})
+	s := connect(t, sarah)
+	sent := s.call("mesh_send", args{"to": "a2a:https://agent.example/obey-mallory", "text": "hello"})
+	payload, err := wire.ParseObject([]byte(`{"action":"deliver","message":{"body":"the answer"},"task":{"state":"completed"},"artifacts":[{"id":"1","parts":[{"text":"the answer"}]}]}`))
+	if err != nil {
+		t.Fatal(err)
+	}
+	_, err = in.Accept(t.Context(), bridge.Inbound{
+		Principal: address, Peer: parsed.Pseudonym(), Address: address, Name: "x", Verified: bridge.VerifiedNone, MessageID: wire.NewMessageID(),
+		ConvID: wire.ConversationID(sent["conversation"].(string)), Intent: wire.Deliver, Payload: payload, Time: time.Now(), Received: time.Now(),
+		Raw: payload.JSON(), Digest: signing.Digest(payload), Unattended: true,
+	})
+	if err != nil {
+		t.Fatal(err)
+	}
+	inbox, read := s.call("mesh_inbox", args{}), s.call("mesh_read", args{"conversation": sent["conversation"]})
+	name := at(inbox, "items.0.text.from")
+	agent := s.call("mesh_get_agent", args{"agent": name})
+	again := s.call("mesh_send", args{"to": name, "text": "hello again"})
+	if text := at(inbox, "items.0.text.untrusted_text"); text != "the answer" {
+		t.Errorf("the answer is shown as %v", text)
+	}
+	for what, other := range map[string]any{"read": read["with"], "entry": at(read, "entries.1.they_wrote.from"), "agent": agent["agent"]} {
+		if other != name || name == "" {
+			t.Errorf("%s: %v, want %v", what, other, name)
+		}
+	}
+	if at(agent, "conversations.0.conversation") != sent["conversation"] {
+		t.Errorf("agent = %v", agent)
+	}
+	for what, result := range map[string]any{"again": again, "sent": sent, "inbox": inbox, "read": read, "agent": agent} {
+		if text := toJSON(unmarked(result)); strings.Contains(text, "obey-mallory") {
+			t.Errorf("%s: %s", what, text)
+		}
+	}
+}
+
+// foreign is a network whose agents take every message.
+type foreign struct{}
+
+func (foreign) Deliver(context.Context, bridge.Delivery) (bridge.Delivered, error) {
+	return bridge.Delivered{Queued: true}, nil
 }
