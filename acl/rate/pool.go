@@ -14,48 +14,55 @@ import (
 // Source is the origin of a draw: an address, the network around it, a credential, a host.
 type Source struct {
 	Key   string `json:"key"`
-	Width int    `json:"width"` // number of shares of a pool that the source may draw: 1, 2 or 4
+	Width int    `json:"width"` // number of shares of a pool that the source may draw: 1, 2, 4 or 8
 }
 
-// AddrSources returns the sources of an address: an IPv4 address and its /24, or the /64, /56 and /48 of an IPv6
-// address. Each wider network has twice the share. [Unknown] and the zero address have no sources.
+// AddrSources returns the sources of an address: an IPv4 address, its /24 and its /16, or the /64, /56, /48 and /32 of an
+// IPv6 address. Each wider network has twice the share, except that the widest has more than there is: all tenants of a
+// provider are in it, so it matters only for the last places of a [Pool]. [Unknown] and the zero address have no sources.
 func AddrSources(addr netip.Addr) []Source {
 	if !isSource(addr) {
 		return nil
 	}
 	networks := Networks(addr)
 	sources := []Source{{textOf(networks[0]), 1}}
-	for _, network := range wider(networks) {
+	for _, network := range networks[1:] {
 		sources = append(sources, Source{textOf(network), 2 * sources[len(sources)-1].Width})
 	}
+	sources[len(sources)-1].Width = 8
 	return sources
 }
 
-// Pool is a token bucket that all strangers share fairly (AM-42). While more than half of the tokens are left, every
-// draw succeeds. Below that, each source of a draw must have a token left in its own shares: a share is a fifth of the
-// pool, a source has [Source.Width] shares, and shares refill in the time in which an empty pool fills. A draw without
-// sources is charged to the caller's id instead, and must leave a quarter of the pool. A Pool is safe for concurrent
-// use. A nil *Pool is a limit that is switched off.
+// Pool is a token bucket that all strangers share fairly (AM-42, AM-97). While more than a fifth of the tokens are left,
+// every draw succeeds. Below that, each source of a draw must have a token left in its own shares: a share is a fifth of
+// the pool, a source has [Source.Width] shares, and shares refill in the time in which an empty pool fills. Two fifths more,
+// the last places, are for draws whose sources drew nothing in that time. A draw without sources is charged to the caller's
+// id instead, and gets none of the last places. A Pool is safe for concurrent use. A
+// nil *Pool is a limit that is switched off.
 type Pool struct {
-	n       int // size in tokens
-	refused atomic.Uint64
+	n, extra int // sizes in tokens: of what all share, and of the last places
+	refused  atomic.Uint64
 
 	mu     sync.Mutex       // makes one draw from several buckets atomic
 	all    *Buckets         // the pool itself, as one bucket
-	shares map[int]*Buckets // a bucket for each source, by width
+	shares map[int]*Buckets // a bucket for each source, by width; by 0, one that is full while a source drew nothing
 }
 
 const fairParts = 5 // a share is the size of the pool divided by fairParts
 
 // NewPool returns a full pool of n tokens that refills by limit.
 func NewPool(limit Limit, n int) *Pool {
-	p := &Pool{n: n, all: NewBuckets(limit, n, 1), shares: make(map[int]*Buckets)}
-	share := max(1, n/fairParts)
-	for _, width := range []int{1, 2, 4} {
+	// One source may leave only a fifth, so without the last places a few networks, one after the other, would empty the
+	// pool. Of 50 tokens and 20 last places, 16 networks leave 6.
+	extra := n * 2 / 5
+	p := &Pool{n: n, extra: extra, all: NewBuckets(limit, n+extra, 1), shares: make(map[int]*Buckets)}
+	share := p.share()
+	for _, width := range []int{1, 2, 4, 8} {
 		// At most 16n buckets, because far fewer draws succeed in the time in which the pool refills.
 		refill := Limit(float64(limit) * float64(share*width) / float64(n))
 		p.shares[width] = NewBuckets(refill, share*width, 16*n)
 	}
+	p.shares[0] = NewBuckets(limit/Limit(n), 1, 16*n)
 	return p
 }
 
@@ -77,20 +84,16 @@ func (p *Pool) draw(sources []Source, id string, now time.Time, take bool) (wait
 	}
 	p.mu.Lock()
 	defer p.mu.Unlock()
-	reserve := 0 // tokens that this draw must leave in the pool
+	fair, last := p.waitFor(p.extra, now), p.waitFor(0, now)
 	if len(sources) == 0 {
-		reserve = p.n / 4
+		last = p.all.maxDebt
 	}
 	sources = sourcesOrID(sources, id)
-	wait = p.waitFor(p.n/2, now) // until the pool is more than half full, when every draw succeeds
-	if wait > 0 {
-		fairWait := p.waitFor(reserve, now) // until the pool and the shares of all sources permit the draw
-		for _, s := range sources {
-			shareWait := p.shares[s.Width].waitIfEmpty(s.Key, now)
-			fairWait = max(fairWait, shareWait)
-		}
-		wait = min(wait, fairWait)
+	for _, s := range sources {
+		fair = max(fair, p.shares[s.Width].waitIfEmpty(s.Key, now))
+		last = max(last, p.shares[0].waitIfEmpty(s.Key, now))
 	}
+	wait = min(p.waitFor(p.extra+min(p.n-1, p.share()), now), fair, last)
 	if wait > 0 {
 		p.refused.Add(1)
 		return wait, false
@@ -99,12 +102,15 @@ func (p *Pool) draw(sources []Source, id string, now time.Time, take bool) (wait
 		p.all.charge("", now)
 		for _, s := range sources {
 			p.shares[s.Width].charge(s.Key, now)
+			p.shares[0].charge(s.Key, now)
 		}
 	}
 	return 0, true
 }
 
-// Return gives back a token that Take took for the same sources and id.
+func (p *Pool) share() int { return max(1, p.n/fairParts) }
+
+// Return gives back a token that Take took for the same sources and id. They still count as sources that drew something.
 func (p *Pool) Return(sources []Source, id string, now time.Time) {
 	if p == nil {
 		return

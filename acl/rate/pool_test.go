@@ -29,35 +29,87 @@ func drain(p *rate.Pool, s []rate.Source, id string, now time.Time) (n int) {
 	}
 }
 
-// TestPool checks that one source gets half of the pool, and leaves the rest to sources that drew little (AM-42).
+// TestPool checks that one source gets four fifths of the pool, that the next tokens are for sources that drew little, and
+// the last ones for those that drew nothing (AM-42, AM-97).
 func TestPool(t *testing.T) {
 	p := rate.NewPool(rate.PerHour(50), 50)
-	if n := drain(p, sources("192.0.2.1", "token:a"), "", start); n != 25 {
-		t.Errorf("one source drew %d of 50, want 25", n)
+	for _, tt := range []struct {
+		who     string
+		sources []rate.Source
+		id      string
+		want    int
+	}{
+		{"one source", sources("192.0.2.1", "token:a"), "", 40},
+		{"the same address without its credential", sources("192.0.2.1"), "", 0},
+		{"the same credential from another address", sources("203.0.113.1", "token:a"), "", 0},
+		{"another address of a /24 that drew 40 of its 20", sources("192.0.2.77"), "", 0},
+		{"another address of a /16 that drew", sources("192.0.77.1", "token:b"), "", 10},
+		{"an agent without a source", nil, "am_mail", 0},
+		{"another agent without a source", nil, "am_other", 0},
+		{"one more address of a /16 that drew", sources("192.0.78.1"), "", 0},
+		{"a newcomer", sources("198.51.100.9"), "", 1},
+		{"another address of its /24", sources("198.51.100.10"), "", 0},
+		{"another address of its /16", sources("198.51.7.10"), "", 0},
+		{"another newcomer with the first credential", sources("203.0.113.2", "token:a"), "", 0},
+		{"another newcomer", sources("203.0.113.2"), "", 1},
+		{"a newcomer with IPv6", sources("2001:db8::1"), "", 1},
+		{"another address of its /32", sources("2001:db8:77::1"), "", 0},
+	} {
+		if n := drain(p, tt.sources, tt.id, start); n != tt.want {
+			t.Errorf("%s drew %d, want %d", tt.who, n, tt.want)
+		}
 	}
-	if n := drain(p, sources("192.0.2.1"), "", start); n != 0 {
-		t.Errorf("the same address without its credential drew %d, want 0", n)
+	mail := rate.NewPool(rate.PerHour(50), 50)
+	for i, want := range []int{40, 10, 0} {
+		if n := drain(mail, nil, fmt.Sprint("am_mail", i), start); n != want {
+			t.Errorf("agent %d without a source drew %d, want %d", i, n, want)
+		}
 	}
-	if n := drain(p, sources("203.0.113.1", "token:a"), "", start); n != 0 {
-		t.Errorf("the same credential from another address drew %d, want 0", n)
+	// Three of the last places were taken, and these come back first.
+	if wait, ok := p.Take(sources("198.51.100.9"), "", start); ok || wait != 4*72*time.Second {
+		t.Errorf("Take of a source that drew once = %v, %v, want 4m48s, false", wait, ok)
 	}
-	if n := drain(p, sources("192.0.2.77"), "", start); n != 0 {
-		t.Errorf("another address of a /24 that drew 25 of its 20 drew %d, want 0", n)
-	}
-	if n := drain(p, nil, "am_mail", start); n != 10 {
-		t.Errorf("an agent without a source drew %d, want its share, 10", n)
-	}
-	if n := drain(p, nil, "am_other", start); n != 3 {
-		t.Errorf("agents without a source drew %d more, want 3: half of what was left is not theirs", n)
-	}
-	if n := drain(p, sources("198.51.100.9"), "", start); n != 10 {
-		t.Errorf("a newcomer drew %d, want its share, 10", n)
-	}
-	if wait, ok := p.Take(sources("198.51.100.9"), "", start); ok || wait != 6*time.Minute {
-		t.Errorf("Take of a source without a share = %v, %v, want 6m0s, false", wait, ok)
-	}
-	if wait := p.Peek(sources("198.51.100.9"), "", start.Add(6*time.Minute)); wait != 0 {
+	if wait := p.Peek(sources("198.51.100.9"), "", start.Add(4*72*time.Second)); wait != 0 {
 		t.Errorf("Peek after the wait = %v, want 0", wait)
+	}
+}
+
+// TestSixteenNetworks checks that 16 networks that take whatever they get, for hours, never keep a newcomer out, in
+// whatever order they come (AM-97, THREATS row 31).
+func TestSixteenNetworks(t *testing.T) {
+	network := func(i int) []rate.Source { return sources(fmt.Sprintf("203.%d.113.66", i), fmt.Sprintf("token:%d", i)) }
+	for name, flood := range map[string]func(p *rate.Pool, now time.Time){
+		"one after the other": func(p *rate.Pool, now time.Time) {
+			for i := range 16 {
+				drain(p, network(i), "", now)
+			}
+		},
+		"in turn": func(p *rate.Pool, now time.Time) {
+			for served := true; served; {
+				served = false
+				for i := range 16 {
+					_, ok := p.Take(network(i), "", now)
+					served = served || ok
+				}
+			}
+		},
+		"ten messages each": func(p *rate.Pool, now time.Time) {
+			for i := range 160 {
+				p.Take(network(i/10), "", now)
+			}
+		},
+	} {
+		p := rate.NewPool(rate.PerHour(50), 50)
+		for i := range 8 * 60 {
+			now := start.Add(time.Duration(i) * time.Minute)
+			flood(p, now)
+			if i%15 != 0 {
+				continue
+			}
+			if wait, ok := p.Take(sources(fmt.Sprintf("198.%d.100.9", i/15)), "", now); !ok {
+				t.Fatalf("%s: after %d minutes a newcomer waits %v", name, i, wait)
+			}
+		}
 	}
 }
 
@@ -106,6 +158,13 @@ func TestPoolSnapshot(t *testing.T) {
 	if n := drain(restored, sources("198.51.100.9"), "", start); n != 10 {
 		t.Errorf("after the restart a newcomer drew %d, want 10", n)
 	}
+	again := rate.NewPool(rate.PerHour(50), 50)
+	if err := again.Restore(restored.Snapshot(start), start); err != nil {
+		t.Fatal(err)
+	}
+	if n := drain(again, sources("198.51.77.9"), "", start); n != 0 {
+		t.Errorf("after the restart a network that drew something drew %d of the last places, want 0", n)
+	}
 	for _, damaged := range []string{"{", `{"all":[]}`, `{"all":{},"shares":{"1":[]}}`} {
 		if err := restored.Restore([]byte(damaged), start); err == nil {
 			t.Errorf("Restore(%s) = nil, want an error", damaged)
@@ -130,7 +189,7 @@ func TestPoolIsFair(t *testing.T) {
 			if wait := p.Peek(sources("198.51.100.9"), "", now); wait != 0 {
 				t.Fatalf("the newcomer waits %v after %d draws", wait, i)
 			}
-			if maxDraws := n + int(now.Sub(start).Hours()*float64(n)+1e-6); taken > maxDraws {
+			if maxDraws := n + n*2/5 + int(now.Sub(start).Hours()*float64(n)+1e-6); taken > maxDraws {
 				t.Fatalf("%d draws in %v, want at most %d", taken, now.Sub(start), maxDraws)
 			}
 		}

@@ -21,7 +21,7 @@ func TestRegistrations(t *testing.T) {
 	take(r, one, true, false)
 	take(r, one, true, false)
 	take(r, one, false, false)
-	for i := range 3 { // with these, the network has drawn the half that is open to all
+	for i := range 6 { // with these, the network has drawn what is open to all
 		take(r, netip.AddrFrom4([4]byte{192, 0, 2, byte(10 + i)}), true, false)
 	}
 	another := netip.MustParseAddr("192.0.2.20")

@@ -231,8 +231,12 @@ func TestFloodsAtEveryDoor(t *testing.T) {
 	holds := startFloodTarget(t, fmt.Sprintf("public_url: https://mesh.example.org\naccess: {allow: [%s]}\n"+
 		"limits: {messages_total: 0}\nregistration: {per_hour: 0, cards_per_token: 0}\n", known))
 	holds.register("203.0.113.250", "known")
-	// Messages and A2A share the pool of strangers, and the attackers of two subtests would use it up.
+	// All messages share the pool of strangers, and the attackers of two subtests would use it up.
 	a2a := startFloodTarget(t, "public_url: https://mesh.example.org\na2a: {serve: \"on\"}\n")
+	lookups := startFloodTarget(t, fmt.Sprintf("public_url: https://mesh.example.org\ndirectories: [https://mesh.example.org/v1, %s]\n"+
+		"network: {allow_private: [127.0.0.0/8]}\naccess: {allow: [%s]}\n", other.address+"/v1", known))
+	lookups.register("203.0.113.250", "known")
+	networks := startFloodTarget(t, "public_url: https://mesh.example.org\n")
 	for i, tt := range []struct {
 		name     string
 		frontend frontend
@@ -240,7 +244,7 @@ func TestFloodsAtEveryDoor(t *testing.T) {
 	}{
 		{"messages", all, floodMessages},
 		{"holds", holds, floodHolds},
-		{"look-ups", all, func(d *floodTarget) { floodLookups(d, other) }},
+		{"look-ups", lookups, func(d *floodTarget) { floodLookups(d, other) }},
 		{"registrations", all, floodRegistrations},
 		{"owner sign-in", all, floodSignIn},
 		{"MEW", all, floodMEW},
@@ -248,6 +252,7 @@ func TestFloodsAtEveryDoor(t *testing.T) {
 		{"MoltSpeak", all, floodMoltSpeak},
 		{"AgentRelay", all, floodAgentRelay},
 		{"A2A", a2a, floodA2A},
+		{"networks", networks, floodNetworks},
 	} {
 		t.Run(tt.name, func(t *testing.T) {
 			d := &floodTarget{tt.frontend, 1 + i}
@@ -270,6 +275,33 @@ func floodMessages(d *floodTarget) {
 		d.mustSend(http.StatusAccepted, d.officeAddr(), name)
 	}
 	d.mustSend(http.StatusOK, d.attackerAddr(0), "known")
+}
+
+// floodNetworks attacks from 16 networks: first from one after the other, then from all in turn.
+func floodNetworks(d *floodTarget) {
+	const networks = 16
+	addr := func(i int) string { return fmt.Sprintf("198.%d.7.7", 20+i%networks) }
+	send := func(i int) int {
+		key := meshtest.Key(fmt.Sprint("evil-network-", i%networks))
+		status, _ := d.post(addr(i), "/agentmesh", d.message(key.Public().AgentID(), key, "hello"))
+		return status
+	}
+	for i := range networks {
+		name := fmt.Sprint("evil-network-", i)
+		d.registerWith(addr(i), name, "token-of-"+name)
+	}
+	for i := range 3 {
+		d.register(fmt.Sprintf("203.%d.113.7", i), fmt.Sprint("newcomer-network-", i))
+	}
+	for i := range networks {
+		for range 50 {
+			send(i)
+		}
+	}
+	defer d.flood(http.StatusTooManyRequests, send)()
+	for i := range 3 {
+		d.mustSend(http.StatusAccepted, fmt.Sprintf("203.%d.113.7", i), fmt.Sprint("newcomer-network-", i))
+	}
 }
 
 func floodHolds(d *floodTarget) {

@@ -175,6 +175,7 @@ func (s *Service) callerOf(c echo.Context) (caller, error) {
 	if len(list) == 0 {
 		list = []rate.Source{{Key: "unknown"}}
 	}
+	list = slices.DeleteFunc(list, func(s rate.Source) bool { return s.Width > 4 }) // a provider's network says little about a caller
 	for i, source := range list {
 		name, err := s.macOf(c.Request().Context(), "source", source.Key)
 		if err != nil {

@@ -241,7 +241,9 @@ type Limits struct {
 	MessagesNewConversations int `key:"messages_new_conversations"`
 	// Messages per hour and conversation.
 	MessagesConversation int `key:"messages_conversation"`
-	// Messages per hour from all senders together.
+	// Messages per hour from all senders together. Half of them are for senders that the owner does not know, and two
+	// fifths of that half more for the first messages of new networks. A lone stranger gets four fifths of the half, so
+	// 40 by default, whatever the other limits are.
 	MessagesTotal int `key:"messages_total"`
 	// Requests per minute and client address, in the public profile.
 	RequestsPerMinute int `key:"requests_per_minute"`
