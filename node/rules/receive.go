@@ -104,6 +104,7 @@ const (
 	BySeal    Reason = "seal"    // it came sealed, and its route would pass it on to a foreign network
 	ByNetwork Reason = "network" // its network requires the owner's approval (MS-28, MS-34)
 	ByIntent  Reason = "intent"  // the hold rules of its intent (AM-31)
+	BySize    Reason = "size"    // its payload is larger than the owner allows without a question
 )
 
 // Admit implements lines 9 to 11. The payload may still be sealed.
@@ -319,6 +320,9 @@ func waits(s State, in bridge.Inbound, ask bool) (reasons []Reason) {
 	isAdmitted := slices.Contains(s.Conv.Admitted, in.Intent) // the owner admitted this intent for the whole conversation (AM-34)
 	if !isAdmitted && s.Policy.HoldIntent(in.Intent, in.Payload.GetStr("action"), s.Route.Handles, s.Conv.WroteFirst) {
 		reasons = append(reasons, ByIntent)
+	}
+	if above := s.Policy.HoldAbove; above > 0 && int64(len(in.Payload.JSON())) > above {
+		reasons = append(reasons, BySize)
 	}
 	return reasons
 }

@@ -1,6 +1,7 @@
 package rules
 
 import (
+	"strconv"
 	"strings"
 
 	"github.com/agentmesh/agentmesh/node/bridge"
@@ -20,19 +21,22 @@ const (
 	tellsIntent = "The owner of this agent decides on requests of this kind."
 )
 
-// words has the words of each reason. {mode} is the access mode, {intent} that of the message, {route} who answers it.
+// words has the words of each reason. {mode} is the access mode, {intent} that of the message, {route} who answers it,
+// {bytes} the size of its payload, {above} the size above which payloads wait.
 var words = map[Reason]Words{
 	BySender:  {"sender", "access.mode={mode}", tellsSender, ""},
 	ByKey:     {"sender", owner.RuleUnproven, tellsSender, ""},
 	BySeal:    {"intent", "hold={intent}", tellsIntent, "it came sealed, and {route} would forward it unsealed to a foreign network"},
 	ByNetwork: {"intent", "hold={intent}", tellsIntent, ""},
 	ByIntent:  {"intent", "hold={intent}", tellsIntent, ""},
+	BySize:    {"intent", "access.hold_above={above}", tellsIntent, "its payload has {bytes} bytes"},
 }
 
 // WordsFor returns the words of a verdict that holds a message: those of its first reason, and what any reason tells the
 // owner.
 func WordsFor(v Verdict, s State, in bridge.Inbound) Words {
-	fill := strings.NewReplacer("{mode}", string(s.Policy.Mode), "{intent}", string(in.Intent), "{route}", s.Route.Name)
+	fill := strings.NewReplacer("{mode}", string(s.Policy.Mode), "{intent}", string(in.Intent), "{route}", s.Route.Name,
+		"{above}", strconv.FormatInt(s.Policy.HoldAbove, 10), "{bytes}", strconv.Itoa(len(in.Payload.JSON())))
 	w := words[v.Waits[0]]
 	w.Rule = fill.Replace(w.Rule)
 	var told []string
