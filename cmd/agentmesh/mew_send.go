@@ -65,7 +65,7 @@ func (t mewTarget) decide(ctx context.Context, a *app, proposal string, d mewDec
 }
 
 type mewApproveCmd struct {
-	Proposal string `arg:"" help:"Key of a waiting proposal, from mew status."`
+	Proposal string `arg:"" help:"Key of a waiting proposal, from mew status, or its id, from mew tail."`
 	mewTarget
 }
 
@@ -74,7 +74,7 @@ func (c *mewApproveCmd) Run(ctx context.Context, a *app) error {
 }
 
 type mewRejectCmd struct {
-	Proposal string `arg:"" help:"Key of a waiting proposal, from mew status."`
+	Proposal string `arg:"" help:"Key of a waiting proposal, from mew status, or its id, from mew tail."`
 	Reason   string `default:"disagree" help:"Reason code: disagree, unsafe, policy, busy, …"`
 	mewTarget
 }

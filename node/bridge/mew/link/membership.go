@@ -341,7 +341,7 @@ func (m *membership) claimProposal(key string) (p view.Proposal, me string, ok b
 	defer m.mu.Unlock()
 	p, ok = m.space.board.Find(key)
 	if p.Conv == "" { // to others: the owner was not asked in a conversation
-		m.space.board.SetDecided(key, true)
+		m.space.board.SetDecided(p.Key, true)
 	}
 	return p, m.space.me, ok
 }

@@ -34,7 +34,7 @@ func (l *Link) Decide(ctx context.Context, key string, approve bool, reason stri
 		err = l.space.say(context.WithoutCancel(ctx), d) // the space may accept it after the caller gave up
 	}
 	if err != nil {
-		l.space.withBoard(func(b *view.Board) { b.SetDecided(key, false) })
+		l.space.withBoard(func(b *view.Board) { b.SetDecided(p.Key, false) })
 		return 0, nil, sayFault(err)
 	}
 	l.space.withBoard(func(b *view.Board) { b.Remove(p.Key) })

@@ -19,7 +19,14 @@ import (
 type Board struct {
 	proposals []Proposal
 	reasoning []Reasoning
+	named     []naming // oldest first, at most maxNamed
 }
+
+// naming is the id that a proposal has or had.
+type naming struct{ id, key string }
+
+// maxNamed bounds the namings that a board remembers.
+const maxNamed = 1000
 
 // Proposal is a pending proposal. Its contents are text of a stranger.
 type Proposal struct {
@@ -131,13 +138,21 @@ func payloadOf(e *envelope.Envelope) json.RawMessage {
 // add puts a proposal on the board. If its proposer, or all proposers together, then have too many, it drops the oldest.
 func (b *Board) add(p Proposal) {
 	b.Remove(p.Key) // the same proposal, if it was made before
+	if n := (naming{p.ID, p.Key}); !slices.Contains(b.named, n) {
+		b.named = append(b.named[max(0, len(b.named)+1-maxNamed):], n)
+	}
 	b.proposals = append(b.proposals, p)
 	b.proposals = shorten(b.proposals, MaxOwnBoard, MaxOwnBytes, func(other Proposal) (int, bool) { return len(other.Payload), other.From == p.From })
 	b.proposals = shorten(b.proposals, maxBoard, MaxBoardBytes, func(other Proposal) (int, bool) { return len(other.Payload), true })
 }
 
-// Find returns the pending proposal with a key.
+// Find returns the pending proposal with a key. It also accepts the id of a proposal if no other had that id: otherwise
+// the proposer could replace what the owner has read.
 func (b *Board) Find(key string) (Proposal, bool) {
+	isKey := slices.ContainsFunc(b.named, func(n naming) bool { return n.key == key })
+	if withID := slices.DeleteFunc(slices.Clone(b.named), func(n naming) bool { return n.id != key }); !isKey && len(withID) == 1 {
+		key = withID[0].key
+	}
 	at := slices.IndexFunc(b.proposals, func(p Proposal) bool { return p.Key == key && !p.Decided })
 	if at < 0 {
 		return Proposal{}, false

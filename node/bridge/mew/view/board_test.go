@@ -38,6 +38,42 @@ func TestKeysOfProposalsCannotBeMade(t *testing.T) {
 	}
 }
 
+// TestProposalByID: the owner may name a proposal by its id, but not by an id that stood for something else before.
+func TestProposalByID(t *testing.T) {
+	var b Board
+	propose := func(from, id, payload string) Proposal {
+		t.Helper()
+		v, err := wire.Parse([]byte(payload))
+		if err != nil {
+			t.Fatal(err)
+		}
+		b.Observe(&envelope.Envelope{ID: id, From: from, Kind: envelope.KindProposal, Payload: v}, time.Now())
+		return b.proposals[len(b.proposals)-1]
+	}
+	shown := propose("cat", "p1", `{"method":"list"}`)
+	for range 2 { // the same proposal again is no other one
+		if p, ok := b.Find("p1"); !ok || p.Key != shown.Key {
+			t.Errorf("by its id: %+v, %v", p, ok)
+		}
+		propose("cat", "p1", `{"method":"list"}`)
+	}
+	b.Observe(&envelope.Envelope{ID: "w", From: "cat", Kind: envelope.KindWithdraw, Correlation: []string{"p1"}}, time.Now())
+	other := propose("cat", "p1", `{"method":"delete"}`)
+	if p, ok := b.Find("p1"); ok {
+		t.Errorf("an id that stood for another proposal finds %s", p.Payload)
+	}
+	if p, ok := b.Find(other.Key); !ok || p.Key != other.Key {
+		t.Errorf("by its key: %+v, %v", p, ok)
+	}
+	if p, ok := b.Find("p2"); ok {
+		t.Errorf("an id that nobody used finds %+v", p)
+	}
+	copied := propose("dog", other.Key, `{"method":"delete all"}`)
+	if p, ok := b.Find(other.Key); !ok || p.Key == copied.Key {
+		t.Errorf("a key that is also the id of another proposal finds %s, %v", p.Payload, ok)
+	}
+}
+
 // TestReasoningExpires: a reasoning sequence that its participant neither continues nor ends leaves the board after a
 // day. A thought keeps it.
 func TestReasoningExpires(t *testing.T) {
