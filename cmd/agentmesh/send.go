@@ -34,8 +34,8 @@ type sendFlags struct {
 	isReply bool // the message answers another one
 }
 
-// payload returns the payload from an argument: a JSON object, @FILE, - for standard input, or a text for mesh.message.
-// With --text, every argument is a text. For a text, payload also sets the intent.
+// payload returns the payload from an argument: a JSON object, @FILE, - for standard input, or a text for mesh.message
+// or mesh.request_info. With --text, every argument is a text. For a text without an intent, payload sets the intent.
 func (c *sendFlags) payload(a *app, text string) (wire.Value, error) {
 	switch {
 	case c.Action != "" && (text != "" || c.Text):
@@ -54,6 +54,10 @@ func (c *sendFlags) payload(a *app, text string) (wire.Value, error) {
 			return wire.Value{}, exit.FailHint(exit.Input, fmt.Errorf("payload refused: %w", err), "a payload that begins with { is JSON; add --text to send it as a text")
 		}
 		return v, nil
+	case c.Intent == string(wire.RequestInfo) && c.isReply:
+		return hook.TextPayload(wire.RequestInfo, text), nil
+	case c.Intent == string(wire.RequestInfo):
+		return wire.Obj(wire.TextField("action", "ask"), wire.TextField("question", text)), nil
 	case c.Intent != "" && c.Intent != string(wire.Deliver):
 		return wire.Value{}, exit.FailHint(exit.Usage, fmt.Errorf("%s needs a JSON object as payload", c.Intent), "for example: '"+c.examplePayload()+"'")
 	}
@@ -65,14 +69,10 @@ func (c *sendFlags) payload(a *app, text string) (wire.Value, error) {
 func (c *sendFlags) examplePayload() string {
 	intent := wire.Intent(c.Intent)
 	switch {
-	case c.isReply && intent == wire.RequestInfo:
-		return `{"action":"answer","answer":"…"}`
 	case c.isReply && (intent == wire.Schedule || intent == wire.Negotiate):
 		return `{"action":"accept"}`
 	}
 	switch intent {
-	case wire.RequestInfo:
-		return `{"action":"ask","question":"…"}`
 	case wire.Schedule:
 		return `{"action":"propose","event":{"title":"…","duration":"30m","proposed_times":["2030-01-31T10:00:00Z"]}}`
 	case wire.Negotiate:

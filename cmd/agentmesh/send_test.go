@@ -11,7 +11,7 @@ import (
 
 // TestExamplePayload: the error for a text with an intent that needs a JSON object has an example of that intent.
 func TestExamplePayload(t *testing.T) {
-	for _, intent := range []wire.Intent{wire.RequestInfo, wire.Schedule, wire.Negotiate, wire.Handoff} {
+	for _, intent := range []wire.Intent{wire.Schedule, wire.Negotiate, wire.Handoff} {
 		for _, isReply := range []bool{false, true} {
 			c := sendFlags{Intent: string(intent), isReply: isReply}
 			_, err := c.payload(&app{}, "tea at four")
@@ -24,11 +24,21 @@ func TestExamplePayload(t *testing.T) {
 			if err != nil {
 				t.Fatalf("%s: example %q: %v", intent, example, err)
 			}
-			// An answer to a question may have any action (AM-69).
 			known, err := wire.CheckPayload(intent, payload)
-			if err != nil || !known && !(intent == wire.RequestInfo && isReply) {
+			if err != nil || !known {
 				t.Errorf("%s: example %s: known %v, %v, want a payload of the intent", intent, example, known, err)
 			}
+		}
+	}
+}
+
+// TestPlainQuestion: a text is a question with --intent mesh.request_info, and an answer in a reply.
+func TestPlainQuestion(t *testing.T) {
+	for isReply, want := range map[bool]string{false: `{"action":"ask","question":"what now?"}`, true: `{"action":"answer","answer":"what now?"}`} {
+		c := sendFlags{Intent: string(wire.RequestInfo), isReply: isReply}
+		payload, err := c.payload(&app{}, "what now?")
+		if err != nil || string(payload.JSON()) != want || c.Intent != string(wire.RequestInfo) {
+			t.Errorf("%s, %v, want %s", payload.JSON(), err, want)
 		}
 	}
 }
