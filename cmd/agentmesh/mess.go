@@ -10,8 +10,10 @@ import (
 	"slices"
 	"strings"
 
+	"github.com/agentmesh/agentmesh/cmd/internal/daemon"
 	"github.com/agentmesh/agentmesh/cmd/internal/exit"
 	"github.com/agentmesh/agentmesh/cmd/internal/terminal"
+	"github.com/agentmesh/agentmesh/node/bridge/mess"
 	"github.com/agentmesh/agentmesh/node/bridge/mess/registry"
 	"github.com/agentmesh/agentmesh/node/bridge/mess/thread"
 	"github.com/agentmesh/agentmesh/node/owner"
@@ -153,7 +155,40 @@ func (c *messRequestCmd) Run(ctx context.Context, a *app) error {
 	if c.Link != "" {
 		return messSendToLink(ctx, a, block, c.Link)
 	}
-	return messSend(ctx, a, block)
+	err := messSend(ctx, a, block)
+	if err == nil {
+		a.noteNoExecutor(ctx)
+	}
+	return err
+}
+
+// noteNoExecutor says if nobody here can take a request, although serve has a link over which it could be sent.
+func (a *app) noteNoExecutor(ctx context.Context) {
+	_, dir, err := a.sourceAndDir()
+	if err != nil {
+		return
+	}
+	o := daemon.Running(ctx, string(dir))
+	if o == nil {
+		return
+	}
+	defer o.Close()
+	raw, err := o.Call(ctx, http.MethodGet, messAPI+"executors", nil, nil)
+	if err != nil {
+		return
+	}
+	list, _ := parseMessAnswer(raw)
+	links, err := daemon.Fetch(ctx, o, daemon.ListLinks.Call())
+	if executors, _ := list.Get("executors"); err != nil || executors.Len() > 0 {
+		return
+	}
+	for _, l := range links.Items {
+		if l.Kind == mess.Kind {
+			a.Note("there is no executor here, so the request waits until somebody takes it")
+			a.Hint("to have it done behind the link, cancel it and run: agentmesh mess request --link %s", terminal.Clean(l.Name))
+			return
+		}
+	}
 }
 
 func (c *messRequestCmd) body() wire.Value {
