@@ -6,6 +6,7 @@ import (
 	"errors"
 	"fmt"
 	"iter"
+	"net/http"
 	"slices"
 	"strings"
 	"sync"
@@ -142,6 +143,17 @@ func (b *bridges) silence(intent wire.Intent) time.Duration {
 	return 0
 }
 
+// screen returns an error for the owner if the bridge refuses a message with this payload.
+func (b *bridges) screen(ctx context.Context, to bridge.Address, payload wire.Value) error {
+	a, _ := b.find(to.Kind)
+	if s, ok := a.service.(bridge.Screener); ok {
+		if err := s.Screen(ctx, to, payload); err != nil {
+			return owner.Fault(http.StatusForbidden, err.Error(), "")
+		}
+	}
+	return nil
+}
+
 // checkAddress returns an error for the owner if the address names a link that is not configured. Some bridges have no
 // links, and some peers connect without a configured link.
 func (b *bridges) checkAddress(to bridge.Address) error {
@@ -195,6 +207,17 @@ func (n *Node) policy() acl.Policy {
 	p := n.cfg.Policy
 	for _, a := range n.bridges.all() {
 		p.Hold = append(slices.Clip(p.Hold), a.Holds...)
+	}
+	return p
+}
+
+// outgoingPolicy returns policy for the messages of an author (see [Outgoing.Via]).
+func (n *Node) outgoingPolicy(via string) acl.Policy {
+	p := n.policy()
+	for _, a := range n.bridges.all() {
+		if via == "owner" {
+			p.Hold = append(slices.Clip(p.Hold), a.OwnerHolds...)
+		}
 	}
 	return p
 }

@@ -65,7 +65,7 @@ func (n *Node) permit(ctx context.Context, out Outgoing, now time.Time) (p rules
 	recipient, policy := principal(out), n.cfg.Outbound
 	d := rules.Departure{
 		Intent: out.Intent, Answered: out.answered, Payload: out.Payload, Unproven: out.unproven != nil,
-		Mode: policy.mode(), Listed: policy.isListed(out), Approve: policy.Approve, Policy: n.policy(),
+		Mode: policy.mode(), Listed: policy.isListed(out), Approve: policy.Approve, Policy: n.outgoingPolicy(out.Via),
 		Handled: func(intent wire.Intent) bool { return n.route(intent).Handler != nil },
 	}
 	if d.Standing, err = n.rules.Standing(ctx, recipient, now); err != nil {

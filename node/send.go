@@ -138,7 +138,7 @@ func (n *Node) checkSendable(ctx context.Context, out *Outgoing) error {
 		if err := n.bridges.checkAddress(a); err != nil {
 			return owner.Fault(http.StatusBadRequest, err.Error(), "")
 		}
-		return nil
+		return n.bridges.screen(ctx, a, payload)
 	}
 	_, out.unproven, err = n.findRecipient(ctx, out.To)
 	if errors.Is(err, client.ErrUnknownAgent) {

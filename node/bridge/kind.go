@@ -33,6 +33,8 @@ type Kind struct {
 	Receipts string
 	// Holds decide which messages of this kind wait for the owner, if no rule that the owner configured decides.
 	Holds []acl.HoldRule
+	// OwnerHolds are such rules for the messages that the owner writes. Holds decide first.
+	OwnerHolds []acl.HoldRule
 	// Silence is how long a conversation may be silent before it expires, for intents that do not have the default.
 	Silence map[wire.Intent]time.Duration
 	// Inbound takes the place of the link name in the addresses of peers that connect to us without a link. It is empty

@@ -124,6 +124,14 @@ type Transport interface {
 	Deliver(ctx context.Context, d Delivery) (Delivered, error)
 }
 
+// Screener is a [Transport] that lets some content never leave, whoever approves it.
+type Screener interface {
+	Transport
+	// Screen returns why a message with this payload would be refused now, or nil. It changes nothing: Deliver decides
+	// again.
+	Screen(ctx context.Context, to Address, payload wire.Value) error
+}
+
 // Loss is a field that a mapping cannot translate. A bridge declares its losses per kind of message; its test checks
 // that everything else survives the round trip.
 type Loss struct {

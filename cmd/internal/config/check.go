@@ -267,7 +267,7 @@ func (c Config) OpenGuards() []string {
 	add(len(c.Network.AllowPrivate) > 0, "network.allow_private: cards may direct requests, also over http, to %s", formatPrefixes(c.Network.AllowPrivate))
 	add(len(c.Network.CORSOrigins) > 0, "network.cors_origins: pages of %s may call the listener", strings.Join(c.Network.CORSOrigins, ", "))
 	add(c.A2A.Serve == "on" && c.A2A.Anonymous, "a2a.anonymous: callers without a token may write, and see each other's messages and answers")
-	add(c.MoltSpeak.Registry && c.MoltSpeak.RegistryAuth == "none", "moltspeak.registry_auth: anyone may change and delete every entry of the registry")
+	add(c.MoltSpeak.Registry == "on" && c.MoltSpeak.RegistryAuth == "none", "moltspeak.registry_auth: anyone may change and delete every entry of the registry")
 	add(c.Store.AllowUnsafe, "store.allow_unsafe: a crash of the database server may lose acknowledged messages")
 	add(!c.Public() && c.Registration.Mode != def.Registration.Mode, "registration.mode: without a public_url it has no effect, everybody on this machine may register")
 	if c.Public() {

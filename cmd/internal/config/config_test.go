@@ -138,7 +138,7 @@ func TestOpenGuards(t *testing.T) {
 	} {
 		key, value, _ := strings.Cut(s, "=")
 		c, err := Load(Source{File: "none", Settings: []Setting{
-			{"public_url", "https://mesh.example.org", "--public-url"}, {"a2a.serve", "on", "--set"}, {"moltspeak.registry", "true", "--set"},
+			{"public_url", "https://mesh.example.org", "--public-url"}, {"a2a.serve", "on", "--set"}, {"moltspeak.registry", "on", "--set"},
 			{"agentrelay.serve", "on", "--set"}, {"mess.serve", "on", "--set"}, {"store.postgres", "postgres://db/mesh", "--set"}, {key, value, "--set " + key},
 		}})
 		if err != nil {

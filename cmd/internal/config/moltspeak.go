@@ -31,9 +31,9 @@ type MoltSpeak struct {
 	SecretCommand []string `key:"secret_command"`
 	// Origins of web pages that may open the WebSocket, besides the listener's own origin.
 	Origins []string `key:"origins"`
-	// Serve a MoltSpeak registry under /api/v1/agents and /api/v1/search. It has the directory's cards, and the agents
-	// that register with it.
-	Registry bool `key:"registry"`
+	// Serve a MoltSpeak registry under /api/v1/agents and /api/v1/search: on or off. It has the directory's cards, and the
+	// agents that register with it.
+	Registry string `key:"registry"`
 	// How entries of the registry are protected: token (a bearer token for each entry, which its client chooses) or none.
 	// Danger: with none, anyone can change and delete every entry. Use none only for development.
 	RegistryAuth string `key:"registry_auth"`
@@ -50,11 +50,12 @@ type MoltSpeakTool struct {
 }
 
 func defaultMoltSpeak() MoltSpeak {
-	return MoltSpeak{Serve: "off", Org: "agentmesh", RegistryAuth: "token"}
+	return MoltSpeak{Serve: "off", Org: "agentmesh", Registry: "off", RegistryAuth: "token"}
 }
 
 func (c MoltSpeak) check(p *problems) {
 	p.checkOneOf("moltspeak.serve", c.Serve, "auto", "on", "off")
+	p.checkOneOf("moltspeak.registry", c.Registry, "on", "off")
 	p.checkOneOf("moltspeak.registry_auth", c.RegistryAuth, "token", "none")
 	if _, ok := message.ParseName("x@" + c.Org); !ok {
 		p.add("moltspeak.org", "must be 1 to 128 characters from A-Z a-z 0-9 _ -")

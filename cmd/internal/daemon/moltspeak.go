@@ -29,7 +29,7 @@ func newMoltSpeak(p *Process, links []linkConfig, mesh bridge.Mesh) (bridge.Serv
 		return nil, nil
 	}
 	name, serve := p.cfg.MoltSpeakAgent(p.node.Card().ID)
-	if isNamed := message.ValidName(name.Agent) && message.ValidName(name.Org); !isNamed && !serve && len(links) == 0 && !c.Registry {
+	if isNamed := message.ValidName(name.Agent) && message.ValidName(name.Org); !isNamed && !serve && len(links) == 0 && c.Registry != "on" {
 		return nil, nil
 	}
 	key, box, err := keyring{p}.readMoltSpeak()
@@ -38,7 +38,7 @@ func newMoltSpeak(p *Process, links []linkConfig, mesh bridge.Mesh) (bridge.Serv
 	}
 	cfg := moltspeak.Config{
 		Agent: name, Key: key, Box: box, Serve: serve, Domains: c.Domains, PlainConf: c.PlainConf,
-		Reveal: c.Reveal, Origins: c.Origins, Addresses: p.server.Addresses(), Registry: c.Registry, NoAuth: c.RegistryAuth == "none", Local: !p.cfg.Public(),
+		Reveal: c.Reveal, Origins: c.Origins, Addresses: p.server.Addresses(), Registry: c.Registry == "on", NoAuth: c.RegistryAuth == "none", Local: !p.cfg.Public(),
 		Mesh: mesh, Store: p.bridgeStore, HTTP: p.http, Logger: p.log,
 	}
 	if serve {

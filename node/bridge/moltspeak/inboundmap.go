@@ -190,7 +190,7 @@ func (b *Bridge) passOn(c *request, intent wire.Intent, payload wire.Value, conv
 // passToNode passes the message to the node, together with changes of the bridge's own state. A hook's answer to an
 // answer of the peer leaves through the outbox, as a message of its own.
 func (b *Bridge) passToNode(c *request, address string, intent wire.Intent, payload wire.Value, conv string, records []store.Change) (bridge.Outcome, *message.Error) {
-	hold := b.needsOwner(c)
+	hold := c.needsOwner(b.cfg.Tools)
 	in, e := b.inbound(c, address, intent, payload, conv)
 	if e != nil {
 		return bridge.Outcome{}, e

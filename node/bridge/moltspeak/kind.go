@@ -15,6 +15,10 @@ func LinkKind() bridge.Kind {
 		Name: Kind, Encrypt: []string{encryptAlways}, Check: checkAccess, Inbound: InboundLink, Screens: true,
 		// Neither a query nor its answer commits the owner, so both leave at once, as with mesh.request_info.
 		Holds: []acl.HoldRule{{Intent: string(IntentQuery), Direction: acl.Out, Hold: acl.Never}},
+		// A command of the owner is the owner's decision.
+		OwnerHolds: []acl.HoldRule{
+			{Intent: string(IntentTask), Direction: acl.Out, Hold: acl.Never}, {Intent: string(IntentTool), Direction: acl.Out, Hold: acl.Never},
+		},
 	}
 }
 

@@ -72,6 +72,18 @@ func (b *Bridge) Deliver(ctx context.Context, d bridge.Delivery) (bridge.Deliver
 	return bridge.Delivered{Queued: true}, storeFailure(recordAnswer(ctx, b.records, d, state, now))
 }
 
+// Screen implements [bridge.Screener]: no message leaves with personal data that no consent covers.
+func (b *Bridge) Screen(ctx context.Context, address bridge.Address, payload wire.Value) error {
+	to, ok := message.ParseName(address.Peer)
+	if !ok {
+		return nil // Deliver refuses it
+	}
+	if _, e := b.screen(ctx, to, payload.Without("metadata"), "", time.Now()); e != nil && e.Code == message.CodeConsent {
+		return blockedError(e, to)
+	}
+	return nil
+}
+
 // storeFailure returns the error of a delivery that failed because of the store, or nil. A later attempt sends the same
 // bytes, so the peer recognizes a repeat.
 func storeFailure(err error) error {

@@ -266,10 +266,10 @@ func (b *Bridge) checkCapability(c *request) *message.Error {
 
 // needsOwner reports whether the owner must approve a message. A tool call needs an approval unless moltspeak.tools
 // allows the tool to the sender (MS-34). Of an unknown peer, everything but a public query needs one (MS-28).
-func (b *Bridge) needsOwner(c *request) bool {
+func (c *request) needsOwner(tools []ToolInfo) bool {
 	if t, ok := c.body.(message.Tool); ok {
 		name := c.m.From.Name()
-		return !slices.ContainsFunc(b.cfg.Tools, func(i ToolInfo) bool { return i.Name == t.Tool && slices.Contains(i.Peers, name) })
+		return !slices.ContainsFunc(tools, func(i ToolInfo) bool { return i.Name == t.Tool && slices.Contains(i.Peers, name) })
 	}
 	isPublicQuery := c.m.Op == message.OpQuery && c.m.Class == message.Public
 	return !c.isKnown() && !isPublicQuery
