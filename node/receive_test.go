@@ -203,3 +203,21 @@ func TestCardAtTheEndpoint(t *testing.T) {
 		t.Errorf("card = %s, %v", body, err)
 	}
 }
+
+// TestNumbersByValue is THREATS 44: a double cannot tell these amounts from others, so one signature would cover two.
+func TestNumbersByValue(t *testing.T) {
+	mesh := meshtest.New(t)
+	sarah, chris := mesh.Node("sarah", open), mesh.Stranger("chris")
+	for _, amount := range []string{"9007199254740993", "9007199254740993.0", "9007199254740992.0", "9.007199254740993e15", "-90071992547409930E-1", "1e21"} {
+		payload, err := wire.ParseForeign([]byte(`{"action":"deliver","message":{"body":"hello"},"amount":`+amount+`}`), wire.MaxDepth, wire.MaxValues)
+		if err != nil {
+			t.Fatal(err)
+		}
+		tree := chris.Draft(sarah.ID(), wire.Deliver, hello).Tree().With("payload", payload)
+		if a := meshtest.Post(t, sarah.URL, chris.SignTree(tree)); a.Status != http.StatusBadRequest || !bytes.Contains(a.Body, []byte("INVALID_MESSAGE")) {
+			t.Errorf("%s: %d %s", amount, a.Status, a.Body)
+		}
+	}
+	largest := `{"action":"deliver","message":{"body":"hello"},"amount":9007199254740991.0}`
+	must(t, meshtest.Post(t, sarah.URL, chris.Sign(chris.Draft(sarah.ID(), wire.Deliver, largest))), http.StatusOK)
+}

@@ -16,7 +16,8 @@ import (
 )
 
 // TestOtherClients replays messages that other implementations sent, byte for byte and at the time of their signature:
-// the canonical form of the reference and the defaults of Python and Go (AM-14).
+// the canonical form of the reference and the defaults of Python and Go (AM-14). When they were recorded, the node took
+// 1e21; now it refuses such a number (AM-12).
 func TestOtherClients(t *testing.T) {
 	files, err := filepath.Glob("testdata/reference/*.txtar")
 	if err != nil || len(files) < 3 {
@@ -40,6 +41,9 @@ func TestOtherClients(t *testing.T) {
 					if strings.HasPrefix(x.Path, node.Path) {
 						h = sarah.Public
 					}
+					if hasUnsafeNumber(x) {
+						x.Status, x.Answer = http.StatusBadRequest, []byte(`{"error":{"code":"INVALID_MESSAGE","retry":false}}`)
+					}
 					x.Replay(t, h)
 				}
 			})
@@ -47,10 +51,16 @@ func TestOtherClients(t *testing.T) {
 	}
 }
 
+// hasUnsafeNumber reports whether a message holds a number beyond 2^53-1.
+func hasUnsafeNumber(x apitest.Exchange) bool {
+	_, err := wire.ParseObject(x.Body)
+	return x.Path == node.Path && err != nil && strings.Contains(err.Error(), "number beyond 2^53-1")
+}
+
 func firstMessage(t *testing.T, exchanges []apitest.Exchange) wire.Message {
 	t.Helper()
 	for _, x := range exchanges {
-		if x.Method != http.MethodPost || x.Path != node.Path {
+		if x.Method != http.MethodPost || x.Path != node.Path || hasUnsafeNumber(x) {
 			continue
 		}
 		tree, err := wire.ParseObject(x.Body)

@@ -23,6 +23,8 @@ func Canonical(v wire.Value, f Form) []byte {
 func Digest(v wire.Value) [32]byte { return sha256.Sum256(Canonical(v, JCS)) }
 
 // AppendCanonical appends the encoding of v in the form f to dst. Numbers must be finite, as [wire.Parse] guarantees.
+// What is verified or signed in the forms [JCS], [ES] and [Python] must have no other numbers than [wire.IsSafeNumber]
+// permits.
 func AppendCanonical(dst []byte, v wire.Value, f Form) []byte {
 	switch v.Kind() {
 	case wire.Number:

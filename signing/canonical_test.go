@@ -37,9 +37,10 @@ func readFile(t testing.TB, path string) []byte {
 	return data
 }
 
+// mustParse reads every JSON number, because the canonical forms are checked for those that AM-12 refuses, too.
 func mustParse(t testing.TB, text string) wire.Value {
 	t.Helper()
-	v, err := wire.Parse([]byte(text))
+	v, err := wire.ParseForeign([]byte(text), wire.MaxDepth, wire.MaxValues)
 	if err != nil {
 		t.Fatalf("Parse(%s) = %v", text, err)
 	}
@@ -201,12 +202,7 @@ func TestCyberphone(t *testing.T) {
 	}
 	for _, input := range inputs {
 		name := filepath.Base(input)
-		v, err := wire.Parse(readFile(t, input))
-		if err != nil {
-			t.Errorf("%s: %v", name, err)
-			continue
-		}
-		got := Canonical(v, JCS)
+		got := Canonical(mustParse(t, string(readFile(t, input))), JCS)
 		if want := readFile(t, filepath.Join(dir, "testdata", "output", name)); !bytes.Equal(got, want) {
 			t.Errorf("%s = %s\nwant %s", name, got, want)
 		}
@@ -253,10 +249,7 @@ func TestPeers(t *testing.T) {
 	matched := map[Form]int{}
 	for _, vec := range file.Vectors {
 		t.Run(vec.Form+" "+vec.Name, func(t *testing.T) {
-			v, err := wire.ParseObject([]byte(vec.Message))
-			if err != nil {
-				t.Fatal(err)
-			}
+			v := mustParse(t, vec.Message)
 			got, err := key.VerifyValue(v, vec.Signature, Window{}, time.Now())
 			if err != nil || string(got.Canonical) != vec.Canonical {
 				t.Fatalf("signed by %s: VerifyValue = %v; form %s is %s", vec.By, err, got.Form, got.Canonical)

@@ -53,9 +53,9 @@ func TestCanonicalCommandOnJCS(t *testing.T) {
 			t.Fatal(err)
 		}
 		code, out, errOut := runCommand("message", "canonical", name)
-		if !bytes.HasPrefix(bytes.TrimSpace(input), []byte("{")) {
+		if !bytes.HasPrefix(bytes.TrimSpace(input), []byte("{")) || filepath.Base(name) == "values.json" { // which has 1e30 (AM-12)
 			if code != exit.Input {
-				t.Errorf("%s: exit %d, want %d: it is not an object", filepath.Base(name), code, exit.Input)
+				t.Errorf("%s: exit %d, want %d: it is not an object, or has a number beyond 2^53-1", filepath.Base(name), code, exit.Input)
 			}
 			continue
 		}
@@ -66,7 +66,8 @@ func TestCanonicalCommandOnJCS(t *testing.T) {
 }
 
 // TestCanonicalCommandOnJSONTestSuite: message canonical exits with 65 and one line for every invalid text of
-// JSONTestSuite, and accepts every valid object except those with duplicate keys.
+// JSONTestSuite, and accepts every valid object except those with duplicate keys and with
+// numbers beyond 2^53-1 (AM-12).
 func TestCanonicalCommandOnJSONTestSuite(t *testing.T) {
 	dir := corpora(t, "jsontestsuite", "test_parsing")
 	for _, name := range mustGlob(t, dir, "n_*.json") {
@@ -76,7 +77,7 @@ func TestCanonicalCommandOnJSONTestSuite(t *testing.T) {
 	}
 	for _, name := range mustGlob(t, dir, "y_object*.json") {
 		want := exit.OK
-		if strings.Contains(name, "duplicated_key") {
+		if strings.Contains(name, "duplicated_key") || strings.Contains(name, "extreme_numbers") {
 			want = exit.Input
 		}
 		if code, _, errOut := runCommand("message", "canonical", name); code != want {

@@ -22,8 +22,8 @@ type SyntaxError struct {
 func (e *SyntaxError) Error() string { return fmt.Sprintf("%s at byte %d", e.Reason, e.Offset) }
 
 // Parse reads one JSON value under AM-12: UTF-8 without byte order mark, no text after the value, no duplicate key at
-// any depth, no lone surrogate, no key "__proto__", no number that overflows a float64, no integer token beyond
-// ±(2^53−1), at most [MaxDepth] levels and [MaxValues] values. The error is a *[SyntaxError].
+// any depth, no lone surrogate, no key "__proto__", no number beyond ±(2^53−1) however it is spelled, at most [MaxDepth]
+// levels and [MaxValues] values. The error is a *[SyntaxError].
 func Parse(data []byte) (Value, error) {
 	return ParseLimits(data, MaxDepth, MaxValues)
 }

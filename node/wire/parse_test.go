@@ -32,7 +32,8 @@ func TestParseReads(t *testing.T) {
 		{"empty containers", `[{},[],""]`, ""},
 		{"number tokens are kept", `[1.0,1e2,1E+2,-0,0.10,-0.0e-0]`, ""},
 		{"largest safe integers", `[9007199254740991,-9007199254740991]`, ""},
-		{"2^53 with a fraction is no integer token", `9007199254740992.0`, ""},
+		{"largest safe integers in other forms", `[9007199254740991.0,-9.007199254740991e15,9007199254740991000e-3,0.9007199254740991E16]`, ""},
+		{"a fraction below 2^53", `[9007199254740990.5,1234567890123456.7]`, ""},
 		{"underflow is a number", `1e-400`, ""},
 		{"member order is kept", `{"b":1,"a":2}`, ""},
 		{"keys differ by case", `{"to":1,"TO":2,"To":3}`, ""},
@@ -81,12 +82,18 @@ func TestParseRefuses(t *testing.T) {
 		{"duplicate of the empty key", `{"":1,"":2}`, "duplicate key"},
 		{"proto", `{"__proto__":{}}`, "key __proto__"},
 		{"proto by escape", `{"a":{"\u005f_proto__":1}}`, "key __proto__"},
-		{"2^53", `9007199254740992`, "integer beyond 2^53-1"},
-		{"minus 2^53", `[-9007199254740992]`, "integer beyond 2^53-1"},
-		{"long integer", `123456789012345678901234567890`, "integer beyond 2^53-1"},
-		{"1e400", `1e400`, "number too large"},
-		{"minus 1e400", `-1e400`, "number too large"},
-		{"overflow by digits", "1" + strings.Repeat("0", 400) + ".0", "number too large"},
+		{"2^53", `9007199254740992`, "number beyond 2^53-1"},
+		{"minus 2^53", `[-9007199254740992]`, "number beyond 2^53-1"},
+		{"2^53 with a fraction", `9007199254740992.0`, "number beyond 2^53-1"},
+		{"2^53+1 with a fraction", `{"amount":9007199254740993.0}`, "number beyond 2^53-1"},
+		{"2^53 with an exponent", `9.007199254740992e15`, "number beyond 2^53-1"},
+		{"minus 2^53 with a negative exponent", `-9007199254740992000E-3`, "number beyond 2^53-1"},
+		{"rounds to 2^53", `9007199254740991.5`, "number beyond 2^53-1"},
+		{"large with an exponent", `1e21`, "number beyond 2^53-1"},
+		{"long integer", `123456789012345678901234567890`, "number beyond 2^53-1"},
+		{"1e400", `1e400`, "number beyond 2^53-1"},
+		{"minus 1e400", `-1e400`, "number beyond 2^53-1"},
+		{"overflow by digits", "1" + strings.Repeat("0", 400) + ".0", "number beyond 2^53-1"},
 		{"leading zero", `01`, "text after the value"},
 		{"plus", `+1`, "not a JSON value"},
 		{"bare point", `1.`, "bad number"},
@@ -210,13 +217,16 @@ func TestErrorsQuoteNothing(t *testing.T) {
 }
 
 // TestJSONTestSuite reads nst/JSONTestSuite: all n_ files must be refused, and all y_ files accepted, except those with
-// a duplicate key, which AM-12 refuses. The i_ files are left to the implementation, but must not cause a panic.
+// a duplicate key or a number beyond 2^53-1, which AM-12 refuses. The i_ files are left to the implementation, but must not cause a panic.
 func TestJSONTestSuite(t *testing.T) {
 	files, err := filepath.Glob(filepath.Join(corpora(t, "jsontestsuite"), "test_*", "*.json"))
 	if err != nil || len(files) < 300 {
 		t.Fatalf("found %d files, %v", len(files), err)
 	}
-	duplicates := map[string]bool{"y_object_duplicated_key.json": true, "y_object_duplicated_key_and_value.json": true}
+	ours := map[string]bool{
+		"y_object_duplicated_key.json": true, "y_object_duplicated_key_and_value.json": true, "y_object_extreme_numbers.json": true,
+		"y_number.json": true, "y_number_real_capital_e.json": true, "y_number_real_exponent.json": true, "y_number_real_fraction_exponent.json": true,
+	}
 	accepted, refused := 0, 0
 	for _, file := range files {
 		data, err := os.ReadFile(file)
@@ -226,21 +236,21 @@ func TestJSONTestSuite(t *testing.T) {
 		name := filepath.Base(file)
 		v, err := Parse(data)
 		switch {
-		case strings.HasPrefix(name, "y_") && !duplicates[name]:
+		case strings.HasPrefix(name, "y_") && !ours[name]:
 			accepted++
 			if err != nil {
 				t.Errorf("%s: refused: %v", name, err)
 			} else if again, err := Parse(v.JSON()); err != nil || string(again.JSON()) != string(v.JSON()) {
 				t.Errorf("%s: does not survive writing: %v", name, err)
 			}
-		case strings.HasPrefix(name, "n_"), duplicates[name]:
+		case strings.HasPrefix(name, "n_"), ours[name]:
 			refused++
 			if err == nil {
 				t.Errorf("%s: accepted", name)
 			}
 		}
 	}
-	if accepted < 90 || refused < 180 {
+	if accepted < 85 || refused < 185 {
 		t.Errorf("looked at %d y_ and %d n_ files: the corpus is not what it was", accepted, refused)
 	}
 }

@@ -1,6 +1,7 @@
 package wire
 
 import (
+	"math"
 	"strconv"
 	"strings"
 	"unicode/utf16"
@@ -45,21 +46,21 @@ func (p *parser) number() (Value, error) {
 		}
 	}
 	token := p.text[start:p.pos]
-	switch {
-	case p.anyNumber:
-	case integer && len(token) > len("-9007199254740991"):
-		return Value{}, &SyntaxError{Offset: start, Reason: "integer beyond 2^53-1"}
-	case integer && len(token) >= len("9007199254740991"):
-		n, err := strconv.ParseInt(token, 10, 64)
-		if err != nil || n > MaxSafeInteger || n < -MaxSafeInteger {
-			return Value{}, &SyntaxError{Offset: start, Reason: "integer beyond 2^53-1"}
-		}
-	case !integer:
-		if _, err := strconv.ParseFloat(token, 64); err != nil {
-			return Value{}, &SyntaxError{Offset: start, Reason: "number too large"}
-		}
+	if p.anyNumber || integer && len(token) < len("9007199254740991") {
+		return Value{kind: Number, text: token}, nil
+	}
+	if !IsSafeNumber(token) {
+		return Value{}, &SyntaxError{Offset: start, Reason: "number beyond 2^53-1"}
 	}
 	return Value{kind: Number, text: token}, nil
+}
+
+// IsSafeNumber reports whether a JSON number is between ±[MaxSafeInteger], however it is spelled: 9007199254740993.0
+// is not. Beyond that range a double holds whole numbers only, and not all of them. There, two amounts would have one
+// canonical text, and one signature.
+func IsSafeNumber(token string) bool {
+	f, err := strconv.ParseFloat(token, 64)
+	return err == nil && math.Abs(f) <= MaxSafeInteger
 }
 
 // plain is true for ASCII bytes that need no escape in a string.

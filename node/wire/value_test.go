@@ -170,7 +170,7 @@ func TestValueInsideJSON(t *testing.T) {
 	if again := mustParse(t, string(out)); string(must(again.Get("agents")).At(0).JSON()) != `{"n":1.0,"s":"<&>"}` {
 		t.Errorf("written as %s", out)
 	}
-	for _, bad := range []string{`{"a":1,"a":2}`, `{"a":{"b":1,"b":2}}`, "{\"a\":\"\xff\"}", `{"a":9007199254740993}`, `{"__proto__":1}`} {
+	for _, bad := range []string{`{"a":1,"a":2}`, `{"a":{"b":1,"b":2}}`, "{\"a\":\"\xff\"}", `{"a":9007199254740993}`, `{"a":9007199254740993.0}`, `{"__proto__":1}`} {
 		if err := json.Unmarshal([]byte(`{"agents":[`+bad+`]}`), &listing); err == nil {
 			t.Errorf("%s was accepted inside a larger document", bad)
 		}

@@ -41,6 +41,8 @@ func TestBadRequests(t *testing.T) {
 		{"no message", rest, `{}`, nil, 400, "INVALID_PARAMS"},
 		{"a program", rest, `{"message":{"messageId":"m","role":"ROLE_USER","parts":[{"raw":"TVo=","mediaType":"application/x-msdownload"}]}}`, nil, 400, "CONTENT_TYPE_NOT_SUPPORTED"},
 		{"a large integer", rest, `{"message":{"messageId":"m","role":"ROLE_USER","parts":[{"data":{"id":9007199254740993}}]}}`, nil, 400, "INVALID_PARAMS"},
+		{"a large integer with a fraction", rest, `{"message":{"messageId":"m","role":"ROLE_USER","parts":[{"data":{"id":9007199254740993.0}}]}}`, nil, 400, "INVALID_PARAMS"},
+		{"a large integer with an exponent", rest, `{"message":{"messageId":"m","role":"ROLE_USER","parts":[{"data":{"id":9.007199254740993e15}}]}}`, nil, 400, "INVALID_PARAMS"},
 		{"a number out of range", rest, `{"message":{"messageId":"m","role":"ROLE_USER","parts":[{"data":1e999}]}}`, nil, 400, "INVALID_PARAMS"},
 		{"two contents", rest, `{"message":{"messageId":"m","role":"ROLE_USER","parts":[{"text":"a","url":"https://x/"}]}}`, nil, 400, "INVALID_PARAMS"},
 	} {

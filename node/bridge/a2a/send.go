@@ -143,7 +143,7 @@ func (b *Bridge) newInbound(ctx context.Context, from caller, m message.Message,
 	origin, _ := meta.Get("bridge")
 	payload = payload.With("metadata", meta.With("bridge", origin.With("message_id", wire.Text(m.Tree.GetStr("messageId")))))
 	if _, err := wire.ParseObject(payload.JSON()); err != nil { // the node would store another number, or could not read the payload
-		return bridge.Inbound{}, nil, message.ErrParams.At("a message has at most 32 levels and 10,000 values, integers below 2^53, and no number beyond the range of a double").Because(err)
+		return bridge.Inbound{}, nil, message.ErrParams.At("a message has at most 32 levels and 10,000 values, and no number of 2^53 or more").Because(err)
 	}
 	in := bridge.Inbound{
 		Principal: address, Peer: from.address.Pseudonym(), Address: address, Name: from.name, Verified: from.verified, Sources: from.sources,

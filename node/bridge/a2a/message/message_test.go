@@ -474,6 +474,14 @@ func TestSignature(t *testing.T) {
 	if message.Digest(signed) != message.Digest(tree) || message.Digest(signed) == message.Digest(tree.With("name", wire.Text("Eve"))) {
 		t.Error("the digest does not identify the card")
 	}
+	price, err := message.ReadCard([]byte(`{"amount":9007199254740993.0}`))
+	if err != nil {
+		t.Fatal(err)
+	}
+	inexact, err := message.SignCard(tree.With("price", price), key, "https://ann.example"+message.PathKeys)
+	if err != nil {
+		t.Fatal(err)
+	}
 	other := signing.NewEd25519FromSeed(bytes.Repeat([]byte{1}, 32))
 	for name, try := range map[string]func() (string, error){
 		"a changed card":  func() (string, error) { return list[0].Verify(signed.With("name", wire.Text("Eve")), keys) },
@@ -483,7 +491,8 @@ func TestSignature(t *testing.T) {
 			text := strings.Replace(string(message.KeySet(other.Public()).JSON()), other.Public().Fingerprint(), key.Public().Fingerprint(), 1)
 			return list[0].Verify(signed, parse(t, text))
 		},
-		"no key set": func() (string, error) { return list[0].Verify(signed, wire.Obj()) },
+		"no key set":     func() (string, error) { return list[0].Verify(signed, wire.Obj()) },
+		"2^53+1 as 2^53": func() (string, error) { return message.SignaturesOf(inexact)[0].Verify(inexact, keys) },
 	} {
 		if _, err := try(); err == nil {
 			t.Errorf("%s verified", name)

@@ -95,6 +95,9 @@ func SignaturesOf(card wire.Value) []Signature {
 
 // Verify checks the signature with the key that it names in a key set. It returns the key's thumbprint (RFC 7638).
 func (s Signature) Verify(card, keys wire.Value) (thumbprint string, err error) {
+	if _, err := wire.ParseLimits(card.JSON(), maxDepth, maxValues); err != nil { // two numbers would have one signature
+		return "", fmt.Errorf("the signature of the card covers no exact value: %w", err)
+	}
 	list, _ := keys.Get("keys")
 	for jwk := range list.Elems() {
 		if jwk.GetStr("kid") != s.KeyID {

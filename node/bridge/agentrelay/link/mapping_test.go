@@ -59,7 +59,7 @@ func TestManyMembers(t *testing.T) {
 
 // TestNumbersStay: a payload with a number that no message can hold becomes a text, in which the number is unchanged.
 func TestNumbersStay(t *testing.T) {
-	for _, payload := range []string{`{"id":9007199254740993}`, `{"id":1e999}`, `9007199254740993`} {
+	for _, payload := range []string{`{"id":9007199254740993}`, `{"id":9007199254740993.0}`, `{"id":9007199254740993E0}`, `{"id":1e999}`, `9007199254740993`} {
 		p, err := wire.ParseForeign([]byte(payload), frame.MaxDepth, linkReadLimit)
 		if err != nil {
 			t.Fatal(err)

@@ -207,7 +207,7 @@ func (l *Link) handleResponse(ctx context.Context, j job) error {
 		in, err := l.newInbound(&fromProposer, s.Conv, IntentProposal, end)
 		if err != nil { // the owner at least learns that the request is done
 			end = end.Without("result", "error").With("reason", wire.Text("the answer cannot be stored: "+err.Error()))
-			fromProposer.raw = end.JSON()
+			fromProposer.raw = markSource(l.address(s.Peer), end, j.e.ID).JSON() // with the id, so that two of them differ
 			in, err = l.newInbound(&fromProposer, s.Conv, IntentProposal, end)
 		}
 		if err != nil {

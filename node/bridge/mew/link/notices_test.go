@@ -110,7 +110,7 @@ func TestLinkLimitedRequest(t *testing.T) {
 }
 
 // cannotStore holds values that the gateway passes on and that no message of the mesh can hold.
-var cannotStore = []string{`9007199254740993`, `1e999`, strings.Repeat(`{"a":`, 40) + `1` + strings.Repeat(`}`, 40)}
+var cannotStore = []string{`9007199254740993`, `9007199254740993.0`, `9.007199254740993e15`, `1e999`, strings.Repeat(`{"a":`, 40) + `1` + strings.Repeat(`}`, 40)}
 
 // TestLinkRejectsWhatItCannotTake: a proposal or a call that cannot become a message gets an answer.
 func TestLinkRejectsWhatItCannotTake(t *testing.T) {

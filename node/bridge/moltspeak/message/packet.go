@@ -2,7 +2,6 @@ package message
 
 import (
 	"encoding/base64"
-	"math"
 	"slices"
 	"strconv"
 	"strings"
@@ -51,28 +50,35 @@ func parseTree(data []byte, depth, values int) (wire.Value, *Error) {
 	if err != nil {
 		return tree, Fail(CodeParse).Because(err)
 	}
-	if !isFinite(tree) {
-		return tree, FailAt(CodeParse, "", "a number overflows")
+	if !hasExactNumbers(tree) {
+		return tree, FailAt(CodeParse, "", "a number overflows, or is not the one that its signature covers")
 	}
 	return tree, nil
 }
 
-// isFinite reports whether Python reads every number in v as a finite number. Infinity has no canonical text (MS-13),
-// and Python refuses very long integers.
-func isFinite(v wire.Value) bool {
+// hasExactNumbers reports whether the canonical text (MS-13) of every number in v stands for one amount. Python writes
+// an integer with all digits, and refuses very long ones. Anything else becomes a double, which must not overflow; beyond
+// 2^53 it must have the digits that Python writes for it: 9007199254740993.0 would get the signature of …992.0.
+func hasExactNumbers(v wire.Value) bool {
 	if token, ok := v.Num(); ok {
 		if !strings.ContainsAny(token, ".eE") {
 			return len(token) <= 4300 // Python's limit for integers
 		}
-		f, _ := strconv.ParseFloat(token, 64)
-		return !math.IsInf(f, 0)
+		f, err := strconv.ParseFloat(token, 64)
+		return wire.IsSafeNumber(token) || err == nil && digitsOf(token) == digitsOf(strconv.FormatFloat(f, 'e', -1, 64))
 	}
 	for i := range v.Len() {
-		if !isFinite(v.At(i)) {
+		if !hasExactNumbers(v.At(i)) {
 			return false
 		}
 	}
 	return true
+}
+
+// digitsOf returns the digits of a number between its first and its last that is not zero.
+func digitsOf(token string) string {
+	mantissa, _, _ := strings.Cut(strings.ToLower(token), "e")
+	return strings.Trim(strings.ReplaceAll(mantissa, ".", ""), "-0")
 }
 
 func depth(v wire.Value) int {
