@@ -20,16 +20,20 @@ type Rates struct {
 	NewConversations int `yaml:"new_conversations"` // new conversations of one sender
 	Conversation     int `yaml:"conversation"`      // messages within one conversation
 	Total            int `yaml:"total"`             // messages of all senders
+	TokenContexts    int `yaml:"token_contexts"`    // new conversations of one sender with a token from the owner
 }
 
 // DefaultRates returns the limits of the specification.
-func DefaultRates() Rates { return Rates{NewConversations: 10, Conversation: 60, Total: 100} }
+func DefaultRates() Rates {
+	return Rates{NewConversations: 10, Conversation: 60, Total: 100, TokenContexts: 100}
+}
 
 // Charge describes a message that is charged to the limits.
 type Charge struct {
 	Sender  string // principal; for a native message, the id on the sender's card
 	Conv    store.ConvKey
 	New     bool          // the message opens its conversation
+	Token   bool          // the owner gave the sender a token, whose limit replaces those of senders and of all together
 	Known   bool          // the sender is allow-listed, approved, or was written to first by our owner
 	Sources []rate.Source // the address of a stranger, the networks around it, and the like; empty if unknown
 }
@@ -49,6 +53,7 @@ const (
 	limitConv      = "conversation"
 	limitTotal     = "total"
 	limitStrangers = "strangers"
+	limitToken     = "token"
 )
 
 // NewMeter returns a meter with full buckets. It never charges the exempt principals (AM-44). If exempt has the name of a
@@ -66,6 +71,7 @@ func NewMeter(r Rates, exempt ...string) *Meter {
 			limitSender: perHour(r.NewConversations, maxMeterKeys),
 			limitConv:   perHour(r.Conversation, maxMeterKeys),
 			limitTotal:  perHour(r.Total, 1),
+			limitToken:  perHour(r.TokenContexts, maxMeterKeys),
 		},
 	}
 	if r.Total > 0 {
@@ -87,7 +93,7 @@ func (m *Meter) Charge(c Charge, now time.Time) (wait time.Duration, ok bool) {
 	for limit, key := range keys {
 		wait = max(wait, m.buckets[limit].Peek(key, now))
 	}
-	if !c.Known {
+	if c.isStranger() {
 		wait = max(wait, m.strangers.Peek(c.Sources, c.Sender, now))
 	}
 	if wait > 0 {
@@ -96,7 +102,7 @@ func (m *Meter) Charge(c Charge, now time.Time) (wait time.Duration, ok bool) {
 	for limit, key := range keys {
 		m.buckets[limit].Take(key, now)
 	}
-	if !c.Known {
+	if c.isStranger() {
 		m.strangers.Take(c.Sources, c.Sender, now)
 	}
 	return 0, true
@@ -113,16 +119,24 @@ func (m *Meter) Return(c Charge, now time.Time) {
 	for limit, key := range c.keys() {
 		m.buckets[limit].Return(key, now)
 	}
-	if !c.Known {
+	if c.isStranger() {
 		m.strangers.Return(c.Sources, c.Sender, now)
 	}
 }
 
+func (c Charge) isStranger() bool { return !c.Known && !c.Token }
+
 // keys returns, for each limit, the key of the bucket that pays for the message.
 func (c Charge) keys() map[string]string {
-	keys := map[string]string{limitConv: c.Conv.Peer + "\x00" + c.Conv.ID, limitTotal: ""}
+	keys := map[string]string{limitConv: c.Conv.Peer + "\x00" + c.Conv.ID}
+	opener := limitSender
+	if c.Token {
+		opener = limitToken
+	} else {
+		keys[limitTotal] = ""
+	}
 	if c.New {
-		keys[limitSender] = c.Sender
+		keys[opener] = c.Sender
 	}
 	return keys
 }
@@ -137,7 +151,7 @@ func (m *Meter) isExempt(sender string) bool {
 
 // MeterLimits returns the names of a meter's limits.
 func MeterLimits() []string {
-	return []string{limitSender, limitConv, limitTotal, limitStrangers}
+	return []string{limitSender, limitConv, limitTotal, limitStrangers, limitToken}
 }
 
 // Refusals returns how many messages a limit, one of [MeterLimits], refused. Several limits may refuse the same

@@ -258,3 +258,19 @@ func TestMeterSnapshot(t *testing.T) {
 		t.Error("Restore of a damaged snapshot = nil, want an error")
 	}
 }
+
+// TestTokenContexts checks that a caller with a token of the owner has a limit of its own, and takes nothing from others
+// (AM-97).
+func TestTokenContexts(t *testing.T) {
+	m := acl.NewMeter(acl.DefaultRates())
+	for _, sender := range []string{"a2a:ci/client", "a2a:home/client"} {
+		for i := range 100 {
+			charge(t, m, acl.Charge{Sender: sender, Conv: conv(sender, i), New: true, Token: true, Sources: sourcesOf(1)}, start, 0)
+		}
+		charge(t, m, acl.Charge{Sender: sender, Conv: conv(sender, 100), New: true, Token: true, Sources: sourcesOf(1)}, start, 36*time.Second)
+		charge(t, m, acl.Charge{Sender: sender, Conv: conv(sender, 0), Token: true, Sources: sourcesOf(1)}, start, 0)
+	}
+	for i := range 40 {
+		charge(t, m, acl.Charge{Sender: "am_a", Conv: conv("am_a", 0), New: i == 0, Sources: sourcesOf(1)}, start, 0)
+	}
+}

@@ -8,6 +8,7 @@ import (
 	"time"
 
 	"github.com/agentmesh/agentmesh/acl"
+	"github.com/agentmesh/agentmesh/node/bridge"
 	"github.com/agentmesh/agentmesh/node/wire"
 	"github.com/agentmesh/agentmesh/store"
 )
@@ -28,7 +29,7 @@ func (a *acceptance) charge() error {
 	if a.isMetered() {
 		wait, a.charged = a.in.Meter.Charge(a.in.Draw, a.now)
 	} else {
-		a.drawn = acl.Charge{Sender: a.in.Principal, Conv: a.key, New: a.unit.IsNew(), Known: !a.verdict.Stranger, Sources: a.in.Sources}
+		a.drawn = acl.Charge{Sender: a.in.Principal, Conv: a.key, New: a.unit.IsNew(), Known: !a.verdict.Stranger, Token: a.in.Verified == bridge.VerifiedBearer, Sources: a.in.Sources}
 		wait, a.charged = a.n.meter.Charge(a.drawn, a.now)
 	}
 	if !a.charged {

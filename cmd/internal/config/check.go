@@ -257,6 +257,7 @@ func (c Config) OpenGuards() []string {
 	add(c.Limits.MessagesNewConversations == 0, "limits.messages_new_conversations: off")
 	add(c.Limits.MessagesConversation == 0, "limits.messages_conversation: off")
 	add(c.Limits.MessagesTotal == 0, "limits.messages_total: off")
+	add(c.Limits.A2AContexts == 0, "limits.a2a_contexts: off")
 	add(len(c.Limits.Exempt) > 0, "limits.exempt: %d agents, links or networks have no limits", len(c.Limits.Exempt))
 	for _, l := range c.Links {
 		add(l.Policy.Access == "open", "links: everybody behind %s may write", l.Name)

@@ -247,6 +247,8 @@ type Limits struct {
 	// fifths of that half more for the first messages of new networks. A lone stranger gets four fifths of the half, so
 	// 40 by default, whatever the other limits are.
 	MessagesTotal int `key:"messages_total"`
+	// New A2A contexts per hour of a caller with a token. The limits per sender and of all messages do not count them.
+	A2AContexts int `key:"a2a_contexts"`
 	// Requests per minute and client address, in the public profile.
 	RequestsPerMinute int `key:"requests_per_minute"`
 	// Exceptions from the limits: agent ids, links (mew:lab) and foreign peers (agentrelay:free/owl) that have no message
@@ -378,7 +380,7 @@ func Default() Config {
 		Timeouts:      Timeouts{Hook: 5 * time.Minute, Hold: 7 * day, Remind: 15 * time.Minute},
 		Conversations: Conversations{Idle: day, Retention: 30 * day, MaxBytes: 8 << 30},
 		Limits: Limits{
-			MessagesNewConversations: 10, MessagesConversation: 60, MessagesTotal: 100,
+			MessagesNewConversations: 10, MessagesConversation: 60, MessagesTotal: 100, A2AContexts: 100,
 			RequestsPerMinute: 120,
 		},
 		AgentRelay:   defaultAgentRelay(),

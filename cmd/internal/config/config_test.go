@@ -127,7 +127,7 @@ func TestOpenGuards(t *testing.T) {
 		t.Errorf("the public default opens %q", got)
 	}
 	for _, s := range []string{
-		"access.mode=open", "limits.messages_new_conversations=0", "limits.messages_conversation=0", "limits.messages_total=0",
+		"access.mode=open", "limits.messages_new_conversations=0", "limits.messages_conversation=0", "limits.messages_total=0", "limits.a2a_contexts=0",
 		"limits.exempt=am_a", "window.past=1h", "network.allow_private=10.0.0.0/8", "network.cors_origins=https://a.example",
 		"limits.requests_per_minute=0", "registration.cards_per_token=0", "registration.cards_per_host=0", "registration.per_hour=0",
 		"network.max_connections=0", "network.max_connections_per_address=0", "network.trusted_proxies=10.0.0.1/32",

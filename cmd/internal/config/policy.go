@@ -29,6 +29,7 @@ func (c Config) Rates() acl.Rates {
 		NewConversations: c.Limits.MessagesNewConversations,
 		Conversation:     c.Limits.MessagesConversation,
 		Total:            c.Limits.MessagesTotal,
+		TokenContexts:    c.Limits.A2AContexts,
 	}
 }
 

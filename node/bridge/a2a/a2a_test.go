@@ -321,4 +321,6 @@ func approval(c *node.Config) { c.Policy = acl.Policy{Mode: acl.Approval} }
 
 var _ bridge.Service = (*a2a.Bridge)(nil)
 
-func limited(c *node.Config) { c.Rates = acl.Rates{NewConversations: 5, Conversation: 5, Total: 50} }
+func limited(c *node.Config) {
+	c.Rates = acl.Rates{NewConversations: 5, TokenContexts: 5, Conversation: 5, Total: 50}
+}

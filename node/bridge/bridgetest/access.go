@@ -189,7 +189,7 @@ func (s Suite) blockedWhileHeld(t *testing.T) {
 // limits: limits apply to the principal; if that is a whole link, its peers share them (AM-41). A link with its own
 // meter is exempt.
 func (s Suite) limits(t *testing.T) {
-	f := s.start(t, acl.Policy{Mode: acl.Open}, acl.Rates{NewConversations: 2})
+	f := s.start(t, acl.Policy{Mode: acl.Open}, acl.Rates{NewConversations: 2, TokenContexts: 2})
 	for n := 1; n <= 2; n++ {
 		if c := f.inject(s.Peers[0], n); c.err != nil {
 			t.Fatalf("message %d: %v", n, c.err)

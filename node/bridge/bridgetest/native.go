@@ -70,7 +70,7 @@ func (s Suite) sensitive(t *testing.T) {
 // flood: however many messages one peer sends, the node accepts no more than the limits allow, and still accepts the
 // messages of other peers (AM-41).
 func (s Suite) flood(t *testing.T) {
-	f := s.start(t, acl.Policy{Mode: acl.Open}, acl.Rates{NewConversations: 5, Conversation: 5, Total: 50})
+	f := s.start(t, acl.Policy{Mode: acl.Open}, acl.Rates{NewConversations: 5, TokenContexts: 5, Conversation: 5, Total: 50})
 	for n := range 100 {
 		f.bridge.Inject(t.Context(), s.Peers[0], s.Message(n+1))
 	}
