@@ -190,7 +190,7 @@ mew:
     participants:
     - {name: known, capabilities: [chat], token_file: known.token}
     - {name: newcomer, capabilities: [chat], token_file: newcomer.token}
-moltspeak: {serve: "on", agent: me, org: home, registry: true}
+moltspeak: {serve: "on", agent: me, org: home, registry: "on"}
 agentrelay: {serve: "on", registration: open}
 links:
 - {name: cats, kind: moltspeak, url: "https://cats.example.org/moltspeak/v0.1/message", options: {peer: known@acme}}

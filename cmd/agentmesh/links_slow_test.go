@@ -129,6 +129,7 @@ func TestLinksOneByOne(t *testing.T) {
 		{add: []string{"moltspeak", "http://127.0.0.1:1", "--name", "no1"}, want: "not added: the link names no peer; add it with --option peer=agent@org"},
 		{add: []string{"mew", deadURL, "--name", "no2", "--token-file", tokenFile}, want: "name the space with --space"},
 		{add: []string{"agentrelay", deadURL + "/arc", "--name", "no3", "--token-file", tokenFile}, want: "not added: the relay refuses the connection"},
+		{add: []string{"mess", dead.URL, "--name", "no5"}, want: "not added: the server does not say which exchange is meant: name it"},
 		{add: []string{"agentrelay", awayURL, "--name", "no4"}, want: "not added: agentrelay: link no4: url must be ws:// or wss://"},
 	} {
 		out, err := run(append([]string{"links", "add"}, tt.add...)...)
@@ -146,7 +147,7 @@ func TestLinksOneByOne(t *testing.T) {
 		}
 	}
 	out, err := run("links", "list")
-	if err != nil || strings.Contains(out, "no1") || strings.Contains(out, "no2") || strings.Contains(out, "no3") || strings.Contains(out, "no4") {
+	if err != nil || strings.Contains(out, "no1") || strings.Contains(out, "no2") || strings.Contains(out, "no3") || strings.Contains(out, "no4") || strings.Contains(out, "no5") {
 		t.Errorf("links that were refused are listed: %v\n%s", err, out)
 	}
 	for _, name := range []string{"garden", "club", "hall", "claw", "far"} {

@@ -80,6 +80,9 @@ func openOwnerAPI(t *testing.T, dir string) *daemon.Client {
 	if err := os.CopyFS(dir, os.DirFS(ownerAPI)); err != nil {
 		t.Fatal(err)
 	}
+	if err := os.Chmod(filepath.Join(dir, "node.token"), 0o600); err != nil { // a checkout leaves it open
+		t.Fatal(err)
+	}
 	a := &app{
 		UI: terminal.UI{In: strings.NewReader(""), Out: io.Discard, Err: io.Discard}, environ: []string{"AGENTMESH_LOG_LEVEL=error"},
 		globals: Globals{Data: filepath.Join(dir, "data"), File: filepath.Join(dir, "agentmesh.yaml")},

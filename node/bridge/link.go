@@ -123,10 +123,15 @@ func (s *LinkStatus) Set(state LinkState, fault string) {
 // LinkFault is why a link cannot work until its configuration changes: the same attempt would fail again.
 type LinkFault struct {
 	Why error
-	Fix string
+	Fix string // empty if Why says it
 }
 
-func (f *LinkFault) Error() string { return f.Why.Error() + ": " + f.Fix }
+func (f *LinkFault) Error() string {
+	if f.Fix == "" {
+		return f.Why.Error()
+	}
+	return f.Why.Error() + ": " + f.Fix
+}
 
 func (f *LinkFault) Unwrap() error { return f.Why }
 

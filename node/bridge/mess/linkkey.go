@@ -108,7 +108,11 @@ func exchangeOf(key client.Credential) string {
 func (r *restRemote) register(ctx context.Context, v restState) (restState, error) {
 	if !strings.Contains(r.base, exchangesPath) {
 		if v.Exchange == "" {
-			v.Exchange = r.onlyExchange(ctx)
+			only, err := r.onlyExchange(ctx)
+			if err != nil {
+				return v, err
+			}
+			v.Exchange = only
 		}
 		if v.Exchange == "" {
 			return v, newJoinError(joinFinal, "the server does not say which exchange is meant: name it in links[].exchange, or give the link a key in token_file")
@@ -140,17 +144,17 @@ func (r *restRemote) register(ctx context.Context, v restState) (restState, erro
 }
 
 // onlyExchange returns the exchange that a server names as its only one, or "". Public servers name none, because they
-// create every exchange that a client names.
-func (r *restRemote) onlyExchange(ctx context.Context) string {
+// create every exchange that a client names. The error means that the server does not answer now.
+func (r *restRemote) onlyExchange(ctx context.Context) (string, error) {
 	answer, err := r.roundTrip(ctx, http.MethodGet, strings.TrimSuffix(r.base, "/")+"/health", nil, http.Header{}, 64<<10)
-	if err != nil {
-		return ""
+	if e, ok := errors.AsType[*client.SendError](err); ok && e.Retry {
+		return "", err
 	}
 	v, _ := wire.ParseObject(answer)
-	if id := v.GetStr("exchange_id"); registry.ValidExchangeID(id) {
-		return id
+	if id := v.GetStr("exchange_id"); err == nil && registry.ValidExchangeID(id) {
+		return id, nil
 	}
-	return ""
+	return "", nil
 }
 
 // checkKey decides from the error of a call whether the key of our registration is still valid. If the exchange no

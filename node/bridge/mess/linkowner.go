@@ -24,7 +24,10 @@ func (l *link) Status() bridge.LinkStatus {
 
 // Test asks the exchange for its list, even if the link is down. If that works, a link that is down starts again.
 func (l *link) Test(ctx context.Context) error {
-	if err := l.remote.probe(ctx); err != nil {
+	err := l.remote.probe(ctx)
+	if joinErr, ok := errors.AsType[*joinError](err); ok && joinErr.final {
+		return &bridge.LinkFault{Why: joinErr}
+	} else if err != nil {
 		return err
 	}
 	waiting.Wake(l.retry)
