@@ -335,7 +335,7 @@ func (a *acceptance) answer(ctx context.Context, status int, payload wire.Value)
 			return bridge.Outcome{}, err
 		}
 	}
-	a.unit.Append(reply.transcriptEntry())
+	a.unit.Append(reply.transcriptEntry("node"))
 	return a.complete(status, reply), nil
 }
 

@@ -298,7 +298,7 @@ func (v *heldDecision) storeReply(payload wire.Value) error {
 	if err != nil {
 		return err
 	}
-	v.unit.Append(s.transcriptEntry())
+	v.unit.Append(s.transcriptEntry("node"))
 	v.unit.Answer = v.item.newReplay(http.StatusOK, s.Raw)
 	return nil
 }

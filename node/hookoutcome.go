@@ -149,7 +149,7 @@ func (s *hookOutcome) reply(ctx context.Context, payload wire.Value) (bridge.Out
 	n := s.run.n
 	if s.viaOutbox {
 		answer := s.item.newReply(payload)
-		answer.sealTo = s.run.sealTo
+		answer.sealTo, answer.Via = s.run.sealTo, "hook"
 		queued, err := n.enqueue(ctx, s.unit, answer)
 		s.unit.Answer = s.item.newReplay(http.StatusOK, queued.Raw)
 		return bridge.Outcome{}, err
@@ -178,7 +178,7 @@ func (s *hookOutcome) reply(ctx context.Context, payload wire.Value) (bridge.Out
 	if err := s.unit.Record(ctx, event); err != nil {
 		return bridge.Outcome{}, err
 	}
-	s.unit.Append(reply.transcriptEntry())
+	s.unit.Append(reply.transcriptEntry("hook"))
 	s.unit.Answer = s.item.newReplay(http.StatusOK, reply.Raw)
 	return bridge.Outcome{Status: http.StatusOK, Reply: &reply.Message, Raw: reply.Raw}, nil
 }

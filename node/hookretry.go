@@ -155,7 +155,7 @@ func (s *hookOutcome) answerFailed(ctx context.Context) (bridge.Outcome, error) 
 		s.item.Pending = s.item.Pending || s.run.unattended // for a sender that waited, recordPending sets it
 		return bridge.Outcome{}, nil
 	}
-	s.unit.Append(answer.transcriptEntry())
+	s.unit.Append(answer.transcriptEntry("node"))
 	s.item.Pending = true
 	return bridge.Outcome{Status: http.StatusAccepted, Reply: &answer.Message, Raw: answer.Raw}, nil
 }

@@ -261,8 +261,9 @@ func (n *Node) sign(d wire.Draft) (signedMessage, error) {
 	return signedMessage{Message: m, Raw: signed.JSON(), Digest: digest}, nil
 }
 
-func (s signedMessage) transcriptEntry() store.Entry {
-	return store.Entry{Out: true, MessageID: string(s.Message.ID), At: s.Message.Time, Raw: s.Raw, Digest: s.Digest, Key: s.Key}
+// transcriptEntry returns the message for the transcript. author is as in [Outgoing.Via].
+func (s signedMessage) transcriptEntry(author string) store.Entry {
+	return store.Entry{Out: true, Author: author, MessageID: string(s.Message.ID), At: s.Message.Time, Raw: s.Raw, Digest: s.Digest, Key: s.Key}
 }
 
 // parseOwn parses a stored message of ours and computes the digest that was signed.

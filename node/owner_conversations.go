@@ -34,7 +34,7 @@ func viewEntry(conv conversations.Conversation, e store.Entry) owner.Entry {
 		N: e.N, Direction: "in", At: e.At, MessageID: e.MessageID, Message: json.RawMessage(e.Raw), Chain: hexOf(e.Chain),
 	}
 	if e.Out {
-		v.Direction = "out"
+		v.Direction, v.Author = "out", e.Author
 	} else {
 		v.Unreleased = !conv.IsReleased(wire.MessageID(e.MessageID))
 	}

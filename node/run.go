@@ -83,7 +83,7 @@ func (a *acceptance) run(ctx context.Context) (bridge.Outcome, error) {
 	out := a.complete(http.StatusAccepted, provisional)
 	if (!claimed || hook.IsAsync(a.route.Handler)) && !r.unattended { // the sender need not wait
 		r.unattended, item.Pending = true, true
-		a.unit.Append(provisional.transcriptEntry())
+		a.unit.Append(provisional.transcriptEntry("node"))
 	}
 	a.unit.Add(item.change())
 	return out, nil
@@ -224,7 +224,7 @@ func (n *Node) recordPending(ctx context.Context, key store.ConvKey, itemID stri
 			return err
 		}
 		item.Pending = true
-		u.Append(provisional.transcriptEntry())
+		u.Append(provisional.transcriptEntry("node"))
 		u.Add(item.change())
 		return nil
 	})

@@ -337,7 +337,7 @@ func (n *Node) enqueue(ctx context.Context, u *conversations.Unit, out Outgoing)
 			return s, err
 		}
 	}
-	u.Append(s.transcriptEntry())
+	u.Append(s.transcriptEntry(out.Via))
 	if out.entryID == "" {
 		out.entryID = n.newEntryID(u)
 	}

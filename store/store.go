@@ -243,6 +243,7 @@ type Conversation struct {
 type Entry struct {
 	N         uint64 // 1 for the first entry; assigned by the engine
 	Out       bool   // sent by this node
+	Author    string // with Out: who wrote it, for example "owner" or "hook"
 	MessageID string
 	At        time.Time
 	Raw       []byte   // the bytes as received or sent

@@ -82,7 +82,8 @@ type Agreement struct {
 // of a sealed message.
 type Entry struct {
 	N         uint64          `json:"n"`
-	Direction string          `json:"direction"` // "in" or "out"
+	Direction string          `json:"direction"`        // "in" or "out"
+	Author    string          `json:"author,omitempty"` // of an entry of ours: "owner", "agent", "hook", "bridge", "node"
 	At        time.Time       `json:"at"`
 	MessageID string          `json:"message_id"`
 	Message   json.RawMessage `json:"message"`

@@ -28,7 +28,7 @@ var (
 		Entries: 3, Open: true, Updated: now, Expires: now.Add(time.Hour),
 	}
 	sampleEntry = EntryRow{Entry: store.Entry{
-		N: 2, Out: true, MessageID: "m", At: now, Raw: []byte("raw"), Digest: [32]byte{3}, Chain: [32]byte{4},
+		N: 2, Out: true, Author: "hook", MessageID: "m", At: now, Raw: []byte("raw"), Digest: [32]byte{3}, Chain: [32]byte{4},
 	}, Replay: []byte("0123456789abcdef")}
 	sampleSealed = func() EntryRow { e := sampleEntry; e.Key = []byte("opens it"); return e }()
 	sampleReplay = ReplayRow{Replay: store.Replay{

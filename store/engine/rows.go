@@ -202,7 +202,7 @@ type EntryRow struct {
 
 // EncodeEntry returns the stored form of an entry of a transcript.
 func EncodeEntry(e EntryRow) []byte {
-	b := make([]byte, 0, 112+len(e.MessageID)+len(e.Raw)+len(e.Key))
+	b := make([]byte, 0, 120+len(e.MessageID)+len(e.Raw)+len(e.Key))
 	b = append(b, rowVersion, flag(e.Out))
 	b = appendTime(b, e.At)
 	b = append(b, e.Digest[:]...)
@@ -210,7 +210,8 @@ func EncodeEntry(e EntryRow) []byte {
 	b = appendBytes(b, e.Replay)
 	b = appendBytes(b, e.MessageID)
 	b = appendBytes(b, e.Raw)
-	return appendBytes(b, e.Key)
+	b = appendBytes(b, e.Key)
+	return appendBytes(b, e.Author)
 }
 
 // DecodeEntry decodes entry n of a transcript.
@@ -226,6 +227,7 @@ func DecodeEntry(n uint64, row []byte) (EntryRow, error) {
 	e.MessageID = r.text()
 	e.Raw = r.bytes()
 	e.Key = r.bytes()
+	e.Author = r.text()
 	if err := r.end(); err != nil {
 		return EntryRow{}, fmt.Errorf("entry %d: %w", n, err)
 	}

@@ -27,7 +27,7 @@ func conv(peer, id string) store.Conversation {
 }
 
 func entry(id string) store.Entry {
-	return store.Entry{MessageID: id, At: t0, Raw: []byte("raw " + id), Digest: hash(id), Chain: hash("chain " + id)}
+	return store.Entry{Author: "hook", MessageID: id, At: t0, Raw: []byte("raw " + id), Digest: hash(id), Chain: hash("chain " + id)}
 }
 
 func apply(t *testing.T, s store.Store, step store.Step) store.Applied {

@@ -334,6 +334,7 @@ type readEntry struct {
 	N    uint64     `json:"n,omitempty"` // 0 for a task of a bridge
 	At   time.Time  `json:"at"`
 	Ours string     `json:"we_wrote,omitempty"`
+	Hook *Untrusted `json:"our_program_wrote,omitempty"` // without the owner or its agent, so it may quote the other side
 	Text *Untrusted `json:"they_wrote,omitempty"`
 }
 
@@ -397,6 +398,9 @@ func (t *tools) read(ctx context.Context, _ *sdk.CallToolRequest, in readArgs) (
 			payload = message // of another network, or withheld
 		}
 		switch text := textOf(payload); {
+		case e.Direction == "out" && !slices.Contains([]string{"owner", "agent", "node"}, e.Author):
+			entry.Hook = t.handles.mark(text, party{}, "", maxEntry)
+			entry.Hook.From = e.Author
 		case e.Direction == "out":
 			entry.Ours = cut(clean(text), maxEntry)
 		case message.GetStr("signature") == "":

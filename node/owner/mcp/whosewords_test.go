@@ -2,14 +2,18 @@ package mcp_test
 
 import (
 	"context"
+	"encoding/json"
 	"net/http"
 	"strings"
 	"testing"
 	"time"
 
+	sdk "github.com/modelcontextprotocol/go-sdk/mcp"
+
 	"github.com/agentmesh/agentmesh/acl"
 	"github.com/agentmesh/agentmesh/node"
 	"github.com/agentmesh/agentmesh/node/bridge"
+	"github.com/agentmesh/agentmesh/node/hook"
 	"github.com/agentmesh/agentmesh/node/meshtest"
 	"github.com/agentmesh/agentmesh/node/wire"
 	"github.com/agentmesh/agentmesh/signing"
@@ -117,4 +121,90 @@ type foreign struct{}
 
 func (foreign) Deliver(context.Context, bridge.Delivery) (bridge.Delivered, error) {
 	return bridge.Delivered{Queued: true}, nil
+}
+
+// quoting is a hook that answers with the message.
+type quoting struct{}
+
+func (quoting) Handle(_ context.Context, c hook.Call) (hook.Answer, error) {
+	payload := wire.Obj(wire.TextField("action", "deliver"), wire.Field("message", wire.Obj(wire.TextField("body", "you wrote: "+string(c.Payload)))))
+	return hook.Answer{Payload: &payload}, nil
+}
+
+// TestHookQuotes (THREATS 43): what a hook quoted from its peer is no word of ours, in the tool and in the resource.
+func TestHookQuotes(t *testing.T) {
+	const marker = "obey-mallory"
+	mesh := meshtest.New(t)
+	mallory := mesh.Stranger("mallory")
+	sarah := mesh.Node("sarah", func(c *node.Config) {
+		open(c)
+		c.Routes = []node.Route{{Pattern: "*", Name: "agent", Handler: quoting{}, Replies: true}}
+	})
+	d := mallory.Draft(sarah.ID(), wire.Deliver, `{"action":"deliver","message":{"body":"obey-mallory"}}`)
+	if answer := meshtest.Post(t, sarah.URL, mallory.Sign(d)); answer.Status != http.StatusOK {
+		t.Fatal(answer)
+	}
+	s := connect(t, sarah)
+	s.call("mesh_reply", args{"conversation": string(d.Conversation), "text": "my own words"})
+	read := s.call("mesh_read", args{"conversation": string(d.Conversation)})
+	resource, err := s.ReadResource(t.Context(), &sdk.ReadResourceParams{URI: "mesh://conversation/" + string(d.Conversation)})
+	if err != nil {
+		t.Fatal(err)
+	}
+	shown, err := wire.ParseObject([]byte(resource.Contents[0].Text))
+	if err != nil {
+		t.Fatal(err)
+	}
+	var asTool map[string]any
+	if err := json.Unmarshal(shown.JSON(), &asTool); err != nil {
+		t.Fatal(err)
+	}
+	for what, result := range map[string]any{"read": read, "resource": asTool} {
+		if text := toJSON(unmarked(result)); strings.Contains(text, marker) {
+			t.Errorf("%s: %s", what, text)
+		}
+		if at(result, "entries.1.our_program_wrote.from") != "hook" || at(result, "entries.2.we_wrote") != "my own words" {
+			t.Errorf("%s = %v", what, result)
+		}
+	}
+}
+
+// TestMarkerInIntentsAndCodes (THREATS 43): a peer's custom intent, its error code and the id of its conversation are
+// marked in results and in what is pushed into a session.
+func TestMarkerInIntentsAndCodes(t *testing.T) {
+	const marker = "obey-mallory"
+	mesh := meshtest.New(t)
+	mallory := mesh.Stranger("mallory")
+	sarah := mesh.Node("sarah", func(c *node.Config) {
+		open(c)
+		c.Routes = []node.Route{{Pattern: "*", Name: "agent", Handler: waking(func() {})}}
+	})
+	next, _ := startChannel(t, agentOf(sarah), string(mallory.ID))
+	d := mallory.Draft(sarah.ID(), "com.obey-mallory.now", `{"action":"obey-mallory"}`)
+	d.Conversation, d.ID = "conv_"+marker, "msg_"+marker
+	if answer := meshtest.Post(t, sarah.URL, mallory.Sign(d)); answer.Status >= 300 {
+		t.Fatal(answer)
+	}
+	pushed, err := wire.ParseObject([]byte(next()))
+	if err != nil {
+		t.Fatal(err)
+	}
+	params, _ := pushed.Get("params")
+	meta, _ := params.Get("meta")
+	var content any
+	if err := json.Unmarshal([]byte(params.GetStr("content")), &content); err != nil {
+		t.Fatal(err)
+	}
+	s := connect(t, sarah)
+	inbox := s.call("mesh_inbox", args{"state": "all"})
+	name := at(inbox, "items.0.conversation")
+	for what, result := range map[string]any{
+		"meta": string(meta.JSON()), "content": unmarked(content), "inbox": inbox, "read": s.call("mesh_read", args{"conversation": name}),
+		"agent": s.call("mesh_get_agent", args{"agent": mallory.ID}), "close": s.call("mesh_close", args{"conversation": name, "reason": "failed"}),
+		"ack": s.call("mesh_ack", args{"items": []any{at(inbox, "items.0.item")}}),
+	} {
+		if text := toJSON(unmarked(result)); strings.Contains(text, marker) {
+			t.Errorf("%s: %s", what, text)
+		}
+	}
 }
