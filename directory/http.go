@@ -86,6 +86,7 @@ func (r *Registry) postAgent(c echo.Context) error {
 		return err
 	}
 	c.Response().Header()["Location"] = []string{r.cfg.BaseURL + "/agents/" + string(result.AgentID)}
+	c.Response().Header().Set(wire.HeaderDirectory, r.cfg.BaseURL)
 	return httpapi.JSON(c, http.StatusCreated, result)
 }
 
@@ -95,6 +96,7 @@ func (r *Registry) putAgent(c echo.Context) error {
 	if err != nil {
 		return err
 	}
+	c.Response().Header().Set(wire.HeaderDirectory, r.cfg.BaseURL)
 	return httpapi.JSON(c, http.StatusOK, result)
 }
 

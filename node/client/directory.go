@@ -164,6 +164,10 @@ func (d *Directory) submit(ctx context.Context, r request, card wire.Value, key,
 	if err != nil {
 		return wire.Registered{}, d.badAnswer(r.op, resp.status, err)
 	}
+	own := resp.header.Get(wire.HeaderDirectory)
+	if own != "" && own != d.Base && strings.HasPrefix(card.GetStr("endpoint"), d.Base+"/mailbox/") {
+		return wire.Registered{}, &DirectoryError{Op: r.op, Directory: d.Base, Kind: ErrOtherAddress, Status: resp.status, cause: fmt.Errorf("its own address is %s", wire.OneLine(own, 200))}
+	}
 	return reg, nil
 }
 

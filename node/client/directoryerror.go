@@ -21,6 +21,7 @@ var (
 	ErrReserved     = errors.New("the agent id belongs to another key")
 	ErrUnknownAgent = errors.New("no such agent")
 	ErrBadAnswer    = errors.New("this is not the answer of a directory")
+	ErrOtherAddress = errors.New("the directory keeps no mail for this address")
 )
 
 // DirectoryError is a failed call to a directory.
@@ -81,6 +82,8 @@ func (e *DirectoryError) Hint() string {
 		return "check the directory's URL and that it is running"
 	case e.Kind == ErrCredential:
 		return "only the token that registered a card can change it; if it is lost, ask the directory's operator to run agentmesh cards handover"
+	case e.Kind == ErrOtherAddress:
+		return "name the directory's own address in directories and via_relay"
 	case e.Kind == ErrReserved:
 		return "put back the key that the id was made of (from retired-keys or a backup), or start an agent with another id in a new data directory"
 	case e.Kind == ErrTaken:

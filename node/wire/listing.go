@@ -138,6 +138,7 @@ const (
 	HeaderPreviousKeyProof = "AgentMesh-Previous-Key-Proof"
 	HeaderVerification     = "AgentMesh-Verification"
 	HeaderInvite           = "AgentMesh-Invite"
+	HeaderDirectory        = "AgentMesh-Directory" // in the answer to a registration: the directory's own base URL
 )
 
 // WellKnown is the document at /.well-known/agentmesh.json (AM-81).
