@@ -250,7 +250,7 @@ func (c Conversation) applyMessage(e Event) (Conversation, error) {
 		if e.Recipient != "" {
 			c.PeerRecipient = e.Recipient
 		}
-		if action := e.Payload.GetStr("action"); action != wire.ActionReceived && action != wire.ActionPending {
+		if !wire.IsReceipt(cmp.Or(e.Intent, c.Intent), e.Payload) {
 			c.Heard, c.HeardIntent = e.ID, cmp.Or(e.Intent, c.Intent)
 		}
 		c.PeerHeld = time.Time{} // the peer's next message ends its hold

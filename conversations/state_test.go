@@ -77,6 +77,24 @@ func TestBegin(t *testing.T) {
 	}
 }
 
+// TestHeardIsNoReceipt (AM-91): whatever word a receipt has, it is not what an answer of ours answers.
+func TestHeardIsNoReceipt(t *testing.T) {
+	question := received(start)
+	question.ID, question.Payload = "msg_1", payload(t, `{"action":"deliver","message":{"body":"x"}}`)
+	for _, name := range []string{wire.ActionReceived, wire.ActionPending, "confirmed", "acknowledged"} {
+		receipt := received(start)
+		receipt.ID, receipt.Payload = "msg_2", action(name)
+		if c := after(t, question, receipt); c.Heard != "msg_1" {
+			t.Errorf("%s: heard %s", name, c.Heard)
+		}
+	}
+	more := received(start)
+	more.ID, more.Payload = "msg_2", payload(t, `{"action":"received","message":{"body":"and a question"}}`)
+	if c := after(t, question, more); c.Heard != "msg_2" {
+		t.Errorf("a receipt with a text: heard %s", c.Heard)
+	}
+}
+
 // TestWroteFirst checks that a conversation counts as started by our owner only if the owner wrote unasked (AM-30).
 func TestWroteFirst(t *testing.T) {
 	reply := conversations.Event{Kind: conversations.Replied, At: start}
