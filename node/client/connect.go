@@ -21,7 +21,7 @@ func (h *HTTP) Connect(ctx context.Context, reach Reach, target *url.URL) (net.C
 	default:
 		return nil, &GuardError{u.Host, "the URL must be ws or wss"}
 	}
-	if err := h.checkURL(reach, &u); err != nil {
+	if err := h.CheckURL(reach, &u); err != nil {
 		return nil, err
 	}
 	if p := u.Port(); p != "" {

@@ -99,11 +99,9 @@ func isPortAllowed(port uint16, plain bool) bool {
 	return port == 443 || port >= 1024 || plain && port == 80
 }
 
-// MayCall reports whether the guard allows the URL. When the call is made, the guard also checks the address.
-func (h *HTTP) MayCall(reach Reach, u *url.URL) bool { return h.checkURL(reach, u) == nil }
-
-// checkURL makes the checks of the guard before the name in the URL is resolved.
-func (h *HTTP) checkURL(reach Reach, u *url.URL) error {
+// CheckURL makes the checks of the guard before the name in the URL is resolved. When a call is made, the guard also
+// checks the address. The error is a *[GuardError].
+func (h *HTTP) CheckURL(reach Reach, u *url.URL) error {
 	refuse := func(reason string) error { return &GuardError{u.Host, reason} }
 	host, plain := u.Hostname(), u.Scheme == "http"
 	switch {

@@ -284,11 +284,11 @@ func FuzzCheckURL(f *testing.F) {
 	h := NewHTTP(HTTPConfig{})
 	f.Fuzz(func(t *testing.T, s string) {
 		u, err := url.Parse(s)
-		if err != nil || h.checkURL(Public, u) != nil {
+		if err != nil || h.CheckURL(Public, u) != nil {
 			return
 		}
 		if net.ParseIP(u.Hostname()) != nil || u.Scheme != "https" || u.User != nil {
-			t.Errorf("checkURL(%q) let it through", s)
+			t.Errorf("CheckURL(%q) let it through", s)
 		}
 	})
 }

@@ -158,7 +158,7 @@ func (h *HTTP) Close() {
 // host at once. Before the call, Do may wait as long again for a free slot. For [Owner], the number of calls is not
 // limited, and a deadline of ctx replaces [HTTPConfig.Answer].
 func (h *HTTP) Do(ctx context.Context, reach Reach, req *http.Request) (*http.Response, error) {
-	if err := h.checkURL(reach, req.URL); err != nil {
+	if err := h.CheckURL(reach, req.URL); err != nil {
 		return nil, err
 	}
 	release := func() {}

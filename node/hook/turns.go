@@ -80,6 +80,9 @@ func (t *turns) reserve(s Source) (release func(), err error) {
 
 // await waits for the turn of a run. The caller must call end.
 func (t *turns) await(ctx context.Context, s Source) (end func(), err error) {
+	if ctx.Err() != nil { // the choice below would be by chance if a place is free
+		return nil, ctx.Err()
+	}
 	w := wait{s, make(chan struct{})}
 	t.mu.Lock()
 	t.waiting = append(t.waiting, w)

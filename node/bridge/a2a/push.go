@@ -74,10 +74,11 @@ func (b *Bridge) readPush(v wire.Value, from caller) (*pushRow, error) {
 	switch {
 	case err != nil || u.Host == "" || u.User != nil || u.Scheme != "https" && u.Scheme != "http" || len(r.Config.URL) > 2048:
 		return nil, message.ErrParams.At("url must be an absolute http or https URL without user info")
-	case !b.cfg.HTTP.MayCall(reach, u):
-		return nil, message.ErrParams.At("url must be an https URL of a public host")
 	case len(r.Config.ID) > 128 || len(r.Config.Token) > 1024 || strings.ContainsAny(r.Config.Token, "\r\n"):
 		return nil, message.ErrParams.At("id must have at most 128 bytes, and token must be one line of at most 1024 bytes")
+	}
+	if err := b.cfg.HTTP.CheckURL(reach, u); err != nil {
+		return nil, message.ErrParams.At(err.Error())
 	}
 	if auth := r.Config.Auth; auth != nil && (strings.ContainsAny(auth.Scheme+auth.Credentials, "\r\n") || len(auth.Scheme+auth.Credentials) > 4096 || auth.Scheme == "") {
 		return nil, message.ErrParams.At("authentication must have a scheme, and at most 4096 bytes without line breaks")

@@ -176,6 +176,10 @@ func TestPushIsGuarded(t *testing.T) {
 			t.Errorf("%s: %s", bad, v.JSON())
 		}
 	}
+	v := h.rpc("ann", "CreateTaskPushNotificationConfig", `{"taskId":"`+id+`","url":"https://x.example:22/"}`)
+	if !strings.Contains(string(v.JSON()), "the port must be 443 or from 1024 up") {
+		t.Errorf("the reason is not the port: %s", v.JSON())
+	}
 	for _, bad := range []string{`"token":"a\r\nX: y"`, `"authentication":{"scheme":"Bearer\n"}`, `"authentication":{"credentials":"x"}`, `"token":"` + strings.Repeat("x", 2000) + `"`} {
 		v := h.rpc("ann", "CreateTaskPushNotificationConfig", `{"taskId":"`+id+`","url":"https://x.example/",`+bad+`}`)
 		if text(v, "error.data.0.reason") != "INVALID_PARAMS" {
@@ -183,7 +187,7 @@ func TestPushIsGuarded(t *testing.T) {
 		}
 	}
 	// A name that leads inside passes the check of the URL, and is stopped when it is dialed.
-	v := h.rpc("ann", "CreateTaskPushNotificationConfig", `{"taskId":"`+id+`","url":"https://localhost`+port+`/"}`)
+	v = h.rpc("ann", "CreateTaskPushNotificationConfig", `{"taskId":"`+id+`","url":"https://localhost`+port+`/"}`)
 	if text(v, "result.url") == "" {
 		t.Fatalf("a name: %s", v.JSON())
 	}
