@@ -23,14 +23,25 @@ func (s Source) LinkToken(l bridge.Link) (client.Credential, error) {
 }
 
 // Secret reads a secret from a file that the configuration names, or returns "" if file is "". It refuses a file that
-// every user can read or write. Errors begin with subject,
-// which is what the secret belongs to, such as "link home".
+// every user can read or write. Errors begin with subject, which is what the secret belongs to, such as "link home".
 func (s Source) Secret(subject, file string) (string, error) {
+	text, err := s.InviteCode(subject, file)
+	if err != nil || file == "" {
+		return "", err
+	}
+	if info, err := os.Stat(s.ResolvePath(file)); err == nil && runtime.GOOS != "windows" && info.Mode().Perm()&0o007 != 0 { // a group may read it
+		return "", fmt.Errorf("%s: the file %s with the secret is open to every user: chmod o= it", subject, file)
+	}
+	return text, nil
+}
+
+// InviteCode is [Source.Secret] for a code with which the node registers. Its file may be open to every user: the code
+// came by mail and is worth nothing once it is used.
+func (s Source) InviteCode(subject, file string) (string, error) {
 	if file == "" {
 		return "", nil
 	}
-	path := s.ResolvePath(file)
-	data, err := os.ReadFile(path)
+	data, err := os.ReadFile(s.ResolvePath(file))
 	if err == nil {
 		data, err = wire.FileText(data)
 	}
@@ -40,9 +51,6 @@ func (s Source) Secret(subject, file string) (string, error) {
 	text := strings.TrimSpace(string(data))
 	if text == "" {
 		return "", fmt.Errorf("%s: the file %s with the secret is empty", subject, file)
-	}
-	if info, err := os.Stat(path); err == nil && runtime.GOOS != "windows" && info.Mode().Perm()&0o007 != 0 { // a group may read it
-		return "", fmt.Errorf("%s: the file %s with the secret is open to every user: chmod o= it", subject, file)
 	}
 	return text, nil
 }
@@ -100,7 +108,8 @@ func (s Source) MissingFiles(cfg Config) []string {
 		}
 		add(key, err)
 	}
-	trySecret("invite_file", cfg.InviteFile, false)
+	_, err := s.InviteCode("invite_file", cfg.InviteFile)
+	add("invite_file", err)
 	trySecret("mess.invite_file", cfg.MESS.InviteFile, false)
 	trySecret("calendar.password_file", cfg.Calendar.PasswordFile, false)
 	trySecret("notify.secret_file", cfg.Notify.SecretFile, cfg.Notify.Webhook != "" && cfg.Notify.Format != "ntfy")

@@ -365,7 +365,7 @@ func (p *Process) mountMCP() {
 // newDirectories returns clients for the directories that the node joins: the configured ones, or else that of this
 // process. Calls to its own directory stay inside, so they work before the listener answers and behind any proxy.
 func (p *Process) newDirectories(own string) ([]*client.Directory, error) {
-	invite, err := p.src.Secret("invite_file", p.cfg.InviteFile)
+	invite, err := p.src.InviteCode("invite_file", p.cfg.InviteFile)
 	if err != nil {
 		return nil, exit.Fail(exit.Config, err)
 	}

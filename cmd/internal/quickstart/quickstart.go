@@ -117,7 +117,7 @@ func (a *Agent) Run(ctx context.Context, e Env) error {
 		if a.InviteFile, err = filepath.Abs(a.InviteFile); err != nil {
 			return exit.Fail(exit.Usage, fmt.Errorf("find the invite code: %w", err))
 		}
-		if _, err := (config.Source{}).Secret("--invite-file", a.InviteFile); err != nil {
+		if _, err := (config.Source{}).InviteCode("--invite-file", a.InviteFile); err != nil {
 			return exit.FailHint(exit.Usage, err, "the operator of the directory makes a code with agentmesh token create")
 		}
 	}
