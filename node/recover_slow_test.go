@@ -20,11 +20,12 @@ func TestMoreInterruptedThanRoom(t *testing.T) {
 	t.Parallel()
 	synctest.Test(t, func(t *testing.T) {
 		mesh := meshtest.InMemory(t)
-		chris := mesh.Stranger("chris")
-		const each = 130 // twice that is more than the 256 that may run or wait
+		senders := []*meshtest.Stranger{mesh.Stranger("chris"), mesh.Stranger("tom")} // one gets at most half of the places
+		const each = 130                                                              // twice that is more than the 256 that may run or wait
 		many := func(to wire.AgentID) (bodies [][]byte) {
-			for range each {
-				bodies = append(bodies, chris.Sign(chris.Draft(to, wire.Deliver, hello)))
+			for i := range each {
+				from := senders[i%2]
+				bodies = append(bodies, from.Sign(from.Draft(to, wire.Deliver, hello)))
 			}
 			return bodies
 		}

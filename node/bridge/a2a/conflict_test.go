@@ -105,13 +105,14 @@ func TestUnpinDuringFetch(t *testing.T) {
 	h := serve(t, nil, nil, meddle(&m, "a2a/peers", func(c *a2a.Config) {
 		c.Links = []bridge.Link{{Name: "far", Kind: "a2a", URL: p.URL}}
 	}))
+	h.awaitLinkTest(t)
 	if err := h.bridge.Test(t.Context(), "far"); err != nil {
 		t.Fatal(err)
 	}
 	m.next.Store(m.touch(t))
 	unpin(t, h, "a2a:far/agent")
 	plain := p.card
-	p.card = func(url string) string { return strings.Replace(plain(url), "/rpc", "/other", 1) }
+	p.setCard(func(url string) string { return strings.Replace(plain(url), "/rpc", "/other", 1) })
 	if err := h.bridge.Test(t.Context(), "far"); err != nil {
 		t.Errorf("another card after unpin: %v", err)
 	}

@@ -42,7 +42,7 @@ func TestMessageWaitsForAnswer(t *testing.T) {
 		n := 1
 		if want == second.MessageID {
 			n = 2
-			for deadline := time.Now().Add(20 * time.Second); p.count("SendMessage") != 2; <-time.After(time.Millisecond) {
+			for deadline := time.Now().Add(time.Minute); p.count("SendMessage") != 2; <-time.After(time.Millisecond) {
 				if time.Now().After(deadline) {
 					t.Fatal("the second message did not leave")
 				}

@@ -176,10 +176,12 @@ func TestPins(t *testing.T) {
 	_, _, card := far.request("", "GET", far.url+"/.well-known/agent-card.json", "")
 	_, _, otherCard := other.request("", "GET", other.url+"/.well-known/agent-card.json", "")
 	p := newPeerAgent(t)
+	plain := p.card
+	p.setCard(func(string) string { return card })
 	h := serve(t, nil, nil, func(c *a2a.Config) {
 		c.Links = []bridge.Link{{Name: "far", Kind: "a2a", URL: p.URL}}
 	})
-	plain := p.card
+	h.awaitLinkTest(t)
 	for _, step := range []struct {
 		name, card string
 		refused    bool
@@ -191,32 +193,42 @@ func TestPins(t *testing.T) {
 		{"a card without a signature", plain(p.URL), true},
 		{"the signed card again", card, false},
 	} {
-		p.card = func(string) string { return step.card }
+		p.setCard(func(string) string { return step.card })
 		if err := h.bridge.Test(t.Context(), "far"); (err != nil) != step.refused {
 			t.Errorf("%s: %v, want it refused: %v", step.name, err, step.refused)
 		}
 	}
-	p.card = plain
+	p.setCard(plain)
 	unpin(t, h, "a2a:far/agent")
 	if err := h.bridge.Test(t.Context(), "far"); err != nil {
 		t.Errorf("an unsigned card after unpin: %v", err)
 	}
-	p.card = func(url string) string { return strings.Replace(plain(url), `"d"`, `"another description"`, 1) }
+	p.setCard(func(url string) string { return strings.Replace(plain(url), `"d"`, `"another description"`, 1) })
 	if err := h.bridge.Test(t.Context(), "far"); err != nil {
 		t.Errorf("an unsigned card with another description: %v", err)
 	}
-	p.card = func(url string) string { return strings.Replace(plain(url), "/rpc", "/other", 1) }
+	p.setCard(func(url string) string { return strings.Replace(plain(url), "/rpc", "/other", 1) })
 	if err := h.bridge.Test(t.Context(), "far"); err == nil {
 		t.Error("an unsigned card with another interface was taken")
 	}
-	p.card = func(string) string { return otherCard }
+	p.setCard(func(string) string { return otherCard })
 	if err := h.bridge.Test(t.Context(), "far"); err == nil {
 		t.Error("a signature made another interface acceptable")
 	}
 	for _, bad := range []string{`[]`, `{`, `{"supportedInterfaces":[]}`, strings.Repeat("x", 300<<10)} {
-		p.card = func(string) string { return bad }
+		p.setCard(func(string) string { return bad })
 		if err := h.bridge.Test(t.Context(), "far"); err == nil {
 			t.Errorf("the card %.40q was taken", bad)
+		}
+	}
+}
+
+// awaitLinkTest waits for the end of the test of the link with which the bridge begins.
+func (h *host) awaitLinkTest(t *testing.T) {
+	t.Helper()
+	for end := time.Now().Add(20 * time.Second); h.bridge.Links()[0].Since.IsZero(); time.Sleep(time.Millisecond) {
+		if time.Now().After(end) {
+			t.Fatal("the bridge does not test its link")
 		}
 	}
 }
@@ -244,16 +256,16 @@ func TestLinkToken(t *testing.T) {
 	}
 	since := h.bridge.Links()[0].Since
 	answer := p.answer
-	p.answer = func(string, wire.Value) (string, int) { return "", -32602 }
+	p.setAnswer(func(string, wire.Value) (string, int) { return "", -32602 })
 	if sent := h.write("a2a:claw/agent", "not this"); sent.State != owner.SendFailed {
 		t.Errorf("a refused message: %+v", sent)
 	}
 	if l := h.bridge.Links()[0]; l.State != bridge.LinkUp || l.Since != since || since.IsZero() {
 		t.Errorf("after a refused message the link is %+v, want it up since %s", l, since)
 	}
-	p.answer = answer
+	p.setAnswer(answer)
 	own := p.card
-	p.card = func(string) string { return own(thief.URL) }
+	p.setCard(func(string) string { return own(thief.URL) })
 	unpin(t, h, "a2a:claw/agent")
 	if err := h.bridge.Test(t.Context(), "claw"); err == nil || !strings.Contains(err.Error(), "another host") {
 		t.Errorf("a card that names another host: %v", err)
@@ -424,12 +436,12 @@ func TestAnswerSurvivesNewCard(t *testing.T) {
 		}
 		return working(method, params)
 	}
-	p.card = func(url string) string {
+	p.setCard(func(url string) string {
 		if changed.Load() {
 			return strings.Replace(plain(url), "/rpc", "/rpc2", 1)
 		}
 		return plain(url)
-	}
+	})
 	h := serve(t, nil, nil, nil)
 	conv := h.write("a2a:"+p.URL, "work").Conversation
 	changed.Store(true)

@@ -27,8 +27,8 @@ type peerAgent struct {
 	binding string
 	answer  func(method string, params wire.Value) (result string, code int) // code is of JSON-RPC, or an HTTP status
 	down    atomic.Bool
-	token   string // that it requires; "" for none
-	card    func(url string) string
+	token   string                  // that it requires; "" for none
+	card    func(url string) string // changed with setCard
 
 	mu    sync.Mutex
 	calls []string // methods
@@ -56,6 +56,20 @@ func newPeerAgent(t *testing.T) *peerAgent {
 	return p
 }
 
+// setAnswer changes the answers while the bridge may ask.
+func (p *peerAgent) setAnswer(answer func(method string, params wire.Value) (string, int)) {
+	p.mu.Lock()
+	defer p.mu.Unlock()
+	p.answer = answer
+}
+
+// setCard changes the card, which the bridge may fetch at any time.
+func (p *peerAgent) setCard(card func(url string) string) {
+	p.mu.Lock()
+	defer p.mu.Unlock()
+	p.card = card
+}
+
 func (p *peerAgent) serve(w http.ResponseWriter, r *http.Request) {
 	if p.down.Load() {
 		w.WriteHeader(http.StatusBadGateway)
@@ -67,7 +81,10 @@ func (p *peerAgent) serve(w http.ResponseWriter, r *http.Request) {
 			w.WriteHeader(http.StatusNotFound)
 			return
 		}
-		_, _ = io.WriteString(w, p.card(p.URL))
+		p.mu.Lock()
+		card := p.card
+		p.mu.Unlock()
+		_, _ = io.WriteString(w, card(p.URL))
 		return
 	}
 	if p.token != "" && r.Header.Get("Authorization") != "Bearer "+p.token {
@@ -95,8 +112,9 @@ func (p *peerAgent) serve(w http.ResponseWriter, r *http.Request) {
 	}
 	p.mu.Lock()
 	p.calls = append(p.calls, method)
+	answer := p.answer
 	p.mu.Unlock()
-	result, code := p.answer(method, params)
+	result, code := answer(method, params)
 	if method == "SendMessage" && code == 0 {
 		p.got <- params
 	}

@@ -84,6 +84,9 @@ func TestLinkTools(t *testing.T) {
 	// Its opener writes again with the tool.
 	call(cat, "r10", "tools/call", `{"name":"send","arguments":{"to":"`+string(l.far.ID())+`","text":"thank you","conversation_id":"`+conv+`"}}`)
 	items, _, err := l.far.Inbox(t.Context(), node.ItemNew, "", 10)
+	for end := time.Now().Add(10 * time.Second); err == nil && len(items) < 2 && time.Now().Before(end); time.Sleep(10 * time.Millisecond) { // the tool does not wait for the delivery
+		items, _, err = l.far.Inbox(t.Context(), node.ItemNew, "", 10)
+	}
 	if err != nil || len(items) != 2 || !strings.Contains(string(items[1].Payload), "thank you") {
 		t.Errorf("the agent has %+v, %v", items, err)
 	}

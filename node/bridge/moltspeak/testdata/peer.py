@@ -102,7 +102,7 @@ def talk(url, to):
     asked = check(post(url, make("consent", consent, to)))
     assert asked["op"] == "respond" and asked["p"]["status"] == "partial", asked
     print("consent")
-    params = {"text": "gr\u00fc\u00dfe \u4e16\u754c \U0001f600 \x7f \u2028 </>&", "n": [0.1, 1.0, 1e-07, 1.5e300, -0.0, 2**53 - 1], "none": None, "b": True}
+    params = {"text": "gr\u00fc\u00dfe \u4e16\u754c \U0001f600 \x7f \u2028 </>&", "n": [0.1, 1.0, 1e-07, 1.5e-300, -0.0, 2**53 - 1], "none": None, "b": True}
     document = post(url, boxed(make("query", {"domain": "weather", "intent": "forecast", "params": params}, to)))
     assert document["envelope"]["encrypted"]
     answer = check(opened(document))
