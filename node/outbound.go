@@ -64,9 +64,14 @@ func (p OutboundPolicy) isListed(out Outgoing) bool {
 func (n *Node) permit(ctx context.Context, out Outgoing, now time.Time) (p rules.Permission, err error) {
 	recipient, policy := principal(out), n.cfg.Outbound
 	d := rules.Departure{
-		Intent: out.Intent, Answered: out.answered, Payload: out.Payload, Unproven: out.unproven != nil,
+		Intents: []wire.Intent{out.Intent}, Payload: out.Payload, Unproven: out.unproven != nil,
 		Mode: policy.mode(), Listed: policy.isListed(out), Approve: policy.Approve, Policy: n.outgoingPolicy(out.Via),
-		Handled: func(intent wire.Intent) bool { return n.route(intent).Handler != nil },
+	}
+	if out.answered != "" {
+		d.Intents = append(d.Intents, out.answered)
+	}
+	for _, intent := range d.Intents {
+		d.Handled = append(d.Handled, n.route(intent).Handler != nil)
 	}
 	if d.Standing, err = n.rules.Standing(ctx, recipient, now); err != nil {
 		return p, err

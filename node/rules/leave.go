@@ -1,7 +1,6 @@
 package rules
 
 import (
-	"cmp"
 	"net/http"
 
 	"github.com/agentmesh/agentmesh/acl"
@@ -11,9 +10,9 @@ import (
 
 // Departure is what the rules know of a message of ours before it leaves (AM-50).
 type Departure struct {
-	Intent   wire.Intent
-	Answered wire.Intent // of the message that it answers, or ""
-	Payload  wire.Value
+	Intents []wire.Intent // its own, and that of the message which it answers, if any
+	Handled []bool        // for each of Intents: a hook or a bridge of ours handles it
+	Payload wire.Value
 
 	Standing   acl.Standing // of the recipient
 	Mode       acl.Mode     // for recipients
@@ -21,9 +20,8 @@ type Departure struct {
 	Remembered acl.Standing // what the owner decided about the recipient before; read only if [Departure.Asks]
 	Unproven   bool         // nothing proves that the recipient's key belongs to its id (AM-2)
 
-	Approve []string               // patterns of intents that wait for the owner
-	Policy  acl.Policy             // with the hold rules of the bridges
-	Handled func(wire.Intent) bool // a hook or a bridge of ours handles the intent
+	Approve []string   // patterns of intents that wait for the owner
+	Policy  acl.Policy // with the hold rules of the bridges
 }
 
 // Asks reports whether the owner decides about each recipient that is not listed.
@@ -43,7 +41,7 @@ var (
 )
 
 // Leave decides about a message that somebody on our side wants to send: it may not leave, it waits for the owner, or it
-// leaves. Of the message's own intent and that of the message which it answers, the stricter wins (AM-89).
+// leaves. Of its Intents, the stricter wins (AM-89).
 func Leave(d Departure) (Permission, error) {
 	isBareClose := isClose(d.Payload) && d.Payload.Len() == 2 // only action and status: nothing to decide
 	switch {
@@ -56,13 +54,13 @@ func Leave(d Departure) (Permission, error) {
 	case d.Unproven:
 		return Permission{NeedsOwner: true, Rule: owner.RuleUnproven}, nil
 	}
-	for _, intent := range []wire.Intent{d.Intent, cmp.Or(d.Answered, d.Intent)} {
+	for i, intent := range d.Intents {
 		for _, pattern := range d.Approve {
 			if acl.Match(pattern, string(intent)) {
 				return Permission{NeedsOwner: true, Rule: "outgoing.approve=" + pattern}, nil
 			}
 		}
-		if d.Policy.HoldOutgoing(intent, d.Payload.GetStr("action"), d.Handled(intent)) {
+		if d.Policy.HoldOutgoing(intent, d.Payload.GetStr("action"), d.Handled[i]) {
 			return Permission{NeedsOwner: true, Rule: "hold=" + string(intent)}, nil
 		}
 	}

@@ -11,7 +11,9 @@ import (
 
 // TestLeave has a row for each rule about a message of ours. Each row changes what it names in a text to a stranger.
 func TestLeave(t *testing.T) {
-	deal := func(d *Departure, action string) { d.Intent, d.Payload = wire.Negotiate, payload("action", action) }
+	deal := func(d *Departure, action string) {
+		d.Intents, d.Payload = []wire.Intent{wire.Negotiate}, payload("action", action)
+	}
 	tests := []struct {
 		name string
 		with func(*Departure)
@@ -32,11 +34,13 @@ func TestLeave(t *testing.T) {
 		{"unproven key", func(d *Departure) { d.Unproven, d.Listed = true, true }, Permission{NeedsOwner: true, Rule: owner.RuleUnproven}, nil},
 		{"an intent that the owner sees first", func(d *Departure) { d.Approve, d.Listed = []string{"mesh.*"}, true }, Permission{NeedsOwner: true, Rule: "outgoing.approve=mesh.*"}, nil},
 		{"an accept", func(d *Departure) { deal(d, "accept"); d.Listed = true }, Permission{NeedsOwner: true, Rule: "hold=mesh.negotiate"}, nil},
-		{"an accept that calls itself a text", func(d *Departure) { d.Payload, d.Answered = payload("action", "accept"), wire.Negotiate }, Permission{NeedsOwner: true, Rule: "hold=mesh.negotiate"}, nil},
+		{"an accept that calls itself a text", func(d *Departure) {
+			d.Payload, d.Intents, d.Handled = payload("action", "accept"), []wire.Intent{wire.Deliver, wire.Negotiate}, []bool{false, false}
+		}, Permission{NeedsOwner: true, Rule: "hold=mesh.negotiate"}, nil},
 		{"a rejection", func(d *Departure) { deal(d, "reject") }, Permission{Rule: "outgoing.mode=open"}, nil},
-		{"a custom intent that nothing of ours handles", func(d *Departure) { d.Intent = "com.example.boat" }, Permission{NeedsOwner: true, Rule: "hold=com.example.boat"}, nil},
+		{"a custom intent that nothing of ours handles", func(d *Departure) { d.Intents = []wire.Intent{"com.example.boat"} }, Permission{NeedsOwner: true, Rule: "hold=com.example.boat"}, nil},
 		{"a custom intent that a hook handles", func(d *Departure) {
-			d.Intent, d.Handled = "com.example.boat", func(i wire.Intent) bool { return i == "com.example.boat" }
+			d.Intents, d.Handled = []wire.Intent{"com.example.boat"}, []bool{true}
 		}, Permission{Rule: "outgoing.mode=open"}, nil},
 		{"a new recipient", func(d *Departure) { d.Mode = acl.Approval }, Permission{NeedsOwner: true, Rule: "outgoing.mode=approval", AllowAlways: true}, nil},
 		{"a recipient that the owner approved", func(d *Departure) { d.Mode, d.Remembered = acl.Approval, acl.Approved }, Permission{Rule: "recipient=approved"}, nil},
@@ -47,7 +51,7 @@ func TestLeave(t *testing.T) {
 	}
 	for _, tt := range tests {
 		t.Run(tt.name, func(t *testing.T) {
-			d := Departure{Intent: wire.Deliver, Payload: in().Payload, Mode: acl.Open, Handled: func(wire.Intent) bool { return false }}
+			d := Departure{Intents: []wire.Intent{wire.Deliver}, Handled: []bool{false}, Payload: in().Payload, Mode: acl.Open}
 			tt.with(&d)
 			got, err := Leave(d)
 			if got != tt.want || !errors.Is(err, tt.err) {
