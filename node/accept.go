@@ -165,8 +165,8 @@ func (a *acceptance) load(ctx context.Context) (err error) {
 		Supported: a.n.Card().Supports(a.in.Intent),
 		Route:     a.route.ruled(),
 	}
-	if a.state.Replay, err = a.findReplay(ctx, string(a.in.MessageID)); err != nil {
-		return err
+	if a.state.Replay, err = a.findReplay(ctx, string(a.in.MessageID)); err != nil || a.state.Replay != nil {
+		return err // of a known id, Admit needs nothing else
 	}
 	if a.state.Resent, err = a.findReplay(ctx, resendOf(a.in.Payload)); err != nil {
 		return err

@@ -306,8 +306,15 @@ func (o *deliveryOutcome) receiveReply(ctx context.Context, d bridge.Delivered) 
 // would never stop.
 func (o *deliveryOutcome) newReplyRun(item *Item, m *wire.Message) *run {
 	n := o.n
-	route, mustAsk := n.routeIn(o.unit.Conversation(), m.ID, m.Intent)
-	if mustAsk || !route.handles(true) || !item.ActionKnown || m.Action() == wire.ActionClose {
+	if !item.ActionKnown || m.Action() == wire.ActionClose {
+		return nil
+	}
+	route := n.route(m.Intent)
+	switch rules.Answerer(o.unit.Conversation(), route.ruled(), item.answered(m.Payload)) {
+	case rules.Run:
+	case rules.Clarify:
+		route = clarifyRoute
+	default:
 		return nil
 	}
 	freePlace, err := n.runs.Reserve(item.turn(route))

@@ -54,12 +54,12 @@ func (h hookRetries) start(ctx context.Context, item Item, now time.Time) error 
 	if err != nil {
 		return err
 	}
-	switch route, _ := n.routeIn(thread.Conversation(), item.MessageID, item.Intent); {
+	switch route := n.routeIn(thread.Conversation(), item.MessageID, item.Intent); {
 	case !thread.IsOpen():
 		item.State, item.Note = ItemFailed, noteEnded
 	case standing == acl.Blocked: // blocked since the message was accepted (AM-25)
 		item.State, item.Note = ItemFailed, "the sender is blocked"
-	case !route.handles(item.Kind == kindReply): // the configuration was changed
+	case !route.ruled().Takes(item.Kind == kindReply): // the configuration was changed
 		item.State = ItemNew
 	default:
 		freePlace, err := n.runs.Reserve(item.turn(route))

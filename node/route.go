@@ -27,9 +27,6 @@ func (r Route) ruled() rules.Route {
 	return rules.Route{Name: r.Name, Handles: r.Handler != nil, Replies: r.Replies, Foreign: r.Foreign}
 }
 
-// handles reports whether the route has a handler: for replies if isReply is true, otherwise for messages.
-func (r Route) handles(isReply bool) bool { return r.Handler != nil && (r.Replies || !isReply) }
-
 // route returns the first configured route that matches, else the route of a bridge, else the inbox. A bridge takes
 // precedence over a configured route whose pattern is "*".
 func (n *Node) route(intent wire.Intent) Route {
@@ -51,14 +48,13 @@ func (n *Node) route(intent wire.Intent) Route {
 // clarifyRoute answers an ambiguous accept with our offer again, reduced to a single time (AM-88).
 var clarifyRoute = Route{Name: "agreement", Repeatable: true, Replies: true, Handler: clarifier{}, Duty: "agreement"}
 
-// routeIn returns the route of a message: that of its intent, or clarifyRoute for the ambiguous accept in conv. mustAsk
-// reports whether only the owner can answer that accept.
-func (n *Node) routeIn(conv conversations.Conversation, id wire.MessageID, intent wire.Intent) (route Route, mustAsk bool) {
-	if id == "" || id != conv.Unclear {
-		return n.route(intent), false
+// routeIn returns the route of a message that is handled already: that of its intent, or clarifyRoute for the ambiguous
+// accept in conv.
+func (n *Node) routeIn(conv conversations.Conversation, id wire.MessageID, intent wire.Intent) Route {
+	if id != "" && id == conv.Unclear {
+		return clarifyRoute
 	}
-	_, ok := conv.Clarification(id)
-	return clarifyRoute, !ok
+	return n.route(intent)
 }
 
 // noteUnclear is the note on an ambiguous accept that the owner must answer.

@@ -59,7 +59,8 @@ type Route struct {
 	Foreign bool // passes the message on to a foreign network
 }
 
-func (r Route) handles(isReply bool) bool { return r.Handles && (r.Replies || !isReply) }
+// Takes reports whether the route handles replies, if isReply is true, or else messages.
+func (r Route) Takes(isReply bool) bool { return r.Handles && (r.Replies || !isReply) }
 
 // Action is what the node does with a message.
 type Action string
@@ -89,6 +90,7 @@ type Verdict struct {
 	Ask      bool   // the sender waits for the owner
 
 	Waits       []Reason            // of Hold, the first one first
+	Bytes       int                 // the size of the payload, if the owner set one above which payloads wait
 	Event       conversations.Event // to record, for every action after Charge
 	ActionKnown bool                // the specification defines the action
 	Confirms    bool                // the message confirms our accept, which waited for the peer's answer
@@ -217,7 +219,10 @@ func Decide(s State, in bridge.Inbound) Verdict {
 		return v
 	}
 	v.Confirms = s.Conv.FindAnsweredAccept(in.Payload) != nil
-	v.Waits = waits(s, in, v.Ask)
+	if s.Policy.HoldAbove > 0 {
+		v.Bytes = len(in.Payload.JSON())
+	}
+	v.Waits = waits(s, in, v)
 	v.Event = event(s, in)
 	if isClose(in.Payload) { // line 13
 		if s.New {
@@ -277,7 +282,7 @@ func Answerer(c conversations.Conversation, route Route, m Answered) Action {
 		return Clarify
 	case IsReceipt(c, m):
 		return Read
-	case route.handles(m.Reply):
+	case route.Takes(m.Reply):
 		return Run
 	}
 	return Inbox
@@ -303,12 +308,12 @@ func checkIntent(s State, in bridge.Inbound) (known bool, err error) {
 	return known, err
 }
 
-// waits implements line 15: why the message waits for the owner. ask: the sender does.
-func waits(s State, in bridge.Inbound, ask bool) (reasons []Reason) {
+// waits implements line 15: why the message waits for the owner.
+func waits(s State, in bridge.Inbound, v Verdict) (reasons []Reason) {
 	switch {
-	case ask && in.Unproven != nil:
+	case v.Ask && in.Unproven != nil:
 		reasons = append(reasons, ByKey)
-	case ask:
+	case v.Ask:
 		reasons = append(reasons, BySender)
 	}
 	if s.Sealed && s.Route.Foreign {
@@ -321,7 +326,7 @@ func waits(s State, in bridge.Inbound, ask bool) (reasons []Reason) {
 	if !isAdmitted && s.Policy.HoldIntent(in.Intent, in.Payload.GetStr("action"), s.Route.Handles, s.Conv.WroteFirst) {
 		reasons = append(reasons, ByIntent)
 	}
-	if above := s.Policy.HoldAbove; above > 0 && int64(len(in.Payload.JSON())) > above {
+	if s.Policy.HoldAbove > 0 && int64(v.Bytes) > s.Policy.HoldAbove {
 		reasons = append(reasons, BySize)
 	}
 	return reasons

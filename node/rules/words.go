@@ -36,7 +36,7 @@ var words = map[Reason]Words{
 // owner.
 func WordsFor(v Verdict, s State, in bridge.Inbound) Words {
 	fill := strings.NewReplacer("{mode}", string(s.Policy.Mode), "{intent}", string(in.Intent), "{route}", s.Route.Name,
-		"{above}", strconv.FormatInt(s.Policy.HoldAbove, 10), "{bytes}", strconv.Itoa(len(in.Payload.JSON())))
+		"{above}", strconv.FormatInt(s.Policy.HoldAbove, 10), "{bytes}", strconv.Itoa(v.Bytes))
 	w := words[v.Waits[0]]
 	w.Rule = fill.Replace(w.Rule)
 	var told []string
