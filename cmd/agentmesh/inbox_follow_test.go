@@ -15,24 +15,6 @@ import (
 	"github.com/agentmesh/agentmesh/node/owner"
 )
 
-// syncBuffer is the output of a command that still runs.
-type syncBuffer struct {
-	mu sync.Mutex
-	bytes.Buffer
-}
-
-func (b *syncBuffer) Write(p []byte) (int, error) {
-	b.mu.Lock()
-	defer b.mu.Unlock()
-	return b.Buffer.Write(p)
-}
-
-func (b *syncBuffer) String() string {
-	b.mu.Lock()
-	defer b.mu.Unlock()
-	return b.Buffer.String()
-}
-
 // TestFollowShowsReleased: inbox list --follow shows a held item when the owner releases it, also one that came before
 // the id in --after, and refuses an --after that is no id.
 func TestFollowShowsReleased(t *testing.T) {
@@ -65,11 +47,11 @@ func TestFollowShowsReleased(t *testing.T) {
 	}
 	ctx, cancel := context.WithCancel(t.Context())
 	defer cancel()
-	var plain, after syncBuffer
+	var plain, after lockedBuffer
 	var followers sync.WaitGroup
 	defer followers.Wait()
 	defer cancel()
-	for out, more := range map[*syncBuffer][]string{&plain: nil, &after: {"--after", held.Items[0].ID}} {
+	for out, more := range map[*lockedBuffer][]string{&plain: nil, &after: {"--after", held.Items[0].ID}} {
 		followers.Go(func() {
 			run(ctx, append([]string{"--data", home, "--json", "inbox", "list", "--follow"}, more...), strings.NewReader(""), out, out)
 		})

@@ -3,7 +3,6 @@
 package main
 
 import (
-	"bytes"
 	"crypto/ecdsa"
 	"crypto/elliptic"
 	"crypto/rand"
@@ -131,24 +130,6 @@ func (p *pebble) rootFile(t *testing.T) []byte {
 
 // orders returns the number of objects that pebble has stored for its clients.
 func (p *pebble) orders() int { return strings.Count(p.log.String(), "to the db") }
-
-// lockedBuffer collects the output of a process. It may be read while the process runs.
-type lockedBuffer struct {
-	mu  sync.Mutex
-	buf bytes.Buffer
-}
-
-func (b *lockedBuffer) Write(p []byte) (int, error) {
-	b.mu.Lock()
-	defer b.mu.Unlock()
-	return b.buf.Write(p)
-}
-
-func (b *lockedBuffer) String() string {
-	b.mu.Lock()
-	defer b.mu.Unlock()
-	return b.buf.String()
-}
 
 func freePort(t *testing.T) string {
 	t.Helper()

@@ -219,18 +219,36 @@ func scriptEnv(ts *testscript.TestScript) []string {
 	return env
 }
 
-// serveProcess is a serve in a process of its own. Its log may be read after the process has ended.
+// lockedBuffer collects the output of a process. It may be read while the process runs.
+type lockedBuffer struct {
+	mu  sync.Mutex
+	buf bytes.Buffer
+}
+
+func (b *lockedBuffer) Write(p []byte) (int, error) {
+	b.mu.Lock()
+	defer b.mu.Unlock()
+	return b.buf.Write(p)
+}
+
+func (b *lockedBuffer) String() string {
+	b.mu.Lock()
+	defer b.mu.Unlock()
+	return b.buf.String()
+}
+
+// serveProcess is a serve in a process of its own.
 type serveProcess struct {
 	*exec.Cmd
 	info daemon.ServeInfo
-	log  *bytes.Buffer
+	log  *lockedBuffer
 }
 
 // startServe starts this test binary as agentmesh serve and reads the line with its addresses.
 func startServe(data string, args, env []string) (*serveProcess, error) {
 	cmd := exec.Command(agentmeshBinary(env), append([]string{"serve", "--json", "--data", data, "--listen", "127.0.0.1:0"}, args...)...)
 	cmd.Dir, cmd.Env = filepath.Dir(data), env
-	s := &serveProcess{Cmd: cmd, log: &bytes.Buffer{}}
+	s := &serveProcess{Cmd: cmd, log: &lockedBuffer{}}
 	cmd.Stderr = s.log
 	out, err := cmd.StdoutPipe()
 	if err != nil {
@@ -246,7 +264,7 @@ func startServe(data string, args, env []string) (*serveProcess, error) {
 	if err != nil {
 		cmd.Process.Kill()
 		cmd.Wait()
-		return nil, fmt.Errorf("serve did not start: %w\n%s", err, s.log.Bytes())
+		return nil, fmt.Errorf("serve did not start: %w\n%s", err, s.log)
 	}
 	return s, nil
 }

@@ -35,7 +35,7 @@ func TestSecretsStaySecret(t *testing.T) {
 	server.Process.Signal(os.Interrupt)
 	server.Wait()
 	run(context.Background(), []string{"--data", dir, "check", "--json"}, strings.NewReader(""), &out, &out)
-	out.Write(server.log.Bytes())
+	out.WriteString(server.log.String())
 	if !strings.Contains(out.String(), `"level":"DEBUG"`) {
 		t.Error("the log has no debug lines, so the test proves little")
 	}
