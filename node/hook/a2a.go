@@ -72,7 +72,8 @@ func (h *A2A) Handle(ctx context.Context, c Call) (Answer, error) {
 		return Answer{}, h.fail(Unreachable, err)
 	}
 	defer leave()
-	task, err := h.submit(ctx, c, key)
+	_, id := c.event()
+	task, err := h.submit(ctx, fmt.Sprintf("%s.%d", shorten(id), c.Attempt), key, h.prompt(c))
 	if err != nil {
 		return Answer{}, err
 	}
@@ -114,15 +115,14 @@ func (h *A2A) enter(ctx context.Context, key string) (leave func(), err error) {
 	}
 }
 
-// submit sends the message, from which the agent makes a task.
-func (h *A2A) submit(ctx context.Context, c Call, contextID string) (message.Remote, error) {
-	_, id := c.event()
+// submit sends a text, from which the agent makes a task.
+func (h *A2A) submit(ctx context.Context, messageID, contextID, text string) (message.Remote, error) {
 	params := wire.Obj(
 		wire.Field("message", wire.Obj(
-			wire.TextField("messageId", fmt.Sprintf("%s.%d", shorten(id), c.Attempt)),
+			wire.TextField("messageId", messageID),
 			wire.TextField("contextId", contextID),
 			wire.TextField("role", "ROLE_USER"),
-			wire.Field("parts", wire.Arr(wire.Obj(wire.TextField("text", h.prompt(c))))),
+			wire.Field("parts", wire.Arr(wire.Obj(wire.TextField("text", text)))),
 		)),
 		wire.Field("configuration", wire.Obj(wire.Field("returnImmediately", wire.Bool(true)))),
 	)

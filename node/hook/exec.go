@@ -2,6 +2,7 @@ package hook
 
 import (
 	"context"
+	"io"
 	"log/slog"
 	"path/filepath"
 
@@ -24,24 +25,43 @@ var _ Handler = Exec{}
 
 // Handle runs the program once. It logs the end of the program's standard error.
 func (h Exec) Handle(ctx context.Context, c Call) (Answer, error) {
-	ctx, cancel := boundedContext(ctx)
-	defer cancel()
-	name := "exec"
-	if len(h.Argv) > 0 {
-		name = filepath.Base(h.Argv[0])
-	}
 	reader := &answerReader{intent: c.Message.Intent, progress: c.Progress, tap: c.tap}
-	command := subprocess.Command{Argv: h.Argv, Dir: h.Dir, Env: h.Env, User: h.User, MaxOutput: maxOutput, Stdout: reader}
-	result, err := command.Run(ctx, c.document())
-	if result.Tail != "" {
-		loggerOr(h.Logger).Info("hook wrote to standard error", "hook", name, "message", c.Message.ID, "tail", wire.OneLine(lastStderr(result.Tail), maxStderr))
-	}
+	result, err := h.run(ctx, string(c.Message.ID), c.document(), reader)
 	if reader.err == nil && err != nil {
-		return Answer{}, newProgramError(Crashed, name, err, result.Tail)
+		return Answer{}, newProgramError(Crashed, h.name(), err, result.Tail)
 	}
 	answer, err := reader.finish()
 	if err != nil {
-		return Answer{}, newProgramError(Malformed, name, err, result.Tail)
+		return Answer{}, newProgramError(Malformed, h.name(), err, result.Tail)
 	}
 	return answer, nil
+}
+
+// Ask implements [Asker].
+func (h Exec) Ask(ctx context.Context, q Question) ([]byte, error) {
+	result, err := h.run(ctx, q.ID, q.Document, nil)
+	if err != nil {
+		return nil, newProgramError(Crashed, h.name(), err, result.Tail)
+	}
+	return result.Output, nil
+}
+
+// name returns the name of the program's file.
+func (h Exec) name() string {
+	if len(h.Argv) == 0 {
+		return "exec"
+	}
+	return filepath.Base(h.Argv[0])
+}
+
+// run runs the program for the message or question with the id. out gets the output; with nil, the result has it.
+func (h Exec) run(ctx context.Context, id string, input []byte, out io.Writer) (subprocess.Result, error) {
+	ctx, cancel := boundedContext(ctx)
+	defer cancel()
+	command := subprocess.Command{Argv: h.Argv, Dir: h.Dir, Env: h.Env, User: h.User, MaxOutput: maxOutput, Stdout: out}
+	result, err := command.Run(ctx, input)
+	if result.Tail != "" {
+		loggerOr(h.Logger).Info("hook wrote to standard error", "hook", h.name(), "message", id, "tail", wire.OneLine(lastStderr(result.Tail), maxStderr))
+	}
+	return result, err
 }

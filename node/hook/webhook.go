@@ -55,6 +55,15 @@ func (h Webhook) Handle(ctx context.Context, c Call) (Answer, error) {
 	return answer, nil
 }
 
+// Ask implements [Asker].
+func (h Webhook) Ask(ctx context.Context, q Question) ([]byte, error) {
+	target := poster{url: h.URL, http: h.HTTP, log: loggerOr(h.Logger), header: func(now time.Time) http.Header {
+		return client.WebhookHeader(q.ID, q.Document, h.Secrets, now)
+	}}
+	_, output, err := target.post(ctx, q.Document)
+	return output, err
+}
+
 // poster posts to a URL that the owner configured, and repeats the request after a temporary failure.
 type poster struct {
 	url    string
