@@ -65,6 +65,7 @@ var layers = []struct {
 
 	{"node/bridge", 4},
 	{"node/hook", 4},
+	{"node/guard", 5},
 	{"node/mailreader", 4},
 	{"node/outbox", 4},
 	{"node/events", 4},

@@ -1,0 +1,5 @@
+//go:build slow
+
+package guard_test
+
+const allTexts = true
