@@ -96,6 +96,7 @@ type commands struct {
 	Restore restoreCmd       `cmd:"" group:"data" help:"Unpack an archive into a new data directory."`
 
 	Hooks      hooksCmd      `cmd:"" group:"data" help:"Test a hook, the program or URL behind the node that answers messages."`
+	Guard      guardCmd      `cmd:"" group:"data" help:"Test the guard, the hook that judges texts."`
 	Skill      skillCmd      `cmd:"" group:"data" help:"Install or print the skill for OpenClaw agents."`
 	Verify     verifyCmd     `cmd:"" group:"data" help:"Check an exported conversation or audit log offline."`
 	Message    messageCmd    `cmd:"" group:"debug" help:"Sign and verify messages of any implementation."`

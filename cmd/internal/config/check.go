@@ -39,6 +39,7 @@ func (c Config) Check(kinds []bridge.Kind) error {
 	for i, h := range c.Hooks {
 		h.check(&p, fmt.Sprintf("hooks[%d]", i))
 	}
+	c.Guard.check(&p)
 	for i, r := range c.Hold {
 		key := fmt.Sprintf("hold[%d]", i)
 		p.checkOneOf(key+".hold", r.Hold, "always", "never")
@@ -215,15 +216,25 @@ func (c Config) checkCard(p *problems) {
 
 func (h Hook) check(p *problems, key string) {
 	p.checkPattern(key+".intent", h.Intent)
-	kinds := 0
-	for _, set := range []bool{len(h.Exec) > 0, h.Webhook != "", h.A2A != "", h.OpenClaw != "", h.Inbox} {
-		if set {
-			kinds++
-		}
-	}
-	if kinds != 1 {
+	if h.targets() != 1 {
 		p.add(key, "needs exactly one of exec, webhook, a2a, openclaw and inbox")
 	}
+	h.checkTarget(p, key)
+}
+
+// targets counts the places that get the messages.
+func (h Hook) targets() int {
+	n := 0
+	for _, set := range []bool{len(h.Exec) > 0, h.Webhook != "", h.A2A != "", h.OpenClaw != "", h.Inbox} {
+		if set {
+			n++
+		}
+	}
+	return n
+}
+
+// checkTarget checks what the target needs.
+func (h Hook) checkTarget(p *problems, key string) {
 	if h.Webhook+h.OpenClaw != "" && h.SecretFile == "" {
 		p.add(key, "needs secret_file")
 	}

@@ -55,6 +55,8 @@ type Config struct {
 	// The programs and URLs that answer messages, by intent. The first hook that matches gets the message; without a
 	// match the message goes to the inbox. Each hook has exactly one of exec, webhook, a2a, openclaw and inbox.
 	Hooks []Hook `key:"hooks"`
+	// A hook of exactly one of exec, webhook and a2a that judges texts. What it does not allow waits for the owner.
+	Guard Guard `key:"guard"`
 	// The owner's calendars, from which the node answers mesh.schedule.
 	Calendar Calendar `key:"calendar"`
 	// JSON Schemas for the payloads of custom intents. A payload that does not fit is refused.

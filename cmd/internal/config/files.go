@@ -68,17 +68,21 @@ func (s Source) ResolveCommand(command []string) []string {
 // configuration: a program may be installed later, and if a hook fails, the node tells the owner.
 func (s Source) MissingPrograms(cfg Config) []string {
 	var out []string
-	for i, h := range cfg.Hooks {
-		if len(h.Exec) == 0 {
-			continue
+	try := func(key string, command []string) {
+		if len(command) == 0 {
+			return
 		}
-		program := s.ResolveCommand(h.Exec)[0]
+		program := s.ResolveCommand(command)[0]
 		if _, err := exec.LookPath(program); errors.Is(err, fs.ErrPermission) {
-			out = append(out, fmt.Sprintf("hooks[%d].exec: %s is not executable; run chmod +x on it", i, program))
+			out = append(out, fmt.Sprintf("%s: %s is not executable; run chmod +x on it", key, program))
 		} else if err != nil {
-			out = append(out, fmt.Sprintf("hooks[%d].exec: there is no program %s", i, program))
+			out = append(out, fmt.Sprintf("%s: there is no program %s", key, program))
 		}
 	}
+	for i, h := range cfg.Hooks {
+		try(fmt.Sprintf("hooks[%d].exec", i), h.Exec)
+	}
+	try("guard.exec", cfg.Guard.Exec)
 	return out
 }
 
@@ -127,6 +131,7 @@ func (s Source) MissingFiles(cfg Config) []string {
 	for i, schema := range cfg.Schemas {
 		tryOpen(fmt.Sprintf("schemas[%d].file", i), schema.File)
 	}
+	trySecret("guard.secret_file", cfg.Guard.SecretFile, cfg.Guard.Webhook != "")
 	for i, h := range cfg.Hooks {
 		trySecret(fmt.Sprintf("hooks[%d].secret_file", i), h.SecretFile, h.Webhook != "")
 	}

@@ -18,7 +18,7 @@ import (
 func (p *Process) newRoutes() ([]node.Route, error) {
 	var out []node.Route
 	for i, h := range p.cfg.Hooks {
-		handler, err := p.newHandler(h)
+		handler, err := p.newHandler(h, p.cfg.AgentDoor.Socket)
 		if err != nil {
 			return nil, exit.Fail(exit.Config, fmt.Errorf("hooks[%d]: %w", i, err))
 		}
@@ -29,8 +29,9 @@ func (p *Process) newRoutes() ([]node.Route, error) {
 	return out, nil
 }
 
-// newHandler makes the handler of a hook. A nil handler leaves the messages in the inbox.
-func (p *Process) newHandler(h config.Hook) (hook.Handler, error) {
+// newHandler makes the handler of a hook. A program learns the socket of the agent's door, unless door is "". A nil
+// handler leaves the messages in the inbox.
+func (p *Process) newHandler(h config.Hook, door string) (hook.Handler, error) {
 	secret, err := p.src.Secret(h.Label(), h.SecretFile)
 	if err != nil {
 		return nil, err
@@ -42,7 +43,7 @@ func (p *Process) newHandler(h config.Hook) (hook.Handler, error) {
 				return nil, err
 			}
 		}
-		return hook.Exec{Argv: p.src.ResolveCommand(h.Exec), Env: hookEnvironment(h, p.cfg.AgentDoor.Socket, p.src), User: h.User, Logger: p.log}, nil
+		return hook.Exec{Argv: p.src.ResolveCommand(h.Exec), Env: hookEnvironment(h, door, p.src), User: h.User, Logger: p.log}, nil
 	case h.Webhook != "":
 		secrets, err := client.ParseWebhookSecrets(secret)
 		return hook.Webhook{URL: h.Webhook, Secrets: secrets, HTTP: p.http, Logger: p.log}, err
@@ -67,13 +68,18 @@ func hookEnvironment(h config.Hook, socket string, src config.Source) []string {
 	return env
 }
 
+// newHookProcess returns a process that can only make hooks. The caller must close its http.
+func newHookProcess(src config.Source, cfg config.Config) *Process {
+	return &Process{cfg: cfg, src: src, http: client.NewHTTP(client.HTTPConfig{Local: !cfg.Public(), AllowPrivate: cfg.Network.AllowPrivate})}
+}
+
 // ProbeHooks checks whether the agents of the configured hooks would accept a message, but sends none. It calls report
 // for each hook that can be probed, and for each hook that cannot be made from its configuration.
 func ProbeHooks(ctx context.Context, src config.Source, cfg config.Config, report func(hook string, err error)) {
-	p := &Process{cfg: cfg, src: src, http: client.NewHTTP(client.HTTPConfig{Local: !cfg.Public(), AllowPrivate: cfg.Network.AllowPrivate})}
+	p := newHookProcess(src, cfg)
 	defer p.http.Close()
 	for _, h := range cfg.Hooks {
-		handler, err := p.newHandler(h)
+		handler, err := p.newHandler(h, p.cfg.AgentDoor.Socket)
 		if prober, ok := handler.(hook.Prober); ok && err == nil {
 			err = prober.Probe(ctx)
 		} else if err == nil {
@@ -90,7 +96,7 @@ func TryHook(ctx context.Context, src config.Source, intent wire.Intent, payload
 	if err != nil {
 		return "", trial, err
 	}
-	p := &Process{cfg: cfg, src: src, http: client.NewHTTP(client.HTTPConfig{Local: !cfg.Public(), AllowPrivate: cfg.Network.AllowPrivate})}
+	p := newHookProcess(src, cfg)
 	defer p.http.Close()
 	routes, err := p.newRoutes()
 	if err != nil {

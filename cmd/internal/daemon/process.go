@@ -274,6 +274,9 @@ func (p *Process) addNode(ctx context.Context, base string) error {
 	if card, err = addA2AMetadata(p, card, base); err != nil {
 		return err
 	}
+	if p.cfg.Guard.IsSet() {
+		return exit.Fail(exit.Config, errors.New("guard: serve asks no guard yet; remove the key"))
+	}
 	routes, err := p.newRoutes()
 	if err != nil {
 		return err
