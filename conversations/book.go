@@ -25,8 +25,6 @@ type Book struct {
 	Idle      time.Duration // silence after which a conversation expires; zero means DefaultIdle
 	Retention time.Duration // how long an ended conversation is kept; zero means DefaultRetention
 	MaxBytes  int64         // size at which a transcript is full; zero means DefaultMaxBytes
-
-	Contributors []Contributor // called for every event, in this order; fixed after the first use of the book
 }
 
 // IdleFor returns Idle or its default.

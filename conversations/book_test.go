@@ -45,7 +45,7 @@ func commit(t *testing.T, b *conversations.Book, k store.ConvKey, e conversation
 	t.Helper()
 	err := b.Try(t.Context(), k, e.At, func(u *conversations.Unit) error {
 		u.Append(entry(id, e.At, e.Kind != conversations.Received))
-		return u.Record(t.Context(), e)
+		return u.Record(e)
 	})
 	if err != nil {
 		t.Fatal(err)
@@ -70,8 +70,8 @@ func TestLoadAndApply(t *testing.T) {
 		}
 		u.Append(entry("msg_2", start, true))
 		return errors.Join(
-			u.Record(t.Context(), conversations.Event{Kind: conversations.HoldOpened, At: start, Until: until}),
-			u.Record(t.Context(), conversations.Event{Kind: conversations.Replied, At: start}))
+			u.Record(conversations.Event{Kind: conversations.HoldOpened, At: start, Until: until}),
+			u.Record(conversations.Event{Kind: conversations.Replied, At: start}))
 	})
 	if err != nil {
 		t.Fatal(err)
@@ -104,7 +104,7 @@ func TestRefusedEventLeavesNoTrace(t *testing.T) {
 	commit(t, b, k, received(start), "msg_1")
 	unit := load(t, b, k, start)
 	before := unit.Conversation()
-	err := unit.Record(t.Context(), conversations.Event{Kind: conversations.ClosedByPeer, At: start.Add(time.Hour), Payload: closing("no")})
+	err := unit.Record(conversations.Event{Kind: conversations.ClosedByPeer, At: start.Add(time.Hour), Payload: closing("no")})
 	if !errors.Is(err, wire.ErrCloseStatus) {
 		t.Fatalf("Record = %v, want a bad status", err)
 	}
@@ -124,7 +124,7 @@ func TestConflict(t *testing.T) {
 		err := b.Try(ctx, k, start, func(u *conversations.Unit) error {
 			commit(t, b, k, received(start), "msg_1")
 			u.Append(entry("msg_2", start, false))
-			return u.Record(ctx, received(start))
+			return u.Record(received(start))
 		})
 		if !errors.Is(err, store.ErrConflict) {
 			t.Errorf("%s: second unit = %v, want a conflict", k.Peer, err)

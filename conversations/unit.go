@@ -18,11 +18,6 @@ const (
 	maxInsistAttempts = 1000 // for a busy conversation, where each conflict means that another unit was committed
 )
 
-// Contributor reacts to an event inside the unit that records it. before is the conversation without the event. A
-// contributor may add changes, and record and append one message of ours. It runs again in every attempt at the unit,
-// so it must have no other effects.
-type Contributor func(ctx context.Context, u *Unit, before Conversation, e Event) error
-
 // Unit is one attempt to change a conversation, together with everything that must change with it. The function passed
 // to [Book.Do] records events and adds changes; Do commits them as one [store.Step], or not at all. A unit must not be
 // used by more than one goroutine.
@@ -102,11 +97,11 @@ func (u *Unit) IsOpen() bool { return u.conv.StateAt(u.Now, u.book.IdleFor()) ==
 
 // EndHold ends a hold: it records that the message that was to wait for our owner until this time no longer waits. If no
 // message waits until this time, EndHold does nothing.
-func (u *Unit) EndHold(ctx context.Context, until time.Time) error {
+func (u *Unit) EndHold(until time.Time) error {
 	if !slices.ContainsFunc(u.conv.Held, until.Equal) {
 		return nil
 	}
-	return u.Record(ctx, Event{Kind: HoldEnded, At: u.Now, Until: until})
+	return u.Record(Event{Kind: HoldEnded, At: u.Now, Until: until})
 }
 
 // CheckOpen returns the error that refuses a message of the peer if the conversation had ended when the message arrived,
@@ -126,20 +121,13 @@ func (u *Unit) CheckOpen(arrived time.Time) error {
 	return nil
 }
 
-// Record applies an event, and then calls the contributors. It returns the refusals of [Conversation.Next].
-func (u *Unit) Record(ctx context.Context, e Event) error {
-	before := u.conv
-	next, err := before.Next(e, u.book.IdleFor())
-	if err != nil {
-		return err
+// Record applies an event. It returns the refusals of [Conversation.Next].
+func (u *Unit) Record(e Event) error {
+	next, err := u.conv.Next(e, u.book.IdleFor())
+	if err == nil {
+		u.conv, u.recorded = next, true
 	}
-	u.conv, u.recorded = next, true
-	for _, contribute := range u.book.Contributors {
-		if err := contribute(ctx, u, before, e); err != nil {
-			return err
-		}
-	}
-	return nil
+	return err
 }
 
 // SetLastSent sets [Conversation.LastSent].

@@ -3,7 +3,6 @@ package conversations_test
 import (
 	"context"
 	"errors"
-	"fmt"
 	"slices"
 	"testing"
 	"testing/synctest"
@@ -35,7 +34,7 @@ func TestDoDecidesAgain(t *testing.T) {
 		u.Then(func() { ran = append(ran, "then") })
 		u.Otherwise(func() { ran = append(ran, "otherwise") })
 		u.Append(entry("msg_ours", u.Now, false))
-		return u.Record(ctx, opening())
+		return u.Record(opening())
 	})
 	if err != nil || tries != 4 {
 		t.Fatalf("Do = %v after %d tries, want 4", err, tries)
@@ -94,7 +93,7 @@ func TestCheckOpen(t *testing.T) {
 				if err := u.CheckOpen(arrived); err != nil {
 					return err
 				}
-				return u.Record(t.Context(), conversations.Event{Kind: kind, At: u.Now, Intent: "mesh.message"})
+				return u.Record(conversations.Event{Kind: kind, At: u.Now, Intent: "mesh.message"})
 			})
 		}
 		for _, step := range []struct {
@@ -139,53 +138,6 @@ func TestUnitWithoutConversation(t *testing.T) {
 	}
 }
 
-// TestContributors checks that contributors see each event in order, with the conversation before it, including an
-// event that one of them records. Their changes are part of the unit, and their error ends it.
-func TestContributors(t *testing.T) {
-	b, s := openBook(t)
-	ctx, k := t.Context(), key("am_a")
-	var seen []string
-	added := 0
-	b.Contributors = []conversations.Contributor{
-		func(ctx context.Context, u *conversations.Unit, before conversations.Conversation, e conversations.Event) error {
-			seen = append(seen, "first "+string(before.State)+" to "+string(u.Conversation().State))
-			if e.Kind != conversations.Received {
-				return nil
-			}
-			return u.Record(ctx, conversations.Event{Kind: conversations.ClosedByUs, At: e.At, Payload: closing("completed")})
-		},
-		func(_ context.Context, u *conversations.Unit, _ conversations.Conversation, e conversations.Event) error {
-			if e.Kind == conversations.ClosedByPeer {
-				return store.ErrQuota
-			}
-			added++
-			u.Add(store.Change{Record: store.Record{NS: "test", Key: fmt.Sprint("of ", added), Body: []byte("{}")}})
-			return nil
-		},
-	}
-	commit(t, b, k, opening(), "msg_1")
-	if want := []string{"first  to open", "first open to completed"}; !slices.Equal(seen, want) {
-		t.Errorf("seen %q, want %q", seen, want)
-	}
-	recs, err := s.Records().List(ctx, "test", "", "", 10, time.Now())
-	if err != nil || len(recs.Records) != 2 {
-		t.Errorf("%d records, %v, want one of each event", len(recs.Records), err)
-	}
-	if c := load(t, b, k, time.Now()).Conversation(); c.State != conversations.Completed {
-		t.Errorf("state = %s", c.State)
-	}
-	err = b.Try(ctx, key("am_b"), time.Now(), func(u *conversations.Unit) error {
-		b.Contributors = b.Contributors[1:]
-		if err := u.Record(ctx, opening()); err != nil {
-			return err
-		}
-		return u.Record(ctx, conversations.Event{Kind: conversations.ClosedByPeer, At: u.Now, Payload: closing("failed")})
-	})
-	if !errors.Is(err, store.ErrQuota) || !load(t, b, key("am_b"), time.Now()).IsNew() {
-		t.Errorf("a unit whose contributor failed = %v", err)
-	}
-}
-
 // TestAcceptedMeanwhile checks that a message that another unit accepted first makes the unit decide again, whether the
 // copy is exact or the id was used for other content.
 func TestAcceptedMeanwhile(t *testing.T) {
@@ -212,7 +164,7 @@ func TestAcceptedMeanwhile(t *testing.T) {
 				}
 			}
 			u.Replay = replay(digest)
-			return u.Record(ctx, opening())
+			return u.Record(opening())
 		})
 		if err != nil || tries != 2 || !load(t, b, k, time.Now()).IsNew() {
 			t.Errorf("digest %d: %v after %d tries, want 2", digest, err, tries)

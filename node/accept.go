@@ -276,7 +276,7 @@ func (a *acceptance) close(ctx context.Context) (bridge.Outcome, error) {
 	if _, err := a.n.withdrawAsks(ctx, a.unit, nil); err != nil {
 		return bridge.Outcome{}, err
 	}
-	if err := countAccept(ctx, a.unit, a.newItem(ItemNew), ""); err != nil {
+	if err := a.n.countAccept(ctx, a.unit, a.newItem(ItemNew), ""); err != nil {
 		return bridge.Outcome{}, err
 	}
 	a.unit.Add(a.n.notices.Change(a.n.notice("closed", a.in.Peer, a.in.Name, a.key, a.now)))
@@ -288,7 +288,7 @@ func (a *acceptance) close(ctx context.Context) (bridge.Outcome, error) {
 func (a *acceptance) toInbox(ctx context.Context, state ItemState) (bridge.Outcome, error) {
 	item := a.newItem(state)
 	a.unit.Add(item.change())
-	if err := countAccept(ctx, a.unit, item, ""); err != nil {
+	if err := a.n.countAccept(ctx, a.unit, item, ""); err != nil {
 		return bridge.Outcome{}, err
 	}
 	return a.answer(ctx, http.StatusOK, receiptPayload())
@@ -313,7 +313,7 @@ func actionOf(action string) wire.Value { return wire.Obj(wire.TextField("action
 
 // recordMessage adds the message to its conversation and to the transcript.
 func (a *acceptance) recordMessage(ctx context.Context) error {
-	if err := a.unit.Record(ctx, a.verdict.Event); err != nil {
+	if err := a.n.record(ctx, a.unit, a.verdict.Event); err != nil {
 		return err
 	}
 	a.unit.Append(store.Entry{MessageID: string(a.in.MessageID), At: a.now, Raw: a.in.Raw, Digest: a.in.Digest, Key: a.seal.key})
@@ -327,7 +327,7 @@ func (a *acceptance) answer(ctx context.Context, status int, payload wire.Value)
 		return bridge.Outcome{}, err
 	}
 	if a.unit.Conversation().State == conversations.Open { // the echo of a close is not an event
-		err := a.unit.Record(ctx, conversations.Event{
+		err := a.n.record(ctx, a.unit, conversations.Event{
 			Kind: conversations.Replied, At: a.now, Intent: a.in.Intent, Payload: payload,
 			ID: reply.Message.ID, Answers: a.in.MessageID, Direct: true,
 		})

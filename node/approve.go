@@ -84,7 +84,7 @@ func (v *heldDecision) carryOut(ctx context.Context, u *conversations.Unit) (err
 		}
 		v.payload = ended.Payload
 	}
-	if err := u.Record(ctx, ended); err != nil {
+	if err := u.Record(ended); err != nil {
 		return err
 	}
 	if !v.d.Choice.Approves() {
@@ -182,7 +182,7 @@ func (v *heldDecision) release(ctx context.Context) error {
 		v.unit.Add(v.n.rules.Change(v.ask.Subject, acl.Approved, v.d.Now))
 	}
 	if v.d.Choice == acl.ApproveConversation {
-		if err := v.unit.Record(ctx, conversations.Event{Kind: conversations.OwnerAdmitted, At: v.d.Now, Intent: v.item.Intent}); err != nil {
+		if err := v.unit.Record(conversations.Event{Kind: conversations.OwnerAdmitted, At: v.d.Now, Intent: v.item.Intent}); err != nil {
 			return err
 		}
 	}
@@ -229,7 +229,7 @@ func (v *heldDecision) releaseToInbox(ctx context.Context) error {
 	if err := v.reply(ctx, receiptPayload()); err != nil {
 		return err
 	}
-	return countAccept(ctx, v.unit, v.item, "") // last, because this may close the conversation
+	return v.n.countAccept(ctx, v.unit, v.item, "") // last, because this may close the conversation
 }
 
 // releaseReceipt marks a receipt as read, and answers only a repeat of it (AM-91).
@@ -239,7 +239,7 @@ func (v *heldDecision) releaseReceipt(ctx context.Context) error {
 	if err := v.storeReply(receiptPayload()); err != nil {
 		return err
 	}
-	return countAccept(ctx, v.unit, v.item, "")
+	return v.n.countAccept(ctx, v.unit, v.item, "")
 }
 
 // refuse ends the conversation with its other questions and sends the peer a close (AM-35). It sends nothing to a
@@ -267,7 +267,7 @@ func (v *heldDecision) refuse(ctx context.Context) error {
 	if _, err := v.n.withdrawAsks(ctx, v.unit, others); err != nil {
 		return err
 	}
-	if err := v.unit.Record(ctx, conversations.Event{Kind: conversations.OwnerRejected, At: v.d.Now, Intent: v.item.Intent}); err != nil {
+	if err := v.n.record(ctx, v.unit, conversations.Event{Kind: conversations.OwnerRejected, At: v.d.Now, Intent: v.item.Intent}); err != nil {
 		return err
 	}
 	if v.held.Unproven != nil {

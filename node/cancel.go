@@ -22,22 +22,21 @@ import (
 // That conversation may have ended (AM-39).
 const metaAgreedIn = "agreed_in"
 
-// unbook is a [conversations.Contributor]: it adds changes to the unit that records a message. If the message cancels
-// an agreed event, unbook removes that event from the calendar. If the event was agreed in another conversation, unbook
-// marks that agreement as cancelled. If the peer cancelled, unbook also notifies the owner.
-func (n *Node) unbook(ctx context.Context, u *conversations.Unit, before conversations.Conversation, e conversations.Event) error {
-	by, payload := conversations.Ours, e.Payload
-	switch e.Kind {
-	case conversations.Sent, conversations.Replied, conversations.ClosedByUs:
-	case conversations.OwnerRejected:
+// record records a message, or that the owner rejected the peer. If that cancels an agreed event, record removes the
+// event from the calendar. If the event was agreed in another conversation, record marks that agreement as cancelled. If
+// the peer cancelled, record also notifies the owner.
+func (n *Node) record(ctx context.Context, u *conversations.Unit, e conversations.Event) error {
+	before, by, payload := u.Conversation(), conversations.Ours, e.Payload
+	if err := u.Record(e); err != nil {
+		return err
+	}
+	switch {
+	case e.Kind == conversations.OwnerRejected:
 		payload = rejectionPayload(wire.OwnerRejected)
-	case conversations.Received, conversations.ClosedByPeer:
-		if e.Waits {
-			return nil
-		}
-		by = conversations.Theirs
-	default:
+	case e.Waits:
 		return nil
+	case e.Kind == conversations.Received, e.Kind == conversations.ClosedByPeer:
+		by = conversations.Theirs
 	}
 	changes, err := n.cancelChanges(ctx, rules.CancelledEvent(e.Intent, payload, before), payload, before.Key, by, e.Name, u.Now)
 	u.Add(changes...)

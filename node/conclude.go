@@ -10,29 +10,35 @@ import (
 	"github.com/agentmesh/agentmesh/node/calendar"
 	"github.com/agentmesh/agentmesh/node/notify"
 	"github.com/agentmesh/agentmesh/node/owner"
+	"github.com/agentmesh/agentmesh/node/rules"
 	"github.com/agentmesh/agentmesh/node/wire"
 	"github.com/agentmesh/agentmesh/store"
 )
 
-// conclude is a [conversations.Contributor]: it adds changes to the unit that records e. An accept counts once its
-// recipient has answered it (AM-88). If e records that, and makes an agreement, conclude adds the notice and the
-// calendar entry of an agreed event (AM-36), and our close if we opened the conversation (AM-39).
-func (n *Node) conclude(ctx context.Context, u *conversations.Unit, before conversations.Conversation, e conversations.Event) error {
-	conv := u.Conversation()
-	if e.Kind != conversations.AcceptCounts || conv.Agreement == before.Agreement {
+// agree records that an accept counts now: its recipient has answered it (AM-88). accept may be empty, see
+// [rules.Counts]. If that makes an agreement, agree adds the notice and the calendar entry of an agreed event (AM-36), and
+// our close if we opened the conversation (AM-39). written is when the answer was written, name the peer's name.
+func (n *Node) agree(ctx context.Context, u *conversations.Unit, accept wire.MessageID, written time.Time, name string) error {
+	if accept == "" {
 		return nil
 	}
+	before := u.Conversation().Agreement
+	err := u.Record(conversations.Event{Kind: conversations.AcceptCounts, At: u.Now, ID: accept, Written: written, Name: name})
+	conv := u.Conversation()
+	if err != nil || conv.Agreement == before {
+		return err
+	}
 	peer := wire.AgentID(conv.Key.Peer)
-	notice := n.notice(notify.Agreed, peer, e.Name, conv.Key, u.Now)
-	notice.Title, notice.Text = agreedText(*conv.Agreement, e.Name)
+	notice := n.notice(notify.Agreed, peer, name, conv.Key, u.Now)
+	notice.Title, notice.Text = agreedText(*conv.Agreement, name)
 	u.Add(n.notices.Change(notice))
 	if conv.Agreement.Intent == wire.Schedule {
-		u.Add(n.agreedEventChange(conv, peer, e.Name, u.Now)...)
+		u.Add(n.agreedEventChange(conv, peer, name, u.Now)...)
 	}
 	if !conv.Mine || conv.State != conversations.Open {
 		return nil
 	}
-	_, err := n.enqueue(ctx, u, Outgoing{
+	_, err = n.enqueue(ctx, u, Outgoing{
 		To: peer, Address: conv.Address, Conv: wire.ConversationID(conv.Key.ID), Intent: conv.Agreement.Intent,
 		Payload: closePayload("completed"), InReplyTo: conv.Heard, Via: "node",
 	})
@@ -55,21 +61,17 @@ func (n *Node) agreedEventChange(conv conversations.Conversation, peer wire.Agen
 	})}
 }
 
-// countAccept records that an accept counts now (AM-88), if there is one: our earlier accept, if the message of item
-// confirms it; or the peer's accept in item, because we answer it; or an accept of ours that is our reply on the same
-// connection. replyID is the id of that reply, or "".
-func countAccept(ctx context.Context, u *conversations.Unit, item Item, replyID wire.MessageID) error {
-	conv, accept := u.Conversation(), item.MessageID
-	payload, _ := wire.Parse(item.Payload) // a payload that cannot be read confirms no accept
-	switch confirmed, pending := conv.FindAnsweredAccept(payload), conv.Accept; {
-	case item.ConfirmsAccept && confirmed != nil:
-		accept = confirmed.Message
-	case pending == nil || pending.By == conversations.Ours && replyID == "":
-		return nil
-	case pending.By == conversations.Ours:
-		accept = replyID
+// countAccept records that an accept counts now, if there is one, because we answer the message of item. reply is the id
+// of our answer if it leaves on the same connection, or "".
+func (n *Node) countAccept(ctx context.Context, u *conversations.Unit, item Item, reply wire.MessageID) error {
+	conv, confirmed := u.Conversation(), wire.MessageID("")
+	if item.ConfirmsAccept {
+		payload, _ := wire.Parse(item.Payload) // a payload that cannot be read confirms no accept
+		if accept := conv.FindAnsweredAccept(payload); accept != nil {
+			confirmed = accept.Message
+		}
 	}
-	return u.Record(ctx, conversations.Event{Kind: conversations.AcceptCounts, At: u.Now, ID: accept, Name: item.PeerName})
+	return n.agree(ctx, u, rules.Counts(conv, confirmed, item.MessageID, reply), time.Time{}, item.PeerName)
 }
 
 // agreedText returns the title of an agreement, and a line with what was agreed. The peer may have written these texts;

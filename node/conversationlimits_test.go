@@ -185,7 +185,7 @@ func fillTranscript(t *testing.T, s store.Store, key store.ConvKey, entries, siz
 		for i := range entries {
 			u.Append(store.Entry{MessageID: fmt.Sprint("msg_", i), At: now, Raw: []byte(`"` + strings.Repeat("x", size) + `"`)})
 		}
-		return u.Record(t.Context(), conversations.Event{Kind: conversations.Received, At: now, Principal: key.Peer, Intent: wire.Deliver})
+		return u.Record(conversations.Event{Kind: conversations.Received, At: now, Principal: key.Peer, Intent: wire.Deliver})
 	})
 	if err != nil {
 		t.Fatal(err)

@@ -73,7 +73,7 @@ func (n *Node) endWithSuccess(ctx context.Context, e OutboxEntry, d bridge.Deliv
 		if o.unit.IsNew() { // the owner deleted the conversation meanwhile
 			return nil
 		}
-		if err := o.recordArrival(ctx, d); err != nil || d.Reply == nil {
+		if err := o.recordArrival(d); err != nil || d.Reply == nil {
 			return err
 		}
 		seen, err := n.store.Steps().FindReplay(ctx, string(e.To), string(d.Reply.ID), o.unit.Now)
@@ -94,12 +94,12 @@ func (n *Node) endWithSuccess(ctx context.Context, e OutboxEntry, d bridge.Deliv
 
 // recordArrival records that the peer, or a mailbox for the peer, has the message. The time of arrival is the time in
 // the peer's reply, or now.
-func (o *deliveryOutcome) recordArrival(ctx context.Context, d bridge.Delivered) error {
+func (o *deliveryOutcome) recordArrival(d bridge.Delivered) error {
 	arrived := o.unit.Now
 	if d.Reply != nil && !d.Reply.Time.IsZero() {
 		arrived = d.Reply.Time
 	}
-	return o.unit.Record(ctx, conversations.Event{
+	return o.unit.Record(conversations.Event{
 		Kind: conversations.Delivered, At: o.unit.Now, ID: o.entry.First, Answers: o.entry.MessageID, Written: arrived,
 	})
 }
@@ -202,7 +202,7 @@ func (n *Node) endWithFailure(ctx context.Context, e OutboxEntry) time.Time {
 func (o *deliveryOutcome) failConversation(ctx context.Context) error {
 	_, err := o.n.withdrawAsks(ctx, o.unit, nil)
 	if err == nil && !o.unit.IsNew() {
-		err = o.unit.Record(ctx, conversations.Event{Kind: conversations.DeliveryFailed, At: o.unit.Now})
+		err = o.unit.Record(conversations.Event{Kind: conversations.DeliveryFailed, At: o.unit.Now})
 	}
 	if err != nil {
 		return err
@@ -344,14 +344,11 @@ func (o *deliveryOutcome) isUnlisted(intent wire.Intent, payload wire.Value) boo
 
 // countAccept records that an accept counts now: our accept, which the peer has answered, or the accept in the reply.
 func (o *deliveryOutcome) countAccept(ctx context.Context, m *wire.Message) error {
-	accept := m.ID
-	switch conv := o.unit.Conversation(); {
-	case o.entry.Action == "accept" && conv.Awaits(o.entry.First):
-		accept = o.entry.First
-	case conv.Accept == nil || conv.Accept.By == conversations.Ours:
-		return nil
+	conv, confirmed := o.unit.Conversation(), wire.MessageID("")
+	if o.entry.Action == "accept" && conv.Awaits(o.entry.First) {
+		confirmed = o.entry.First
 	}
-	return o.unit.Record(ctx, conversations.Event{Kind: conversations.AcceptCounts, At: o.unit.Now, ID: accept, Written: m.Time, Name: o.name})
+	return o.n.agree(ctx, o.unit, rules.Counts(conv, confirmed, m.ID, ""), m.Time, o.name)
 }
 
 // recordReply adds the reply to the conversation. isOpen reports whether the conversation is open afterwards. A reply
@@ -367,7 +364,7 @@ func (o *deliveryOutcome) recordReply(ctx context.Context, m *wire.Message, acti
 	if action == wire.ActionClose {
 		event.Kind = conversations.ClosedByPeer
 	}
-	err = o.unit.Record(ctx, event)
+	err = o.n.record(ctx, o.unit, event)
 	if _, refused := errors.AsType[*wire.Error](err); refused {
 		return false, nil
 	}
@@ -376,7 +373,7 @@ func (o *deliveryOutcome) recordReply(ctx context.Context, m *wire.Message, acti
 	}
 	if action == wire.ActionPending { // AM-40
 		event = conversations.Event{Kind: conversations.HeldByPeer, At: o.unit.Now, Until: o.unit.Now.Add(o.n.cfg.HoldFor), ID: o.entry.First}
-		return true, o.unit.Record(ctx, event)
+		return true, o.unit.Record(event)
 	}
 	return true, nil
 }

@@ -61,7 +61,7 @@ func (a *acceptance) hold(ctx context.Context) (bridge.Outcome, error) {
 	if err := a.recordMessage(ctx); err != nil {
 		return bridge.Outcome{}, err
 	}
-	err = a.unit.Record(ctx, conversations.Event{Kind: conversations.HoldOpened, At: a.now, Until: ask.Expires, ID: a.in.MessageID})
+	err = a.unit.Record(conversations.Event{Kind: conversations.HoldOpened, At: a.now, Until: ask.Expires, ID: a.in.MessageID})
 	if err != nil {
 		return bridge.Outcome{}, err
 	}

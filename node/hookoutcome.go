@@ -63,7 +63,7 @@ func (s *hookOutcome) decide(ctx context.Context) (bridge.Outcome, error) {
 		return s.provisional(ctx), nil
 	case s.item.Kind == kindReply && s.err == nil && !s.answer.Async && s.answer.Payload == nil: // a reply that the hook did not answer
 		s.leaveToOwner()
-		return s.provisional(ctx), countAccept(ctx, s.unit, s.item, "")
+		return s.provisional(ctx), s.run.n.countAccept(ctx, s.unit, s.item, "")
 	case !s.unit.IsOpen() && s.isSettled():
 		s.leaveToOwner()
 		return s.provisional(ctx), nil
@@ -99,7 +99,7 @@ func (s *hookOutcome) decide(ctx context.Context) (bridge.Outcome, error) {
 	if out.Reply != nil {
 		replyID = out.Reply.ID
 	}
-	return out, countAccept(ctx, s.unit, s.item, replyID)
+	return out, s.run.n.countAccept(ctx, s.unit, s.item, replyID)
 }
 
 // checkOutgoing applies the owner's rules to the hook's answer (AM-50). If held is true, the answer waits for the
@@ -136,7 +136,7 @@ func (s *hookOutcome) checkOutgoing(ctx context.Context, payload wire.Value) (he
 		return false, err
 	}
 	s.item.State, s.item.Ask = ItemHeld, ask.ID
-	if err := s.unit.Record(ctx, conversations.Event{Kind: conversations.HoldOpened, At: s.unit.Now, Until: ask.Expires}); err != nil {
+	if err := s.unit.Record(conversations.Event{Kind: conversations.HoldOpened, At: s.unit.Now, Until: ask.Expires}); err != nil {
 		return false, err
 	}
 	s.unit.Add(changes...)
@@ -175,7 +175,7 @@ func (s *hookOutcome) reply(ctx context.Context, payload wire.Value) (bridge.Out
 	if payload.GetStr("action") == wire.ActionClose {
 		event.Kind = conversations.ClosedByUs
 	}
-	if err := s.unit.Record(ctx, event); err != nil {
+	if err := n.record(ctx, s.unit, event); err != nil {
 		return bridge.Outcome{}, err
 	}
 	s.unit.Append(reply.transcriptEntry("hook"))
@@ -189,7 +189,7 @@ func (s *hookOutcome) hold(ctx context.Context) (bridge.Outcome, error) {
 	ask := a.newAsk(s.item, rules.Words{Hold: "intent", Owner: s.answer.Hold})
 	ask, changes := s.run.n.asks.Open(ask, acl.ConversationSlot(a.key, ask.ID))
 	s.item.State, s.item.Ask = ItemHeld, ask.ID
-	if err := s.unit.Record(ctx, conversations.Event{Kind: conversations.HoldOpened, At: s.unit.Now, Until: ask.Expires, ID: s.item.MessageID}); err != nil {
+	if err := s.unit.Record(conversations.Event{Kind: conversations.HoldOpened, At: s.unit.Now, Until: ask.Expires, ID: s.item.MessageID}); err != nil {
 		return bridge.Outcome{}, err
 	}
 	s.unit.Add(append(changes, a.n.notices.Change(a.n.notice("approval", s.item.Peer, s.item.PeerName, a.key, a.now)))...)

@@ -112,7 +112,7 @@ func (s *hookOutcome) fail(ctx context.Context) (bridge.Outcome, error) {
 		return s.answerPending(ctx)
 	}
 	if s.item.ConfirmsAccept {
-		if err := countAccept(ctx, s.unit, s.item, ""); err != nil {
+		if err := n.countAccept(ctx, s.unit, s.item, ""); err != nil {
 			return bridge.Outcome{}, err
 		}
 	}

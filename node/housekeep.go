@@ -200,7 +200,7 @@ func (n *Node) endHold(ctx context.Context, item Item, ask acl.Ask, now time.Tim
 		if u.IsNew() {
 			return nil
 		}
-		return u.Record(ctx, conversations.Event{Kind: conversations.HoldEnded, At: now, Until: ask.Expires})
+		return u.Record(conversations.Event{Kind: conversations.HoldEnded, At: now, Until: ask.Expires})
 	})
 }
 

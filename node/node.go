@@ -214,7 +214,6 @@ func New(ctx context.Context, cfg Config) (*Node, error) {
 	})
 	n.asks.OnDecision(n.logDecision)
 	n.asks.OnOpen(n.noticeBridgeAsk)
-	n.book.Contributors = []conversations.Contributor{n.unbook, n.conclude}
 	duties{n}.observe()
 	n.registerMetrics(cfg.Metrics)
 	if err := n.restore(ctx); err != nil {

@@ -93,7 +93,7 @@ func (n *Node) openOutgoingAsk(ctx context.Context, u *conversations.Unit, out O
 		if !u.IsOpen() {
 			return acl.Ask{}, wire.ErrConversationClosed
 		}
-		if err := u.Record(ctx, conversations.Event{Kind: conversations.HoldOpened, At: u.Now, Until: ask.Expires}); err != nil {
+		if err := u.Record(conversations.Event{Kind: conversations.HoldOpened, At: u.Now, Until: ask.Expires}); err != nil {
 			return acl.Ask{}, err
 		}
 	}
@@ -173,7 +173,7 @@ func (n *Node) expectRelease(ask string) (released <-chan queuedMessage, end fun
 func (q outgoingAsk) drop(ctx context.Context, n *Node, ask acl.Ask, d acl.Decision) error {
 	return n.book.Try(ctx, q.key(), d.Now, func(u *conversations.Unit) error {
 		u.Add(d.Changes...)
-		if err := u.EndHold(ctx, ask.Expires); err != nil {
+		if err := u.EndHold(ask.Expires); err != nil {
 			return err
 		}
 		if q.Answers == "" {

@@ -237,7 +237,7 @@ func (p *posting) fill(ctx context.Context) (err error) {
 	if u.IsFull() && !p.out.isClose() {
 		return ErrConversationFull
 	}
-	if err := u.EndHold(ctx, p.out.askExpires); err != nil {
+	if err := u.EndHold(p.out.askExpires); err != nil {
 		return err
 	}
 	if err := p.release(ctx); err != nil {
@@ -291,7 +291,7 @@ func (p *posting) release(ctx context.Context) error {
 		return err
 	}
 	u.Add(append(withdrawn, cancelled...)...)
-	return u.Record(ctx, ended)
+	return u.Record(ended)
 }
 
 // answer marks the inbox item as answered. If the peer got a provisional answer, the bytes in raw now answer a repeat of
@@ -306,7 +306,7 @@ func (p *posting) answer(ctx context.Context, raw []byte) error {
 		u.Answer = item.newReplay(http.StatusOK, raw)
 	}
 	u.Add(item.change())
-	return countAccept(ctx, u, item, "") // an accept may have waited for this answer
+	return p.n.countAccept(ctx, u, item, "") // an accept may have waited for this answer
 }
 
 // enqueue signs a message and adds it to the conversation, the transcript and the outbox.
@@ -333,7 +333,7 @@ func (n *Node) enqueue(ctx context.Context, u *conversations.Unit, out Outgoing)
 	}
 	// A close that reports a rejection is not an event, because the rejection ended the conversation (AM-35).
 	if !out.isClose() || !u.Conversation().Rejected {
-		if err := u.Record(ctx, event); err != nil {
+		if err := n.record(ctx, u, event); err != nil {
 			return s, err
 		}
 	}

@@ -17,7 +17,7 @@ import (
 func (a *acceptance) withdrawHeld(ctx context.Context) (bridge.Outcome, error) {
 	a.unit.Add(a.withdrawal...)
 	for _, ask := range a.state.Withdrawn {
-		if err := a.unit.Record(ctx, conversations.Event{Kind: conversations.HoldEnded, At: a.now, Until: ask.Expires}); err != nil {
+		if err := a.unit.Record(conversations.Event{Kind: conversations.HoldEnded, At: a.now, Until: ask.Expires}); err != nil {
 			return bridge.Outcome{}, err
 		}
 	}

@@ -149,7 +149,7 @@ func newAcceptance(ctx context.Context, st store.Store) (operation, error) {
 	err := callEach(len(rows), func(i int) error {
 		key := store.ConvKey{Peer: fmt.Sprintf("am_sender%018d", i), ID: fmt.Sprintf("conv_%08d", i)}
 		err := book.Try(ctx, key, now, func(u *conversations.Unit) error {
-			return u.Record(ctx, conversations.Event{Kind: conversations.Received, At: now, Intent: "mesh.message", Payload: payload})
+			return u.Record(conversations.Event{Kind: conversations.Received, At: now, Intent: "mesh.message", Payload: payload})
 		})
 		if err != nil {
 			return err

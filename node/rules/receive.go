@@ -288,6 +288,22 @@ func Answerer(c conversations.Conversation, route Route, m Answered) Action {
 	return Inbox
 }
 
+// Counts returns the accept that counts from now on (AM-88), or "": our earlier accept, which a message of the peer
+// confirmed; or the newest accept, which was not answered before. That is theirs, in the message of the peer that we answer, or
+// ours, in the reply by which we answer. reply is empty if our answer leaves through the outbox: an accept in it counts
+// when the peer has answered it.
+func Counts(c conversations.Conversation, confirmed, theirs, reply wire.MessageID) wire.MessageID {
+	switch {
+	case confirmed != "":
+		return confirmed
+	case c.Accept == nil:
+		return ""
+	case c.Accept.By == conversations.Theirs:
+		return theirs
+	}
+	return reply
+}
+
 // checkIntent implements line 14: the node accepts the intent, and the payload has the shape that the intent requires.
 // known reports whether the specification defines the action.
 func checkIntent(s State, in bridge.Inbound) (known bool, err error) {

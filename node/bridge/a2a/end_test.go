@@ -34,7 +34,7 @@ func TestEndOfConversation(t *testing.T) {
 			{Kind: conversations.Received, At: at, Intent: wire.Deliver, Payload: wire.Obj(wire.TextField("action", "deliver"))},
 			{Kind: conversations.ClosedByPeer, At: at, Payload: wire.Obj(wire.TextField("action", wire.ActionClose), wire.TextField("status", tt.status))},
 		} {
-			if err := book.Try(t.Context(), key, at, func(u *conversations.Unit) error { return u.Record(t.Context(), e) }); err != nil {
+			if err := book.Try(t.Context(), key, at, func(u *conversations.Unit) error { return u.Record(e) }); err != nil {
 				t.Fatal(err)
 			}
 		}
