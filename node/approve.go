@@ -164,14 +164,13 @@ func (v *heldDecision) release(ctx context.Context) error {
 	if err != nil {
 		return err
 	}
-	conv := v.unit.Conversation()
-	expected := conv.WroteFirst || len(v.cancelled) > 0
-	// This approval overrides an earlier rejection.
-	if _, err := v.n.policyFor(v.item.Address).Admit(standing, expected); err != nil && !errors.Is(err, wire.ErrOwnerRejected) {
-		return err
-	}
-	if err := v.unit.CheckOpen(v.unit.Now); err != nil {
-		return err
+	route := v.n.route(v.item.Intent)
+	verdict := rules.Release(rules.State{
+		Standing: standing, Policy: v.n.policyFor(v.item.Address), Ended: v.unit.CheckOpen(v.unit.Now), Conv: v.unit.Conversation(),
+		CancelsEvent: len(v.cancelled) > 0, Route: route.ruled(),
+	}, v.item.answered(v.payload))
+	if verdict.Do == rules.Refuse {
+		return verdict.Error
 	}
 	pins, err := v.n.pinChanges(ctx, v.item.Peer, v.held.Unproven, v.d.Now)
 	if err != nil {
@@ -186,8 +185,7 @@ func (v *heldDecision) release(ctx context.Context) error {
 			return err
 		}
 	}
-	route := v.n.route(v.item.Intent)
-	switch rules.Answerer(v.unit.Conversation(), route.ruled(), v.item.answered(v.payload)) {
+	switch verdict.Do {
 	case rules.Read:
 		return v.releaseReceipt(ctx)
 	case rules.Unclear: // AM-88
@@ -243,16 +241,11 @@ func (v *heldDecision) releaseReceipt(ctx context.Context) error {
 }
 
 // refuse ends the conversation with its other questions and sends the peer a close (AM-35). It sends nothing to a
-// sender whose key is not proven, or after the end of the conversation. For the first message it also stores a rule.
-// The rule blocks the sender if the owner chose that. It rejects the sender if the question was about the sender and
-// the key is proven.
+// sender whose key is not proven, or after the end of the conversation. It also stores what that decides about the
+// sender, see [rules.Rejection].
 func (v *heldDecision) refuse(ctx context.Context) error {
-	switch {
-	case !v.isFirst():
-	case v.d.Choice == acl.Block:
-		v.unit.Add(v.n.rules.Change(v.ask.Subject, acl.Blocked, v.d.Now))
-	case v.held.Hold == "sender" && v.held.Unproven == nil: // an unproven id may belong to somebody else
-		v.unit.Add(v.n.rules.Change(v.ask.Subject, acl.Rejected, v.d.Now))
+	if s := rules.Rejection(v.isFirst(), v.d.Choice == acl.Block, v.held.Hold == "sender", v.held.Unproven == nil); s != "" {
+		v.unit.Add(v.n.rules.Change(v.ask.Subject, s, v.d.Now))
 	}
 	v.item.State = ItemRejected
 	v.unit.Add(v.item.change())

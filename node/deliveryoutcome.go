@@ -272,26 +272,8 @@ func (o *deliveryOutcome) receiveReply(ctx context.Context, d bridge.Delivered) 
 		Sender: string(o.entry.To), MessageID: string(m.ID), Digest: digest, Conv: o.entry.key(),
 		Status: http.StatusOK, Answer: ack.Raw, Expires: conversations.Sooner(o.unit.Now.Add(o.n.replayFor()), o.unit.Conversation().Purge),
 	}
-	if !o.isUnlisted(m.Intent, m.Payload) {
-		item, err := o.newItem(ctx, m, digest)
-		if err != nil {
-			return err
-		}
-		item.Sealed = seal.sealed
-		if note != "" {
-			item.ActionKnown, item.Note = false, note
-		}
-		if isOpen && item.State == ItemNew {
-			o.run = o.newReplyRun(&item, m)
-		}
-		if o.run != nil {
-			o.unit.Otherwise(o.run.freePlace) // if the unit is not committed
-		}
-		if o.run == nil && item.State == ItemNew && o.unit.Conversation().Unclear == m.ID { // an ambiguous accept, left to the owner
-			item.Note = noteUnclear
-			o.addNotice("message", noticeTitles["message"])
-		}
-		o.unit.Add(item.change())
+	if err := o.hand(ctx, m, digest, isOpen, note); err != nil {
+		return err
 	}
 	if action == wire.ActionPending || note != "" {
 		return nil
@@ -299,47 +281,53 @@ func (o *deliveryOutcome) receiveReply(ctx context.Context, d bridge.Delivered) 
 	return o.countAccept(ctx, m)
 }
 
-// newReplyRun returns the run of the hook that handles a synchronous reply, and marks item as running. It returns nil
-// if no hook handles the reply or the queue of runs is full; then the reply stays in the inbox. It also returns nil if
-// another process must run the hook; then item waits for that process. The hook's answer leaves through the outbox. If
-// the hook gives no answer, the node sends nothing, not even a receipt: two nodes that confirm each other's replies
-// would never stop.
-func (o *deliveryOutcome) newReplyRun(item *Item, m *wire.Message) *run {
-	n := o.n
-	if !item.ActionKnown || m.Action() == wire.ActionClose {
-		return nil
-	}
-	route := n.route(m.Intent)
-	switch rules.Answerer(o.unit.Conversation(), route.ruled(), item.answered(m.Payload)) {
-	case rules.Run:
-	case rules.Clarify:
-		route = clarifyRoute
-	default:
-		return nil
-	}
-	freePlace, err := n.runs.Reserve(item.turn(route))
+// hand gives a reply to its hook or to the inbox, as [rules.Hear] decides. note is why it could not be unsealed, or "".
+func (o *deliveryOutcome) hand(ctx context.Context, m *wire.Message, digest [32]byte, isOpen bool, note string) error {
+	c, route := o.unit.Conversation(), o.n.route(m.Intent)
+	item, err := o.newItem(ctx, m, digest)
 	if err != nil {
-		return nil
+		return err
 	}
-	item.Route = route.Name
-	if !n.claimRun(item) {
-		freePlace()
-		return nil
+	if note != "" {
+		item.ActionKnown, item.Note = false, note
 	}
-	return &run{n: n, key: item.key(), itemID: item.ID, message: *m, payload: m.Payload, route: route, freePlace: freePlace, unattended: true, turn: item.turn(route)}
+	answered := item.answered(m.Payload)
+	answered.Confirms = o.entry.Action == "accept" && c.Awaits(o.entry.First)
+	switch rules.Hear(c, route.ruled(), rules.Reply{
+		Answered: answered, To: o.entry.Action, Receipt: route.Receipts, Open: isOpen, Readable: item.ActionKnown,
+	}) {
+	case rules.Drop:
+		return nil
+	case rules.Read:
+		item.State = ItemRead
+	case rules.Clarify:
+		o.runHook(&item, m, clarifyRoute)
+	case rules.Run:
+		o.runHook(&item, m, route)
+	}
+	if item.State == ItemNew && c.Unclear == m.ID { // an ambiguous accept, left to the owner
+		item.Note = noteUnclear
+		o.addNotice("message", noticeTitles["message"])
+	}
+	o.unit.Add(item.change())
+	return nil
 }
 
-// isUnlisted reports whether an answer only confirms that our message arrived, that it waits for the peer's owner, or
-// that the conversation is closed. The transcript keeps such an answer, but the inbox does not show it.
-func (o *deliveryOutcome) isUnlisted(intent wire.Intent, payload wire.Value) bool {
-	switch action := payload.GetStr("action"); {
-	case o.entry.Action == wire.ActionClose:
-		return true
-	case action == wire.ActionReceived || action == wire.ActionPending:
-		return wire.IsReceipt(intent, payload) || !intent.IsStandard()
-	default:
-		return action != "" && action == o.n.route(intent).Receipts
+// runHook makes the unit run the hook of route for the reply, and marks item as running, unless the queue of runs is
+// full: then the reply stays in the inbox. If another process must run the hook, item waits for that process. The hook's
+// answer leaves through the outbox.
+func (o *deliveryOutcome) runHook(item *Item, m *wire.Message, route Route) {
+	freePlace, err := o.n.runs.Reserve(item.turn(route))
+	if err != nil {
+		return
 	}
+	item.Route = route.Name
+	if !o.n.claimRun(item) {
+		freePlace()
+		return
+	}
+	o.run = &run{n: o.n, key: item.key(), itemID: item.ID, message: *m, payload: m.Payload, route: route, freePlace: freePlace, unattended: true, turn: item.turn(route)}
+	o.unit.Otherwise(freePlace) // if the unit is not committed
 }
 
 // countAccept records that an accept counts now: our accept, which the peer has answered, or the accept in the reply.
@@ -389,13 +377,10 @@ func (o *deliveryOutcome) newItem(ctx context.Context, m *wire.Message, digest [
 		Conversation: o.entry.Conversation, MessageID: m.ID, Intent: m.Intent,
 		Payload: signing.Canonical(m.Payload, signing.JCS), Verified: bridge.VerifiedSignature, Trust: string(standing),
 		At: o.unit.Now, Digest: hexOf(digest), Expires: conversations.Sooner(o.unit.Now.Add(o.n.cfg.Retention), c.Purge),
+		Sealed: o.seal.sealed,
 	}, Agrees: c.IsPlainAccept(m.ID)}
 	if o.entry.Address != "" {
 		item.Verified, item.Principal = bridge.VerifiedNone, c.Principal
-	}
-	answer := item
-	if answer.ConfirmsAccept = o.entry.Action == "accept" && c.Awaits(o.entry.First); rules.IsReceipt(c, answer.answered(m.Payload)) {
-		item.State = ItemRead
 	}
 	item.ActionKnown, err = wire.CheckPayload(m.Intent, m.Payload)
 	if err != nil {

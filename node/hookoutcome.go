@@ -54,30 +54,35 @@ func (s *hookOutcome) fill(ctx context.Context) (out bridge.Outcome, err error) 
 
 // decide sets the new state of the item and returns the answer to the sender.
 func (s *hookOutcome) decide(ctx context.Context) (bridge.Outcome, error) {
-	if s.err == nil {
-		s.item.Failure = nil
+	s.item.Failure = s.failure()
+	do, counts := rules.Settle(s.outcome())
+	if counts {
+		if err := s.run.n.countAccept(ctx, s.unit, s.item, ""); err != nil {
+			return bridge.Outcome{}, err
+		}
 	}
-	switch {
-	case s.unit.IsNew(): // the owner deleted the conversation meanwhile
+	switch do {
+	case rules.Deleted:
 		s.item.State, s.item.Note = ItemFailed, noteDeleted
 		return s.provisional(ctx), nil
-	case s.item.Kind == kindReply && s.err == nil && !s.answer.Async && s.answer.Payload == nil: // a reply that the hook did not answer
-		s.leaveToOwner()
-		return s.provisional(ctx), s.run.n.countAccept(ctx, s.unit, s.item, "")
-	case !s.unit.IsOpen() && s.isSettled():
+	case rules.Inbox:
 		s.leaveToOwner()
 		return s.provisional(ctx), nil
-	case !s.unit.IsOpen():
+	case rules.Late:
 		s.item.State, s.item.Note = ItemFailed, noteEnded
 		return s.answerPending(ctx)
-	case s.err != nil:
+	case rules.Retry:
+		s.item.State, s.item.Note = ItemWaiting, noteWaiting
+		s.item.RetryAt = s.unit.Now.Add(hook.RetryPause(s.item.Failure.Times))
+		return s.answerPending(ctx)
+	case rules.Fail:
 		return s.fail(ctx)
-	case s.answer.Async:
+	case rules.Await:
 		s.item.State, s.item.Woken = ItemNew, s.unit.Now
 		return s.answerPending(ctx)
-	case s.answer.Hold != "":
+	case rules.Hold:
 		return s.hold(ctx)
-	case s.answer.Err != nil:
+	case rules.Refuse:
 		s.item.State = ItemRejected
 		return s.refuse(ctx)
 	}
@@ -100,6 +105,20 @@ func (s *hookOutcome) decide(ctx context.Context) (bridge.Outcome, error) {
 		replyID = out.Reply.ID
 	}
 	return out, s.run.n.countAccept(ctx, s.unit, s.item, replyID)
+}
+
+// outcome returns what the rules need to know of the outcome.
+func (s *hookOutcome) outcome() rules.Outcome {
+	payload, _ := wire.Parse(s.item.Payload)
+	return rules.Outcome{
+		Deleted: s.unit.IsNew(), Ended: !s.unit.IsOpen(), Reply: s.item.Kind == kindReply,
+		Settled: s.item.Agrees && payload.GetStr("action") == "accept" &&
+			(s.item.ConfirmsAccept || s.unit.Conversation().Agreement != nil),
+		Confirms: s.item.ConfirmsAccept,
+		Failed:   s.err != nil,
+		Retry:    hook.FaultOf(s.err) == hook.Unreachable && s.unit.Now.Sub(s.item.Failure.Since) < hook.RetryFor,
+		Later:    s.answer.Async, Asks: s.answer.Hold != "", Refuses: s.answer.Err != nil, Silent: s.answer.Payload == nil,
+	}
 }
 
 // checkOutgoing applies the owner's rules to the hook's answer (AM-50). If held is true, the answer waits for the
@@ -248,12 +267,6 @@ func (s *hookOutcome) leaveToOwner() {
 		s.item.Note = s.answer.Hold
 		s.unit.Add(n.notices.Change(n.notice("message", s.item.Peer, s.item.PeerName, s.item.key(), s.unit.Now)))
 	}
-}
-
-// isSettled reports whether the message is an accept whose agreement stands, so that it needs no answer of the hook.
-func (s *hookOutcome) isSettled() bool {
-	payload, _ := wire.Parse(s.item.Payload)
-	return s.item.Agrees && payload.GetStr("action") == "accept" && s.unit.Conversation().Agreement != nil
 }
 
 // hookFailureNote returns the note for the owner. The hook's own output stays in the log.

@@ -97,31 +97,23 @@ func (o OwnerAPI) RetryItem(ctx context.Context, id string) (owner.Item, error) 
 // noteWaiting is the note on a message whose hook could not be reached.
 const noteWaiting = "the hook could not be reached; the node tries again"
 
-// fail records why the hook failed. If the hook could not be reached, the node tries again for up to a day. Otherwise
-// the message is left to the owner, and the sender learns that the agent did not answer.
-func (s *hookOutcome) fail(ctx context.Context) (bridge.Outcome, error) {
-	n, now := s.run.n, s.unit.Now
-	f := newHookFailure(s.err, now)
+// failure returns why the hook failed, now and since when, or nil if it did not.
+func (s *hookOutcome) failure() *owner.HookFailure {
+	if s.err == nil {
+		return nil
+	}
+	f := newHookFailure(s.err, s.unit.Now)
 	if old := s.item.Failure; old != nil {
 		f.Since, f.Times = old.Since, old.Times+1
 	}
-	s.item.Failure = &f
-	if hook.FaultOf(s.err) == hook.Unreachable && now.Sub(f.Since) < hook.RetryFor {
-		s.item.State, s.item.Note = ItemWaiting, noteWaiting
-		s.item.RetryAt = now.Add(hook.RetryPause(f.Times))
-		return s.answerPending(ctx)
-	}
-	if s.item.ConfirmsAccept {
-		if err := n.countAccept(ctx, s.unit, s.item, ""); err != nil {
-			return bridge.Outcome{}, err
-		}
-	}
-	if s.isSettled() {
-		s.leaveToOwner()
-		return s.provisional(ctx), nil
-	}
+	return &f
+}
+
+// fail leaves the message to the owner; the sender learns that the agent did not answer.
+func (s *hookOutcome) fail(ctx context.Context) (bridge.Outcome, error) {
+	n := s.run.n
 	s.item.State, s.item.Note = ItemFailed, hookFailureNote(s.err)
-	s.unit.Add(n.notices.Change(n.notice("hook-failed", s.item.Peer, s.item.PeerName, s.item.key(), now)))
+	s.unit.Add(n.notices.Change(n.notice("hook-failed", s.item.Peer, s.item.PeerName, s.item.key(), s.unit.Now)))
 	return s.answerFailed(ctx)
 }
 

@@ -5,6 +5,7 @@ import (
 	"errors"
 	"net/http"
 	"slices"
+	"sync"
 	"sync/atomic"
 	"testing"
 	"time"
@@ -183,7 +184,11 @@ func TestConfirmingAcceptFailsNothing(t *testing.T) {
 					ann.answers(ann.says(`{"action":"pending_approval"}`))
 					first := mustSend(t, sarah.Node, accept, 10*time.Second)
 					ann.answers(ann.says(`{"action":"received"}`))
-					go sarah.Post(ann.Sign(in(sent.Conversation, ann.Draft(sarah.ID(), wire.Schedule, string(inReplyTo(parsePayload(t, confirm), first.MessageID).JSON())))))
+					var posting sync.WaitGroup
+					defer posting.Wait()
+					posting.Go(func() {
+						sarah.Post(ann.Sign(in(sent.Conversation, ann.Draft(sarah.ID(), wire.Schedule, string(inReplyTo(parsePayload(t, confirm), first.MessageID).JSON())))))
+					})
 				}
 				if name == "late" {
 					if way == "message" { // the peer ends the conversation before our hook answers

@@ -77,6 +77,14 @@ const (
 	Read     Action = "read"     // into the inbox, as read: it only confirms a message of ours (AM-91)
 	Inbox    Action = "inbox"    // into the inbox
 	Run      Action = "run"      // the route answers
+
+	Drop    Action = "drop"    // the transcript keeps it; nobody else sees it
+	Deleted Action = "deleted" // the conversation is gone
+	Late    Action = "late"    // the conversation ended before the agent answered
+	Retry   Action = "retry"   // ask the hook again, later
+	Fail    Action = "fail"    // leave the message to the owner, and tell its sender
+	Await   Action = "await"   // the agent answers by itself
+	Answer  Action = "answer"  // send the answer
 )
 
 // Verdict is a decision about a message.
