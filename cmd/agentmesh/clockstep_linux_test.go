@@ -1,4 +1,4 @@
-//go:build clockstep && slow
+//go:build clockstep
 
 package main
 
