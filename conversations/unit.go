@@ -43,19 +43,18 @@ type Unit struct {
 // effects outside of the unit, except through [Unit.Then] and [Unit.Otherwise]. An error of change aborts the unit. For
 // a unit without a conversation, pass the zero key.
 func (b *Book) Do(ctx context.Context, key store.ConvKey, change func(*Unit) error) error {
-	return b.repeat(ctx, key, maxAttempts, change)
+	err := store.ErrConflict
+	for n := 0; n < maxAttempts && IsConflict(err); n++ {
+		err = b.Try(ctx, key, time.Now(), change)
+	}
+	return err
 }
 
 // Insist is [Book.Do] with many more attempts, for a change that nobody would repeat after [store.ErrConflict].
 func (b *Book) Insist(ctx context.Context, key store.ConvKey, change func(*Unit) error) error {
-	return b.repeat(ctx, key, maxInsistAttempts, change)
-}
-
-func (b *Book) repeat(ctx context.Context, key store.ConvKey, attempts int, change func(*Unit) error) (err error) {
-	for range attempts {
-		if err = b.Try(ctx, key, time.Now(), change); !IsConflict(err) {
-			break
-		}
+	err := store.ErrConflict
+	for n := 0; n < maxInsistAttempts && IsConflict(err); n++ {
+		err = b.Try(ctx, key, time.Now(), change)
 	}
 	return err
 }

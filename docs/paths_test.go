@@ -26,9 +26,9 @@ var pathBounds = []struct {
 	name, root              string
 	packages, files, climbs int
 }{
-	{"owner sends", module + "/node.OwnerAPI.Send", 19, 89, 6},
-	{"delivery", module + "/node.(*Node).attempt", 18, 78, 6},
-	{"message in", module + "/node.(*Node).postMessage", 19, 101, 6},
+	{"owner sends", module + "/node.OwnerAPI.Send", 19, 91, 3},
+	{"delivery", module + "/node.(*Node).attempt", 18, 81, 3},
+	{"message in", module + "/node.(*Node).postMessage", 19, 101, 3},
 }
 
 // TestPathsOfMessages builds the node with a tracer in each function of node and of the packages below, sends one

@@ -44,14 +44,8 @@ type acceptance struct {
 // the bridge that received the message vouches for it. Every error is a *[wire.Error]. After wire.ErrUnavailable the
 // message may have been accepted nevertheless. After any other error, nothing has changed except the limits, the logs,
 // and the notice about a sealed message that could not be opened.
-func (n *Node) Accept(ctx context.Context, in bridge.Inbound) (bridge.Outcome, error) {
-	out, err := n.accept(ctx, in)
-	n.logMessage(ctx, in, out, err)
-	return out, err
-}
-
-// accept is [Node.Accept] without the log line.
-func (n *Node) accept(ctx context.Context, in bridge.Inbound) (bridge.Outcome, error) {
+func (n *Node) Accept(ctx context.Context, in bridge.Inbound) (out bridge.Outcome, err error) {
+	defer func() { n.logMessage(ctx, in, out, err) }()
 	a := &acceptance{
 		n: n, in: in,
 		key: store.ConvKey{Peer: string(in.Peer), ID: string(in.ConvID)},
@@ -61,10 +55,16 @@ func (n *Node) accept(ctx context.Context, in bridge.Inbound) (bridge.Outcome, e
 		return n.answerWithoutTurn(ctx, in, err)
 	}
 	defer unlock()
-	out, err := a.commit(ctx)
-	// If another message took the last slot, a new attempt may displace another question.
-	if a.isHoldQuota(err) && a.verdict.Ask {
-		out, err = a.commit(ctx)
+	// The message is stored in one unit (AM-26). If another process accepted a copy meanwhile, a new attempt finds the
+	// message as a repeat.
+	for range 2 {
+		err = n.book.Do(ctx, a.key, func(u *conversations.Unit) (err error) {
+			out, err = a.decide(ctx, u)
+			return err
+		})
+		if !a.isHoldQuota(err) || !a.verdict.Ask {
+			break
+		} // otherwise another message took the last slot; a new attempt may displace another question
 	}
 	if a.isHoldQuota(err) {
 		err = wire.ErrHoldsFull.Because(err)
@@ -84,17 +84,6 @@ func (n *Node) accept(ctx context.Context, in bridge.Inbound) (bridge.Outcome, e
 	}
 	a.countAdmission(out)
 	return out, nil
-}
-
-// commit stores the accepted message in one [conversations.Unit] (AM-26). If another process accepted a copy meanwhile,
-// a new attempt finds the message as a repeat.
-func (a *acceptance) commit(ctx context.Context) (out bridge.Outcome, err error) {
-	err = a.n.book.Do(ctx, a.key, func(u *conversations.Unit) (err error) {
-		a.unit, a.now, a.hook, a.route, a.verdict = u, u.Now, nil, a.n.route(a.in.Intent), rules.Verdict{}
-		out, err = a.decide(ctx)
-		return err
-	})
-	return out, err
 }
 
 // isHoldQuota reports whether the store refused the unit because too many messages wait for the owner.
@@ -126,8 +115,9 @@ func storedAnswer(rec store.Replay) (bridge.Outcome, error) {
 	return bridge.Outcome{Status: rec.Status, Raw: rec.Answer, Duplicate: true}, nil
 }
 
-// decide takes the message through lines 9 to 16. The changes go into a.unit.
-func (a *acceptance) decide(ctx context.Context) (bridge.Outcome, error) {
+// decide takes the message through lines 9 to 16, in one attempt at the unit.
+func (a *acceptance) decide(ctx context.Context, u *conversations.Unit) (bridge.Outcome, error) {
+	a.unit, a.now, a.hook, a.route, a.verdict = u, u.Now, nil, a.n.route(a.in.Intent), rules.Verdict{}
 	if err := a.load(ctx); err != nil {
 		return bridge.Outcome{}, err
 	}

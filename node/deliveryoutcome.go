@@ -284,20 +284,28 @@ func (o *deliveryOutcome) receiveReply(ctx context.Context, d bridge.Delivered) 
 // hand gives a reply to its hook or to the inbox, as [rules.Hear] decides. note is why it could not be unsealed, or "".
 func (o *deliveryOutcome) hand(ctx context.Context, m *wire.Message, digest [32]byte, isOpen bool, note string) error {
 	c, route := o.unit.Conversation(), o.n.route(m.Intent)
+	known, err := wire.CheckPayload(m.Intent, m.Payload)
+	switch {
+	case note != "":
+		known = false
+	case err != nil:
+		known, note = false, wire.OneLine(fmt.Sprintf("the reply does not have the shape of its intent: %v", err), 300)
+	}
+	do := rules.Hear(c, route.ruled(), rules.Reply{
+		Answered: rules.Answered{
+			ID: m.ID, Intent: m.Intent, Payload: m.Payload, Reply: true, Confirms: o.entry.Action == "accept" && c.Awaits(o.entry.First),
+		},
+		To: o.entry.Action, Receipt: route.Receipts, Open: isOpen, Readable: known,
+	})
+	if do == rules.Drop {
+		return nil
+	}
 	item, err := o.newItem(ctx, m, digest)
 	if err != nil {
 		return err
 	}
-	if note != "" {
-		item.ActionKnown, item.Note = false, note
-	}
-	answered := item.answered(m.Payload)
-	answered.Confirms = o.entry.Action == "accept" && c.Awaits(o.entry.First)
-	switch rules.Hear(c, route.ruled(), rules.Reply{
-		Answered: answered, To: o.entry.Action, Receipt: route.Receipts, Open: isOpen, Readable: item.ActionKnown,
-	}) {
-	case rules.Drop:
-		return nil
+	item.ActionKnown, item.Note = known, note
+	switch do {
 	case rules.Read:
 		item.State = ItemRead
 	case rules.Clarify:
@@ -381,10 +389,6 @@ func (o *deliveryOutcome) newItem(ctx context.Context, m *wire.Message, digest [
 	}, Agrees: c.IsPlainAccept(m.ID)}
 	if o.entry.Address != "" {
 		item.Verified, item.Principal = bridge.VerifiedNone, c.Principal
-	}
-	item.ActionKnown, err = wire.CheckPayload(m.Intent, m.Payload)
-	if err != nil {
-		item.ActionKnown, item.Note = false, wire.OneLine(fmt.Sprintf("the reply does not have the shape of its intent: %v", err), 300)
 	}
 	return item, nil
 }

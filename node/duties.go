@@ -91,14 +91,14 @@ func (d duties) observe() {
 		n.events.Publish(eventsOf(changes)...)
 		n.bridges.reportCommit(changes)
 		d.readState(changes)
-	}, nsInbox, nsState, nsAliases, "rules", "recipients")
-	n.store.OnCommit(n.expiryAlarm.AfterCommit, acl.AskNamespace)
-	n.store.OnCommit(n.notices.OnCommit, notify.Namespace)
-	n.store.OnCommit(n.outbox.onCommit, nsOutbox)
-	n.store.OnCommit(n.asks.AfterCommit)
-	if n.cfg.Agreed != nil {
-		n.store.OnCommit(n.cfg.Agreed.OnCommit, calendar.Namespace)
-	}
+		n.expiryAlarm.AfterCommit(changes)
+		n.notices.OnCommit(changes)
+		n.outbox.onCommit(changes)
+		n.asks.AfterCommit(changes)
+		if n.cfg.Agreed != nil {
+			n.cfg.Agreed.OnCommit(changes)
+		}
+	}, nsInbox, nsState, nsAliases, "rules", "recipients", acl.AskNamespace, notify.Namespace, nsOutbox, calendar.Namespace)
 	n.store.OnRemote(nsState, n.registrar.OnRemote)
 	n.store.OnLoss(d.rereadAll)
 }
