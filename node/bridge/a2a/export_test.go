@@ -99,6 +99,15 @@ func (b *Bridge) SentDue(t *testing.T) (n, tries int) {
 	return len(rows), tries
 }
 
+// AwaitSent waits until a call waits for an answer: on a slow machine, that is not yet so when a send returns.
+func (b *Bridge) AwaitSent(t *testing.T) {
+	for deadline := time.Now().Add(20 * time.Second); len(b.sent(t)) == 0; <-time.After(10 * time.Millisecond) {
+		if time.Now().After(deadline) {
+			t.Fatal("no call waits for an answer")
+		}
+	}
+}
+
 // AgeSent moves the start of every call that waits for an answer into the past by d, and polls its task now.
 func (b *Bridge) AgeSent(t *testing.T, d time.Duration) {
 	for done := false; !done; {

@@ -31,6 +31,7 @@ func TestMessageWaitsForAnswer(t *testing.T) {
 	if err != nil {
 		t.Fatal(err)
 	}
+	h.bridge.AwaitSent(t)
 	h.bridge.AgeSent(t, time.Hour)
 	h.bridge.AwaitPolls(t)
 	if n := p.count("SendMessage"); n != 1 {

@@ -46,6 +46,7 @@ func TestAnswerOverdue(t *testing.T) {
 		p := newPeerAgent(t)
 		h := serve(t, nil, nil, nil)
 		conv := h.write("a2a:"+p.URL, "work").Conversation
+		h.bridge.AwaitSent(t)
 		p.down.Store(!reachable)
 		h.bridge.AgeSent(t, 8*24*time.Hour)
 		v := h.inbox(conv, 1)

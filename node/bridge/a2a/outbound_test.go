@@ -444,6 +444,7 @@ func TestAnswerSurvivesNewCard(t *testing.T) {
 	})
 	h := serve(t, nil, nil, nil)
 	conv := h.write("a2a:"+p.URL, "work").Conversation
+	h.bridge.AwaitSent(t)
 	changed.Store(true)
 	h.bridge.ExpireCards(t)
 	h.bridge.AgeSent(t, 0)
