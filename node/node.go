@@ -312,5 +312,10 @@ func (n *Node) Withdraw(ctx context.Context, directory string) ([]Listing, error
 	return n.registrar.Withdraw(ctx, directory)
 }
 
+// SetMetadata changes the metadata of the node's card, as [registration.Registrar.SetMetadata] does.
+func (n *Node) SetMetadata(change func(card wire.Card) (metadata wire.Value, err error)) error {
+	return n.registrar.SetMetadata(change)
+}
+
 // RotateKey is [registration.Registrar.RotateKey].
 func (n *Node) RotateKey(ctx context.Context) ([]Listing, error) { return n.registrar.RotateKey(ctx) }

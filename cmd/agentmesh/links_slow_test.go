@@ -5,6 +5,8 @@ package main
 import (
 	"bytes"
 	"encoding/json"
+	"errors"
+	"io"
 	"net/http"
 	"net/http/httptest"
 	"os"
@@ -19,9 +21,9 @@ import (
 	"github.com/agentmesh/agentmesh/node/websocket"
 )
 
-// TestLinksOneByOne adds and removes a link of each kind, and adds links that are refused, while serve runs. Nobody else
-// notices: an agent on our relay keeps its connection, and an observer of our MEW space sees our participant neither
-// leave nor join.
+// TestLinksOneByOne adds and removes a link of each kind, adds links that are refused, and lets each bridge begin and
+// stop serving others, while serve runs. Nobody else notices: an agent on our relay keeps its connection until the relay
+// itself stops, and an observer of our MEW space sees our participant neither leave nor join.
 func TestLinksOneByOne(t *testing.T) {
 	t.Parallel()
 	const token = "a-token-that-is-long-enough-to-be-one"
@@ -50,7 +52,7 @@ func TestLinksOneByOne(t *testing.T) {
 		})
 		return s
 	}
-	const space = "agentrelay: {serve: \"on\", registration: open}\nmew:\n  spaces:\n    - id: lab\n      participants: [{name: watch, token_file: watch.token, capabilities: [chat, participant/*]}]\n"
+	const space = "agentrelay:\n  serve: \"on\"\n  registration: open\nmew:\n  spaces:\n    - id: lab\n      participants: [{name: watch, token_file: watch.token, capabilities: [chat, participant/*]}]\n"
 	here := start(dir, space)
 	away := start(filepath.Join(t.TempDir(), "away"), "mess: {serve: \"on\"}\n"+space)
 	run := func(args ...string) (string, error) {
@@ -158,6 +160,49 @@ func TestLinksOneByOne(t *testing.T) {
 	if out, err := run("links", "list"); err != nil || strings.Count(out, "\n") != 3 {
 		t.Errorf("after the removals: %v\n%s", err, out)
 	}
+	get := func(path string) (status int, body string) {
+		t.Helper()
+		resp, err := http.Get(strings.TrimSuffix(here.info.URL, "/") + path)
+		if err != nil {
+			t.Fatal(err)
+		}
+		defer resp.Body.Close()
+		data, err := io.ReadAll(resp.Body)
+		if err != nil {
+			t.Fatal(err)
+		}
+		return resp.StatusCode, string(data)
+	}
+	toggle := func(state, kind string) {
+		t.Helper()
+		if out, err := run("bridge", state, kind); err != nil {
+			t.Errorf("bridge %s %s: %v\n%s", state, kind, err, out)
+		}
+		setting := map[string]string{"enable": "on", "disable": "off"}[state]
+		if out, _ := run("bridge", "list", "--json"); !strings.Contains(strings.Join(strings.Fields(out), ""), `"kind":"`+kind+`","serve":"`+setting+`"`) {
+			t.Errorf("after bridge %s %s:\n%s", state, kind, out)
+		}
+	}
+	listing := "/v1/agents/" + string(here.info.AgentID)
+	for _, tt := range []struct{ kind, path, metadata string }{
+		{"mess", "/api/v1/exchanges/home/threads", ""},
+		{"a2a", "/.well-known/agent-card.json", `"a2a":`},
+		{"moltspeak", "/moltspeak/v0.1/stream", `"moltspeak_key":`},
+	} {
+		for _, state := range []string{"enable", "disable"} {
+			toggle(state, tt.kind)
+			if status, body := get(tt.path); (status != http.StatusNotFound) != (state == "enable") {
+				t.Errorf("%s after bridge %s %s: %d %s", tt.path, state, tt.kind, status, body)
+			}
+			waitUntil(t, "the directory knows that "+tt.kind+" is served", 10*time.Second, func() bool {
+				_, card := get(listing)
+				return tt.metadata == "" || strings.Contains(card, tt.metadata) == (state == "enable")
+			})
+			if _, body := get("/health"); strings.Contains(body, `"exchange_id"`) != (tt.kind == "mess" && state == "enable") {
+				t.Errorf("/health after bridge %s %s: %s", state, tt.kind, body)
+			}
+		}
+	}
 	select {
 	case err := <-agentEnded:
 		t.Errorf("the agent on our relay lost its connection: %v", err)
@@ -168,6 +213,43 @@ func TestLinksOneByOne(t *testing.T) {
 	if heard := presence(); strings.Contains(heard, "system/presence") {
 		t.Errorf("our participant left or joined:\n%s", heard)
 	}
+	// The relay stops alone, and begins again with the agents that it knows.
+	toggle("disable", "agentrelay")
+	select {
+	case err := <-agentEnded:
+		if closed, ok := errors.AsType[*websocket.CloseError](err); !ok || closed.Code != websocket.CodeGoingAway {
+			t.Errorf("the relay ended the connection of its agent with %v", err)
+		}
+	case <-time.After(10 * time.Second):
+		t.Error("the relay has stopped, and the agent is still connected")
+	}
+	if status, _ := get("/stats"); status != http.StatusNotFound {
+		t.Errorf("/stats without a relay: %d", status)
+	}
+	if _, body := get("/health"); strings.Contains(body, `"agentrelay"`) {
+		t.Errorf("/health without a relay: %s", body)
+	}
+	if out, err := run("links", "list"); err != nil || strings.Count(out, "\n") != 2 {
+		t.Errorf("the node still has a link to the relay that has stopped: %v\n%s", err, out)
+	}
+	toggle("enable", "agentrelay")
+	again, _ := watch(dial(base+"/arc", registered.Token))
+	waitUntil(t, "the node is on its relay again", 10*time.Second, func() bool {
+		out, _ := run("links", "list")
+		return strings.Count(out, " up ") == 2
+	})
+	select {
+	case err := <-again:
+		t.Errorf("the agent cannot come back: %v", err)
+	case err := <-observerEnded:
+		t.Errorf("the observer of our space lost its connection: %v", err)
+	default:
+	}
+	if heard := presence(); strings.Contains(heard, "system/presence") {
+		t.Errorf("our participant left or joined:\n%s", heard)
+	}
+	away.Process.Kill()
+	away.Wait() // its log is complete
 	if joins := strings.Count(away.log.String(), `"participant":"watch"`); joins > 4 {
 		t.Errorf("the participant of the added link joined and left %d times:\n%s", joins/2, away.log)
 	}

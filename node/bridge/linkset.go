@@ -5,6 +5,8 @@ import (
 	"slices"
 	"sync"
 	"time"
+
+	"github.com/agentmesh/agentmesh/node/waiting"
 )
 
 // WatchLinks tests the links of a service that keeps no connections, now and every ten minutes, so that the owner sees a
@@ -47,29 +49,19 @@ type LinkSet[L RunningLink] struct {
 	stops    map[string]func() // of the links that run, by name; under changing
 
 	mu      sync.Mutex
-	links   []L           // replaced, never changed
-	changed chan struct{} // closed at the next change; nil while nobody waits
+	links   []L // replaced, never changed
+	changed waiting.Signal
 }
 
 // NextChange returns a channel that is closed when a link is added or removed.
-func (s *LinkSet[L]) NextChange() <-chan struct{} {
-	s.mu.Lock()
-	defer s.mu.Unlock()
-	if s.changed == nil {
-		s.changed = make(chan struct{})
-	}
-	return s.changed
-}
+func (s *LinkSet[L]) NextChange() <-chan struct{} { return s.changed.Wait() }
 
 // replace stores the links. The caller holds changing.
 func (s *LinkSet[L]) replace(links []L) {
 	s.mu.Lock()
 	defer s.mu.Unlock()
 	s.links = links
-	if s.changed != nil {
-		close(s.changed)
-		s.changed = nil
-	}
+	s.changed.Broadcast()
 }
 
 // All returns the links in the order in which they were added.

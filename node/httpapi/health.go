@@ -4,6 +4,7 @@ import (
 	"cmp"
 	"context"
 	"net/http"
+	"slices"
 	"sync"
 	"time"
 
@@ -46,14 +47,19 @@ const (
 	cacheBriefly = "public, max-age=300" // Cache-Control of documents that seldom change
 )
 
-// Health adds a part to /health and /readyz. Strangers see the result of probe, but not its error.
+// Health sets a part of /health and /readyz. Strangers see the result of probe, but not its error. A nil probe removes
+// the part.
 func (s *Server) Health(name string, probe func(context.Context) (any, error)) {
 	s.health.mu.Lock()
 	defer s.health.mu.Unlock()
-	s.health.parts = append(s.health.parts, part{name, probe})
+	parts := slices.DeleteFunc(slices.Clone(s.health.parts), func(p part) bool { return p.name == name })
+	if probe != nil {
+		parts = append(parts, part{name, probe})
+	}
+	s.health.parts = parts
 }
 
-// Exchange sets the id of this process's MESS exchange, which /health shows.
+// Exchange sets the id of this process's MESS exchange, which /health shows. Empty: none.
 func (s *Server) Exchange(id string) {
 	s.health.mu.Lock()
 	defer s.health.mu.Unlock()
@@ -134,7 +140,7 @@ func (s *Server) Parts(ctx context.Context) map[string]any {
 // document probes every part. It returns the error of the first part that fails.
 func (h *health) document(ctx context.Context) (healthDocument, error) {
 	h.mu.Lock()
-	parts, exchange := h.parts[:len(h.parts):len(h.parts)], h.exchange
+	parts, exchange := h.parts, h.exchange
 	h.mu.Unlock()
 	ctx, cancel := context.WithTimeout(ctx, probeTimeout)
 	defer cancel()

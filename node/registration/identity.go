@@ -10,6 +10,7 @@ import (
 	"time"
 
 	"github.com/agentmesh/agentmesh/node/owner"
+	"github.com/agentmesh/agentmesh/node/waiting"
 	"github.com/agentmesh/agentmesh/node/wire"
 	"github.com/agentmesh/agentmesh/signing"
 	"github.com/agentmesh/agentmesh/store"
@@ -55,6 +56,27 @@ func (r *Registrar) setIdentity(key *signing.PrivateKey, tree wire.Value) error 
 		return fmt.Errorf("make own card: %w", err)
 	}
 	r.identity.Store(&Identity{Key: key, Card: card})
+	return nil
+}
+
+// SetMetadata replaces the metadata of the card with the result of change, and sends a changed card to the directories.
+func (r *Registrar) SetMetadata(change func(card wire.Card) (metadata wire.Value, err error)) error {
+	r.identityMu.Lock()
+	defer r.identityMu.Unlock()
+	old := r.identity.Load()
+	metadata, err := change(old.Card)
+	if err != nil {
+		return err
+	}
+	tree := old.Card.Tree.With("metadata", metadata)
+	if cardDigest(tree) == cardDigest(old.Card.Tree) {
+		return nil
+	}
+	if err := r.setIdentity(old.Key, tree); err != nil {
+		return err
+	}
+	r.newCard.Store(true)
+	waiting.Wake(r.wakeup)
 	return nil
 }
 

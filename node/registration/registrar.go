@@ -73,6 +73,7 @@ type Registrar struct {
 	registrations []*registration
 	changed       chan struct{} // closed and replaced when the state of a registration is set
 
+	newCard atomic.Bool  // SetMetadata has changed the card since the last visits began
 	rotated atomic.Int64 // when the key last changed, in Unix seconds
 }
 
@@ -252,7 +253,11 @@ func (r *Registrar) Credential(d *client.Directory) client.Credential {
 func (r *Registrar) Run(ctx context.Context) {
 	for {
 		wait := checkEvery
+		isNew := r.newCard.Swap(false)
 		for _, p := range r.registrations {
+			if isNew {
+				r.setNext(p, time.Time{})
+			}
 			if !r.isDue(p, time.Now()) {
 				continue
 			}

@@ -23,6 +23,18 @@ type Edit struct {
 	Value any    // string or []string
 }
 
+// Switch is the setting for a protocol that the process can serve to other networks.
+type Switch struct {
+	Kind  string
+	Serve *string // on, off or auto
+}
+
+// Switches returns the settings that agentmesh bridge enable and disable change. MEW is not one of them, because a space
+// needs configured participants.
+func (c *Config) Switches() []Switch {
+	return []Switch{{"mess", &c.MESS.Serve}, {"agentrelay", &c.AgentRelay.Serve}, {"moltspeak", &c.MoltSpeak.Serve}, {"a2a", &c.A2A.Serve}}
+}
+
 // fileHead is the first line of a configuration file that [Source.Rewrite] makes.
 const fileHead = "# The configuration of this agent. docs/config.md describes every key; agentmesh config check reads this file.\n"
 

@@ -21,7 +21,7 @@ func newA2A(p *Process, links []linkConfig, mesh bridge.Mesh) (bridge.Service, e
 		return nil, nil
 	}
 	cfg := a2a.Config{
-		Serve: p.cfg.A2A.Serve == "on", Anonymous: p.cfg.A2A.Anonymous, URL: p.base, Version: p.build.Version, Local: !p.cfg.Public(),
+		Serve: p.switches.in(p.cfg).A2A.Serve == "on", Anonymous: p.cfg.A2A.Anonymous, URL: p.base, Version: p.build.Version, Local: !p.cfg.Public(),
 		Addresses: p.server.Addresses(), Mesh: mesh, Store: p.bridgeStore, HTTP: p.http,
 		Idle: p.cfg.Conversations.Idle, Logger: p.log,
 	}
@@ -44,19 +44,19 @@ func mailboxA2AURL(p *Process, id wire.AgentID) string {
 }
 
 // addA2AMetadata adds the URL of the A2A card to the metadata of card, if the node serves A2A and others can reach it.
-// Directories then list the node as an A2A agent (decision 50). base is the URL of the process for others.
-func addA2AMetadata(p *Process, card wire.Card, base string) (wire.Card, error) {
+// Directories then list the node as an A2A agent (decision 50).
+func addA2AMetadata(p *Process, card wire.Card, metadata wire.Value) wire.Value {
 	mailbox := mailboxA2AURL(p, card.ID)
-	if p.cfg.A2A.Serve != "on" || mailbox == "" && !isPublishable(p.cfg, base, card.Endpoint) {
-		return card, nil
+	if p.switches.in(p.cfg).A2A.Serve != "on" || mailbox == "" && !isPublishable(p.cfg, p.base, card.Endpoint) {
+		return metadata
 	}
-	return addMetadata(card, wire.TextField("a2a", cmp.Or(mailbox, base)+message.PathCard))
+	return metadata.With("a2a", wire.Text(cmp.Or(mailbox, p.base)+message.PathCard))
 }
 
 // ownEntries returns what the ARD manifest of the directory lists besides the directory itself: the node of this
 // process, if the node serves A2A at its own address.
 func ownEntries(p *Process) []discovery.Entry {
-	if p.node == nil || p.cfg.A2A.Serve != "on" || p.mailboxDirectory() != nil {
+	if p.node == nil || p.switches.in(p.cfg).A2A.Serve != "on" || p.mailboxDirectory() != nil {
 		return nil
 	}
 	card := p.node.Card()

@@ -15,26 +15,22 @@ import (
 
 var _ bridge.Service = (*agentrelay.Bridge)(nil)
 
-// newAgentRelay makes the AgentRelay bridge. It returns nil without a node, if this process has no relay.
+// newAgentRelay makes the AgentRelay bridge. It returns nil without a node, if this process does not begin with a relay.
 func newAgentRelay(p *Process, links []linkConfig, mesh bridge.Mesh) (bridge.Service, error) {
 	serve := servesAgentRelay(p)
 	if !serve && p.node == nil {
 		return nil, nil
 	}
 	cfg := agentrelay.Config{
-		Dir: string(p.dataDir), Store: p.bridgeStore, HTTP: p.http, Dial: dialer(p), Logger: p.log,
+		Serve: serve, Dir: string(p.dataDir), Store: p.bridgeStore, HTTP: p.http, Dial: dialer(p), Logger: p.log,
 	}
 	cfg.Links, cfg.Tokens = splitLinks(links)
-	if serve {
-		hosted, err := relay.New(context.Background(), p.relayConfig())
-		if err != nil {
-			return nil, err
-		}
-		p.server.Health(agentrelay.Kind, func(context.Context) (any, error) { return hosted.Health(), nil })
-		cfg.Relay = hosted
-		if i := slices.IndexFunc(links, func(l linkConfig) bool { return l.own }); i >= 0 {
-			cfg.OwnLink = links[i].Name
-		}
+	if !slices.ContainsFunc(p.cfg.Links, func(l bridge.Link) bool { return l.Name == ownRelayLink }) {
+		cfg.OwnLink = ownRelayLink
+	}
+	var err error
+	if cfg.Relay, err = relay.New(context.Background(), p.relayConfig()); err != nil {
+		return nil, err
 	}
 	if p.node != nil {
 		cfg.Mesh = mesh
@@ -44,7 +40,8 @@ func newAgentRelay(p *Process, links []linkConfig, mesh bridge.Mesh) (bridge.Ser
 
 // servesAgentRelay reports whether this process hosts a relay (AR-36).
 func servesAgentRelay(p *Process) bool {
-	return p.cfg.AgentRelay.Serve == "on" || p.cfg.AgentRelay.Serve == "auto" && !p.cfg.Public()
+	serve := p.switches.in(p.cfg).AgentRelay.Serve
+	return serve == "on" || serve == "auto" && !p.cfg.Public()
 }
 
 func (p *Process) relayConfig() relay.Config {

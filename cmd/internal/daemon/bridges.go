@@ -154,7 +154,8 @@ func (p *Process) addBridges() error {
 		if p.node != nil {
 			p.node.Connect(kind.Kind, b)
 		}
-		p.hosting.mount(p, b)
+		p.hosting.mount(p, kind.Name, b)
+		showServing(p, kind.Name)
 	}
 	p.mountOperations(slices.Concat(p.linkOperations(), configChanger{p}.bridgeOperations())...)
 	p.mountPages()

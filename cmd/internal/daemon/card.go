@@ -59,12 +59,17 @@ func buildCard(c config.Config, s datadir.Secrets, stored wire.Value, base strin
 	return card, nil
 }
 
-func addMetadata(card wire.Card, members ...wire.Member) (wire.Card, error) {
-	meta, _ := card.Tree.Get("metadata")
-	for _, m := range members {
-		meta = meta.With(m.Key, m.Value)
+// putServedMetadata puts what the process now serves to other networks on the card of its node, if it has one.
+func putServedMetadata(p *Process) error {
+	if p.node == nil {
+		return nil
 	}
-	return wire.ParseCard(card.Tree.With("metadata", meta), wire.CardRules{AllowHTTP: func(string) bool { return true }})
+	return p.node.SetMetadata(func(card wire.Card) (wire.Value, error) {
+		metadata, _ := card.Tree.Get("metadata")
+		metadata = metadata.Without("moltspeak", "moltspeak_agent", "moltspeak_key", "moltspeak_enc_key", "a2a")
+		metadata, err := p.addMoltSpeakMetadata(card, metadata)
+		return addA2AMetadata(p, card, metadata), err
+	})
 }
 
 // configuredBase returns the configured base URL of the process: public_url, or the URL of the listener.

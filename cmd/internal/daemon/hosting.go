@@ -19,6 +19,7 @@ import (
 	"github.com/agentmesh/agentmesh/cmd/internal/config"
 	"github.com/agentmesh/agentmesh/node"
 	"github.com/agentmesh/agentmesh/node/bridge"
+	"github.com/agentmesh/agentmesh/node/bridge/moltspeak"
 	"github.com/agentmesh/agentmesh/node/httpapi"
 	"github.com/agentmesh/agentmesh/node/owner"
 	"github.com/agentmesh/agentmesh/node/waiting"
@@ -259,20 +260,29 @@ func (h *hosting) state(ctx context.Context, p *Process) (state store.LeaseState
 	return state, false, err
 }
 
-// mount mounts the routes of a bridge. If another process runs the bridge, its public routes forward their requests,
-// and its operations refuse them.
-func (h *hosting) mount(p *Process, b bridge.Service) {
+// mount mounts the routes of the bridge of a kind. If another process runs the bridge, its public routes forward their
+// requests, and its operations refuse them.
+func (h *hosting) mount(p *Process, kind string, b bridge.Service) {
 	operations := b.Operations()
 	if !h.isElsewhere() {
 		b.Mount(p.server.Echo())
 		p.mountOperations(operations...)
 		return
 	}
+	isOff := func() bool {
+		s, ok := b.(bridge.Switched)
+		return ok && !s.Serving() && (kind != moltspeak.Kind || p.cfg.MoltSpeak.Registry != "on") // the registry has no switch
+	}
 	scratch := echo.New() // only to list the routes
 	b.Mount(scratch)
 	for _, r := range scratch.Routes() {
 		if r.Method != echo.RouteNotFound {
-			p.server.Echo().Add(r.Method, r.Path, func(c echo.Context) error { return h.forward(c, p) })
+			p.server.Echo().Add(r.Method, r.Path, func(c echo.Context) error {
+				if isOff() {
+					return wire.ErrRoute
+				}
+				return h.forward(c, p)
+			})
 		}
 	}
 	operations = slices.Clone(operations)

@@ -206,7 +206,7 @@ func (c configChanger) tokenFile(name string) string {
 // canChangeLive reports whether this process can start or stop a link without starting again. The names of the links to
 // what it hosts are not free: a configured link takes the place of such a link.
 func (c configChanger) canChangeLive(kind, name string) bool {
-	return c.p.rerun.stop != nil && c.p.findBridge(kind) != nil && name != "own" && !strings.HasPrefix(name, "own-")
+	return c.p.rerun.stop != nil && c.p.findBridge(kind) != nil && name != ownRelayLink && !strings.HasPrefix(name, "own-")
 }
 
 // startNew starts a link and tests it. If the link can never work as it is configured, startNew stops it again

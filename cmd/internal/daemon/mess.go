@@ -37,12 +37,5 @@ func newMESS(p *Process, links []linkConfig, mesh bridge.Mesh) (bridge.Service, 
 		cfg.Mirror = p.src.ResolvePath(c.Directory) // the folder of thread files
 	}
 	cfg.Links, cfg.Tokens = splitLinks(links)
-	b, err := mess.New(cfg)
-	if err != nil {
-		return nil, err
-	}
-	if cfg.Serve {
-		p.server.Exchange(c.Exchange) // for /health
-	}
-	return b, nil
+	return mess.New(cfg)
 }

@@ -28,7 +28,7 @@ func newMoltSpeak(p *Process, links []linkConfig, mesh bridge.Mesh) (bridge.Serv
 	if p.node == nil {
 		return nil, nil
 	}
-	name, serve := p.cfg.MoltSpeakAgent(p.node.Card().ID)
+	name, serve := p.switches.in(p.cfg).MoltSpeakAgent(p.node.Card().ID)
 	if isNamed := message.ValidName(name.Agent) && message.ValidName(name.Org); !isNamed && !serve && len(links) == 0 && c.Registry != "on" {
 		return nil, nil
 	}
@@ -37,12 +37,9 @@ func newMoltSpeak(p *Process, links []linkConfig, mesh bridge.Mesh) (bridge.Serv
 		return nil, err
 	}
 	cfg := moltspeak.Config{
-		Agent: name, Key: key, Box: box, Serve: serve, Domains: c.Domains, PlainConf: c.PlainConf,
+		Agent: name, Key: key, Box: box, Serve: serve, URL: p.base + "/moltspeak/v0.1", Domains: c.Domains, PlainConf: c.PlainConf,
 		Reveal: c.Reveal, Origins: c.Origins, Addresses: p.server.Addresses(), Registry: c.Registry == "on", NoAuth: c.RegistryAuth == "none", Local: !p.cfg.Public(),
 		Mesh: mesh, Store: p.bridgeStore, HTTP: p.http, Logger: p.log,
-	}
-	if serve {
-		cfg.URL = p.base + "/moltspeak/v0.1"
 	}
 	for _, d := range p.directories {
 		cfg.Directories = append(cfg.Directories, d)
@@ -73,22 +70,22 @@ func newMoltSpeak(p *Process, links []linkConfig, mesh bridge.Mesh) (bridge.Serv
 }
 
 // addMoltSpeakMetadata adds the node's MoltSpeak name, its keys and, if isPublishable permits it, its MoltSpeak URL to
-// the metadata of the card (MS-22, AM-4). If the node does not serve MoltSpeak, the card stays unchanged.
-func (p *Process) addMoltSpeakMetadata(card wire.Card, base string) (wire.Card, error) {
-	agent, serve := p.cfg.MoltSpeakAgent(card.ID)
+// the metadata of card, if the node serves MoltSpeak (MS-22, AM-4).
+func (p *Process) addMoltSpeakMetadata(card wire.Card, metadata wire.Value) (wire.Value, error) {
+	agent, serve := p.switches.in(p.cfg).MoltSpeakAgent(card.ID)
 	if !serve {
-		return card, nil
+		return metadata, nil
 	}
 	key, box, err := keyring{p}.readMoltSpeak()
 	if err != nil {
-		return card, err
+		return metadata, err
 	}
-	var members []wire.Member
-	if isPublishable(p.cfg, base, card.Endpoint) {
-		members = append(members, wire.TextField("moltspeak", base+"/moltspeak/v0.1"))
+	if isPublishable(p.cfg, p.base, card.Endpoint) {
+		metadata = metadata.With("moltspeak", wire.Text(p.base+"/moltspeak/v0.1"))
 	}
-	return addMetadata(card, append(members, wire.TextField("moltspeak_agent", agent.Name()),
-		wire.TextField("moltspeak_key", "ed25519:"+key.Public().Text64()), wire.TextField("moltspeak_enc_key", "x25519:"+box.Public().String()))...)
+	return metadata.With("moltspeak_agent", wire.Text(agent.Name())).
+		With("moltspeak_key", wire.Text("ed25519:"+key.Public().Text64())).
+		With("moltspeak_enc_key", wire.Text("x25519:"+box.Public().String())), nil
 }
 
 // newSecretHandler returns a function that passes a secret to a command on standard input. The function returns the

@@ -19,6 +19,9 @@ import (
 	"github.com/agentmesh/agentmesh/node/websocket"
 )
 
+// ownRelayLink is the name of the link to the relay of this process.
+const ownRelayLink = "own"
+
 // ownLinks returns the links of one kind to what this process hosts: its relay, and its spaces. They make the node an
 // agent of the relay and a participant of each space, so that others can write to it there. A configured link with the
 // same name replaces such a link.
@@ -35,7 +38,7 @@ func ownLinks(p *Process, kind string) []bridge.Link {
 	own := bridge.Link{Kind: kind, URL: socketURL(p.base)}
 	switch {
 	case kind == agentrelay.Kind && servesAgentRelay(p):
-		own.Name, own.AgentID = "own", linkHandle(p.node.Card().Name)
+		own.Name, own.AgentID = ownRelayLink, linkHandle(p.node.Card().Name)
 		own.URL += "/arc"
 		add(own)
 	case kind == link.Kind:

@@ -80,6 +80,7 @@ type Process struct {
 	audit       *acl.Audit
 	directories []*client.Directory // the directories that the node joins and searches
 	bridges     []runningBridge
+	switches    switches        // what the owner let the bridges begin or stop since the start
 	hosting     hosting         // which process runs the bridges
 	bridgeStore *store.Observed // for the bridges: it stores nothing after this process has lost the lease for them
 	base        string          // URL under which others reach the listener
@@ -265,13 +266,7 @@ func (p *Process) addNode(ctx context.Context, base string) error {
 	if err != nil {
 		return err
 	}
-	if card, err = p.addMoltSpeakMetadata(card, base); err != nil {
-		return err
-	}
 	if p.directories, err = p.newDirectories(base + "/v1"); err != nil {
-		return err
-	}
-	if card, err = addA2AMetadata(p, card, base); err != nil {
 		return err
 	}
 	if p.cfg.Guard.IsSet() {
@@ -308,6 +303,9 @@ func (p *Process) addNode(ctx context.Context, base string) error {
 	})
 	if err != nil {
 		return exit.Fail(exit.Config, fmt.Errorf("start the node: %w", err))
+	}
+	if err := putServedMetadata(p); err != nil {
+		return err
 	}
 	p.node.Mount(p.server.Echo(), p.server.Addresses())
 	p.mountMCP()

@@ -105,8 +105,11 @@ func Run(
 				return err
 			}
 			o = old
-			if now, err := reload(); err == nil { // links start and stop without a start of the process
+			if now, err := reload(); err == nil { // links and bridges start and stop without a start of the process
 				o.Config.Links = now.Config.Links
+				for i, s := range now.Config.Switches() {
+					*o.Config.Switches()[i].Serve = *s.Serve
+				}
 			}
 			continue
 		case ctx.Err() == nil && r.wanted.Load() && (up || err == nil): // restart was called, and the process served or at least did not fail

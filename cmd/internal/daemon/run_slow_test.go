@@ -48,7 +48,7 @@ func TestRunStartsAgainEarly(t *testing.T) {
 		client = Running(t.Context(), dir)
 		<-time.After(10 * time.Millisecond)
 	}
-	_, err = Fetch(t.Context(), client, SwitchBridge.With(BridgeSwitch{Serve: false}, "agentrelay"))
+	_, err = Fetch(t.Context(), client, AddLink.With(NewLink{Name: "own-agent", Kind: "a2a", URL: "http://127.0.0.1:1"})) // such a name needs a new start
 	if err := errors.Join(err, client.Close()); err != nil {
 		t.Fatal(err)
 	}

@@ -43,6 +43,7 @@ type Config struct {
 
 // Bridge is the A2A side of a node. It is safe for concurrent use.
 type Bridge struct {
+	bridge.Switch
 	cfg      Config
 	log      *slog.Logger
 	records  store.Records
@@ -66,6 +67,7 @@ func New(cfg Config) (*Bridge, error) {
 		cfg: cfg, log: cfg.Logger, records: cfg.Store.Records(), blockFor: blockFor,
 		contexts: waiting.NewKeyedLock(),
 	}
+	b.Serve(cfg.Serve)
 	b.out = &outbound{
 		cfg: cfg, log: cfg.Logger, records: b.records, tokens: make(map[string]client.Credential), states: make(map[string]bridge.LinkStatus),
 	}

@@ -18,7 +18,7 @@ const (
 
 // RelayCard returns the card for the mailbox relay, or nil if the node is not behind a relay or does not serve A2A.
 func (b *Bridge) RelayCard() []byte {
-	if b.cfg.Relay == "" || !b.cfg.Serve {
+	if b.cfg.Relay == "" || !b.Serving() {
 		return nil
 	}
 	card, err := b.card(publicCard)
@@ -61,7 +61,7 @@ func (b *Bridge) handleRelayed(ctx context.Context, call message.Call, v wire.Va
 	if err != nil {
 		return wire.Value{}, err
 	}
-	if call.Method != message.SendMessage && call.Method != message.CancelTask || !b.cfg.Serve {
+	if call.Method != message.SendMessage && call.Method != message.CancelTask || !b.Serving() {
 		return wire.Value{}, message.ErrUnsupported
 	}
 	from.relayed = v.GetStr("task")

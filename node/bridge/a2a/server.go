@@ -29,21 +29,18 @@ const (
 
 // Mount adds the card, its keys and both bindings, if the node serves A2A.
 func (b *Bridge) Mount(e *echo.Echo) {
-	if !b.cfg.Serve {
-		return
-	}
 	get := []string{http.MethodGet, http.MethodHead}
 	for _, path := range []string{message.PathCard, message.PathOldCard} {
-		e.Match(get, path, b.serveCard, httpapi.AnyOrigin)
+		e.Match(get, path, b.serveCard, b.Guard, httpapi.AnyOrigin)
 	}
 	e.Match(get, message.PathKeys, func(c echo.Context) error {
 		_, key := b.cfg.Mesh.Identity()
 		httpapi.ServeDocument(c, echo.MIMEApplicationJSON, cardCaching, message.KeySet(key.Public()).JSON())
 		return nil
-	}, httpapi.AnyOrigin)
-	e.POST(basePath, b.serveRPC)
+	}, b.Guard, httpapi.AnyOrigin)
+	e.POST(basePath, b.serveRPC, b.Guard)
 	for _, method := range []string{http.MethodGet, http.MethodPost, http.MethodDelete} {
-		e.Add(method, basePath+"/*", b.serveREST) // serveREST parses the rest, because a colon in a route of echo begins a parameter
+		e.Add(method, basePath+"/*", b.serveREST, b.Guard) // serveREST parses the rest, because a colon in a route of echo begins a parameter
 	}
 }
 

@@ -57,11 +57,13 @@ func TestCard(t *testing.T) {
 	}
 }
 
-// TestOff checks that a node that does not serve A2A has none of its routes.
+// TestOff checks that a node that does not serve A2A answers at none of its routes.
 func TestOff(t *testing.T) {
 	h := serve(t, nil, nil, func(c *a2a.Config) { c.Serve = false })
-	for _, path := range []string{"/.well-known/agent-card.json", "/.well-known/jwks.json", "/a2a/v1", "/a2a/v1/tasks"} {
-		if status, _, _ := h.request("", "GET", h.url+path, ""); status != 404 {
+	for path, method := range map[string]string{
+		"/.well-known/agent-card.json": "GET", "/.well-known/jwks.json": "GET", "/a2a/v1": "POST", "/a2a/v1/tasks": "GET",
+	} {
+		if status, _, _ := h.request("", method, h.url+path, ""); status != 404 {
 			t.Errorf("%s answers %d", path, status)
 		}
 	}

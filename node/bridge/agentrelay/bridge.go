@@ -24,10 +24,11 @@ const Kind = link.Kind
 
 // Config configures a bridge.
 type Config struct {
-	Relay *relay.Relay // the relay that this process hosts; nil: none
+	Relay *relay.Relay // the relay that this process may host; nil: none
+	Serve bool         // host Relay
 
 	Links   []bridge.Link
-	OwnLink string                       // name of the link to Relay; "": none
+	OwnLink string                       // name of a link to Relay; "": none
 	Tokens  map[string]client.Credential // of the links, by name of the link
 	// Dir is where a link that registered itself stores its id and token, in one file per link (AR-51). Required if
 	// there are links.
@@ -43,6 +44,7 @@ type Config struct {
 
 // Bridge is the AgentRelay part of a process: a relay, links, or both. Nothing runs before [Bridge.Run].
 type Bridge struct {
+	bridge.Switch
 	cfg   Config
 	links bridge.LinkSet[*link.Link]
 }
@@ -53,6 +55,7 @@ func LinkKind() bridge.Kind { return link.Declare() }
 // New returns a bridge with the relay and the links of cfg.
 func New(cfg Config) (*Bridge, error) {
 	b := &Bridge{cfg: cfg}
+	b.Serve(cfg.Serve)
 	for _, l := range cfg.Links {
 		if err := b.PutLink(l, cfg.Tokens[l.Name]); err != nil {
 			return nil, err
@@ -81,18 +84,29 @@ func (b *Bridge) PutLink(l bridge.Link, token client.Credential) error {
 // RemoveLink stops a link and removes it.
 func (b *Bridge) RemoveLink(name string) { b.links.Remove(name) }
 
-// Mount adds the public routes of the relay, if this process hosts one.
+// Mount adds the public routes of the relay.
 func (b *Bridge) Mount(e *echo.Echo) {
 	if b.cfg.Relay != nil {
-		b.cfg.Relay.Mount(e)
+		b.cfg.Relay.Mount(e, b.Guard)
 	}
+}
+
+// Health returns the probe of the relay for /health, or nil if it is not served.
+func (b *Bridge) Health() func(context.Context) (any, error) {
+	if !b.Serving() {
+		return nil
+	}
+	return func(context.Context) (any, error) { return b.cfg.Relay.Health(), nil }
 }
 
 // Operations returns the owner's operations on the links and on the relay.
 func (b *Bridge) Operations() []owner.Operation {
 	operations := link.Operations(b.link)
 	if b.cfg.Relay != nil {
-		operations = append(operations, b.cfg.Relay.Operations()...)
+		for _, op := range b.cfg.Relay.Operations() {
+			op.Handle = b.Guard(op.Handle)
+			operations = append(operations, op)
+		}
 	}
 	return operations
 }
@@ -101,7 +115,7 @@ func (b *Bridge) Operations() []owner.Operation {
 func (b *Bridge) Run(ctx context.Context) error {
 	g, ctx := errgroup.WithContext(ctx)
 	if b.cfg.Relay != nil {
-		g.Go(func() error { return b.cfg.Relay.Run(ctx) })
+		g.Go(func() error { return b.RunServing(ctx, b.cfg.Relay.Run) })
 	}
 	g.Go(func() error { return b.links.Run(ctx) })
 	return g.Wait()

@@ -55,7 +55,7 @@ func newTestBridge(t *testing.T) *testBridge {
 	if err != nil {
 		t.Fatal(err)
 	}
-	b, err := New(Config{Relay: hosted})
+	b, err := New(Config{Relay: hosted, Serve: true})
 	if err != nil {
 		t.Fatal(err)
 	}

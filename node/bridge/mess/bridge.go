@@ -58,6 +58,7 @@ type Agent struct {
 // requests) to agents and to the owner, accepts requests from agents, and runs the links to foreign exchanges. [New]
 // starts nothing; [Bridge.Run] does.
 type Bridge struct {
+	bridge.Switch
 	cfg     Config
 	x       *exchange.Exchange
 	server  *rest.Server
@@ -74,6 +75,7 @@ func New(cfg Config) (*Bridge, error) {
 	}
 	cfg.Logger = cmp.Or(cfg.Logger, slog.New(slog.DiscardHandler))
 	b := &Bridge{cfg: cfg, x: cfg.Exchange, log: cfg.Logger, records: cfg.Store.Records()}
+	b.Serve(cfg.Serve)
 	b.server = &rest.Server{
 		Exchange: b.x, Local: cfg.Local, Log: b.log, Names: cfg.Names, Ask: b.askRegistration, Withdraw: b.withdrawRegistration,
 	}
@@ -108,12 +110,8 @@ func (b *Bridge) PutLink(l bridge.Link, token client.Credential) error {
 // RemoveLink stops a link and removes it.
 func (b *Bridge) RemoveLink(name string) { b.links.Remove(name) }
 
-// Mount adds the routes for strangers, if the exchange is served.
-func (b *Bridge) Mount(e *echo.Echo) {
-	if b.cfg.Serve {
-		b.server.Mount(e)
-	}
-}
+// Mount adds the routes for strangers.
+func (b *Bridge) Mount(e *echo.Echo) { b.server.Mount(e, b.Guard) }
 
 // Operations returns the routes for the owner.
 func (b *Bridge) Operations() []owner.Operation {

@@ -40,7 +40,7 @@ func (b *Bridge) MountPage(shell *httpapi.Pages) {
 		threads: shell.Template(pageFiles, "page/threads.html"), thread: shell.Template(pageFiles, "page/thread.html"),
 	}
 	shell.Follow(p.follow)
-	inUse := func() bool { return b.cfg.Serve || len(b.links.All()) > 0 } // most owners never use MESS
+	inUse := func() bool { return b.Serving() || len(b.links.All()) > 0 } // most owners never use MESS
 	shell.Add(httpapi.Nav{Path: "mess", Title: "MESS", Count: p.waiting, Shown: inUse})
 	g := shell.Group()
 	g.GET("/mess", p.list)

@@ -61,7 +61,7 @@ func (b *Bridge) shareAttachment(ctx context.Context, ref string, stored wire.Va
 		*room -= size
 		return form(head + base64.StdEncoding.EncodeToString(a.Data)), nil
 	}
-	if b.cfg.URL == "" || !b.cfg.Serve {
+	if b.cfg.URL == "" || !b.Serving() {
 		return stored, nil
 	}
 	token, err := b.x.ShareToken(ctx, ref, file)

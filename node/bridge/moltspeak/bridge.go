@@ -56,7 +56,7 @@ type Config struct {
 
 	// Serve switches on the endpoint at /moltspeak/v0.1.
 	Serve   bool
-	URL     string   // URL of our endpoint, as peers see it; empty if peers cannot call us
+	URL     string   // URL of our endpoint, as peers see it while we serve; empty if peers cannot call us
 	Domains []string // domains whose queries become messages with IntentQuery
 	Tools   []ToolInfo
 	// PlainConf lists peers that may send us confidential messages unencrypted. Our confidential messages to such a
@@ -95,6 +95,7 @@ type Config struct {
 
 // Bridge makes our node a MoltSpeak agent.
 type Bridge struct {
+	bridge.Switch
 	cfg     Config
 	records store.Records
 	self    message.Agent // with keys
@@ -132,6 +133,7 @@ func New(cfg Config) (*Bridge, error) {
 		handshake: newHandshakes(), streams: newStreams(), sockets: newSockets(),
 		links: newLinks(cfg.Logger),
 	}
+	b.Serve(cfg.Serve)
 	b.callbacks = bridge.NewDueQueue(b.records, nsCallbacks, b.answerConsent, func(err error) { b.cfg.Logger.Warn("moltspeak: cannot answer requests for consent", "err", err) })
 	b.cfg.Tools = slices.DeleteFunc(slices.Clone(cfg.Tools), func(t ToolInfo) bool { return strings.HasPrefix(t.Name, "code.") }) // code execution is never offered (MS-34)
 	b.capabilities = capabilitiesWith(b.cfg.Tools)
@@ -144,7 +146,7 @@ func New(cfg Config) (*Bridge, error) {
 	b.registrar = &registry.Registrar{
 		Self:  registry.Entry{ID: b.self.Name(), AgentName: b.self.Agent, Org: b.self.Org, PublicKey: b.self.Key, Endpoint: cfg.URL, Capabilities: b.capabilities},
 		Links: b.links.list, HTTP: cfg.HTTP, Token: cfg.RegistryToken, Logger: cfg.Logger,
-		Reachable: func(base string) bool { return ownURL(cfg.URL).reachableFrom(base) != "" },
+		Reachable: func(base string) bool { return urlOf(b).reachableFrom(base) != "" },
 	}
 	b.pins = newPins(cfg, b.links, &listedKeys{
 		registrar: b.registrar, directories: cfg.Directories, quota: quota.NewLookups(), log: cfg.Logger, cache: make(map[string]listedKey),
@@ -171,11 +173,15 @@ func (b *Bridge) Run(ctx context.Context) error {
 	if b.cfg.Registry {
 		work.Go(func() { b.registry.Run(ctx) })
 	}
-	if b.cfg.Serve && b.cfg.URL != "" {
-		work.Go(func() { b.registrar.Run(ctx) })
-	}
-	<-ctx.Done()
-	b.sockets.close()
+	err := b.RunServing(ctx, func(ctx context.Context) error {
+		b.sockets.open()
+		if b.cfg.URL != "" {
+			b.registrar.Run(ctx)
+		}
+		<-ctx.Done()
+		b.sockets.close()
+		return nil
+	})
 	work.Wait()
-	return nil
+	return err
 }

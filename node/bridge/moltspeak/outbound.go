@@ -153,7 +153,7 @@ func (b *Bridge) prepare(ctx context.Context, d bridge.Delivery, draft message.D
 	if !ok || now.Sub(sent.Sent) > resendWithin || sent.Proof != out.proof() {
 		class := out.class.ForAnswer(draft.Class)
 		draft.ID, draft.Time, draft.To, draft.Class, draft.PII = newID(), now, to.agent, class, out.meta
-		draft.Ext = ownURL(b.cfg.URL).ext(to.endpoint)
+		draft.Ext = urlOf(b).ext(to.endpoint)
 		sent = sentMessage{Conv: string(d.Message.Conversation), Address: d.Address, Intent: string(d.Message.Intent), Raw: b.signTree(draft).JSON(), Sent: now.UTC(), Proof: out.proof()}
 		if err := storeSent(ctx, b.records, sent, key, draft, to.agent, out.uses, now); err != nil {
 			b.cfg.Logger.WarnContext(ctx, "moltspeak: cannot store one of our messages", "peer", to.agent.Name(), "err", err)
@@ -165,6 +165,13 @@ func (b *Bridge) prepare(ctx context.Context, d bridge.Delivery, draft message.D
 
 // ownURL is the URL of our endpoint, or "" if we have none.
 type ownURL string
+
+func urlOf(b *Bridge) ownURL {
+	if !b.Serving() {
+		return ""
+	}
+	return ownURL(b.cfg.URL)
+}
 
 // ext returns the member ext of a message to the peer at endpoint. It names our endpoint, or is null if that peer
 // cannot call us.

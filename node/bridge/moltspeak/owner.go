@@ -66,7 +66,7 @@ func (b *Bridge) Operations() []owner.Operation {
 	return []owner.Operation{
 		ShowStatus.Serve(func(echo.Context, owner.None) (Status, error) {
 			return Status{
-				Agent: b.self.Name(), Key: b.self.Key, EncKey: b.self.EncKey, URL: b.cfg.URL, Serving: b.cfg.Serve, Registries: b.registrar.States(),
+				Agent: b.self.Name(), Key: b.self.Key, EncKey: b.self.EncKey, URL: string(urlOf(b)), Serving: b.Serving(), Registries: b.registrar.States(),
 			}, nil
 		}),
 		SearchAgents.Serve(b.registrar.Search),
@@ -141,7 +141,7 @@ func (b *Bridge) Test(ctx context.Context, name string) error {
 // greet sends a hello to a peer, and answers the challenge of the peer.
 func (b *Bridge) greet(ctx context.Context, to target) error {
 	d := message.Draft{ID: newID(), Op: message.OpHello, Time: time.Now(), P: helloPayload(b.capabilities), Class: message.Internal}
-	d.Ext = ownURL(b.cfg.URL).ext(to.endpoint)
+	d.Ext = urlOf(b).ext(to.endpoint)
 	ack, err := b.handshakeCall(ctx, to, d)
 	if err != nil {
 		return err

@@ -24,12 +24,10 @@ const answerTime = 60 * time.Second
 
 // Mount adds the endpoint (MS-44) and the registry, if they are switched on.
 func (b *Bridge) Mount(e *echo.Echo) {
-	if b.cfg.Serve {
-		g := e.Group("/moltspeak/v0.1", b.guard)
-		g.POST("/message", b.serveMessage)
-		g.POST("/batch", b.serveBatch)
-		g.GET("/stream", b.serveWebSocket)
-	}
+	g := e.Group("/moltspeak/v0.1", b.Guard, b.guard)
+	g.POST("/message", b.serveMessage)
+	g.POST("/batch", b.serveBatch)
+	g.GET("/stream", b.serveWebSocket)
 	if b.cfg.Registry {
 		b.registry.Mount(e)
 	}

@@ -118,6 +118,13 @@ func (s *sockets) push(peer string, raw []byte) bool {
 	return newest != nil && newest.conn.Send(websocket.Text(raw)) == nil
 }
 
+// open allows connections again after close.
+func (s *sockets) open() {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	s.down = false
+}
+
 // close closes all connections and waits for their readers.
 func (s *sockets) close() {
 	s.mu.Lock()

@@ -124,6 +124,13 @@ func (c *connections) sweep(now time.Time) {
 	maps.DeleteFunc(c.frameRates, func(id string, r *rate.Windows) bool { return c.newest[id] == nil && r.Count(now) == 0 })
 }
 
+// admit lets agents connect again after close.
+func (c *connections) admit() {
+	c.mu.Lock()
+	defer c.mu.Unlock()
+	c.stopping = false
+}
+
 // close closes all connections with 1001 and waits until they are gone. After stopPatience it aborts the rest.
 func (c *connections) close() {
 	c.mu.Lock()

@@ -2,6 +2,7 @@ package relay
 
 import (
 	"fmt"
+	"github.com/labstack/echo/v4"
 	"net/http"
 	"strings"
 	"testing"
@@ -17,7 +18,7 @@ func TestRelayUnderAFlood(t *testing.T) {
 	for _, network := range apitest.Networks {
 		t.Run(network.Name, func(t *testing.T) {
 			s := newTestRelay(t, Config{RegistrationsPerHour: defaultRegistrations, MaxAgents: 1000})
-			door := apitest.NewDoor(t, s.Relay.Mount)
+			door := apitest.NewDoor(t, func(e *echo.Echo) { s.Relay.Mount(e) })
 			known := s.connectAs("known-agent", s.register("known-agent"))
 			connects := []string{"Connection", "Upgrade", "Upgrade", "websocket", "Sec-WebSocket-Version", "13", "Sec-WebSocket-Key", "AAAAAAAAAAAAAAAAAAAAAA=="}
 			registered, statuses := 0, map[int]int{}

@@ -4,6 +4,7 @@ import (
 	"errors"
 	"log/slog"
 	"net/http"
+	"slices"
 	"strconv"
 	"strings"
 	"time"
@@ -21,15 +22,16 @@ import (
 // maxRegister bounds the body of a registration, in bytes.
 const maxRegister = 4 << 10
 
-// Mount adds the routes that clients call: /register, /arc and /stats. They share the node's one listener (AR-35).
-func (r *Relay) Mount(e *echo.Echo) {
-	var cors []echo.MiddlewareFunc
+// Mount adds the routes that clients call, behind guards: /register, /arc and /stats. They share the node's one listener
+// (AR-35).
+func (r *Relay) Mount(e *echo.Echo, guards ...echo.MiddlewareFunc) {
+	cors := slices.Clip(guards)
 	if r.cfg.AnyOrigin {
 		cors = append(cors, httpapi.AnyOrigin)
 		e.OPTIONS("/register", preflight, cors...)
 	}
 	e.POST("/register", r.postRegister, cors...)
-	e.GET("/arc", r.connect)
+	e.GET("/arc", r.connect, guards...)
 	if r.cfg.Stats != StatsOff {
 		e.GET("/stats", r.getStats, cors...)
 		if r.cfg.AnyOrigin {

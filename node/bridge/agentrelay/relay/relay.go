@@ -139,8 +139,9 @@ func newRegistrationPool(maxAgents int) *rate.Pool {
 }
 
 // Run maintains the relay until ctx ends. Then it closes every connection with 1001, and returns when all of them are
-// gone.
+// gone. It may be called again then.
 func (r *Relay) Run(ctx context.Context) error {
+	r.conns.admit()
 	ticker := time.Tick(maintainEvery) // the first time after a minute, when agents have connected and hear how votes ended
 	for ctx.Err() == nil {
 		select {

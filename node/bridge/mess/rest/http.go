@@ -41,10 +41,10 @@ type Server struct {
 	Withdraw func(ctx context.Context, id string) ([]store.Change, error)
 }
 
-// Mount adds the routes for executors and requesters.
-func (d *Server) Mount(e *echo.Echo) {
-	e.Any(restPath, d.servePublic)
-	e.Any(restPath+"/*", d.servePublic)
+// Mount adds the routes for executors and requesters, behind guards.
+func (d *Server) Mount(e *echo.Echo, guards ...echo.MiddlewareFunc) {
+	e.Any(restPath, d.servePublic, guards...)
+	e.Any(restPath+"/*", d.servePublic, guards...)
 }
 
 // Operations returns the routes for the owner, who needs no key and may see and do everything. One of the routes
