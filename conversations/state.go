@@ -46,6 +46,8 @@ type Conversation struct {
 
 	Rejected   bool `json:"rejected,omitempty"`    // by our owner (AM-35)
 	WroteFirst bool `json:"wrote_first,omitempty"` // our owner wrote in it without being asked (AM-30)
+	// Wrote has the intents of those messages, with which the peer may answer even if our card lacks them.
+	Wrote []wire.Intent `json:"wrote,omitempty"`
 
 	// Heard is the newest message of the peer that is more than the state of another one, and HeardIntent its intent.
 	Heard       wire.MessageID `json:"heard,omitempty"`
@@ -256,6 +258,9 @@ func (c Conversation) applyMessage(e Event) (Conversation, error) {
 		c.PeerHeld = time.Time{} // the peer's next message ends its hold
 	case Sent:
 		c.WroteFirst = true
+		if intent := cmp.Or(e.Intent, c.Intent); !slices.Contains(c.Wrote, intent) {
+			c.Wrote = append(slices.Clip(c.Wrote), intent)
+		}
 	}
 	return c.touch(e.At), nil
 }

@@ -66,6 +66,7 @@ func TestBegin(t *testing.T) {
 		t.Errorf("after a first message received (-want +got):\n%s", diff)
 	}
 	want.Mine, want.WroteFirst, want.Intent, want.HeardIntent = true, true, wire.Schedule, ""
+	want.Wrote = []wire.Intent{wire.Schedule}
 	if diff := cmp.Diff(want, after(t, sent(start))); diff != "" {
 		t.Errorf("after a first message sent (-want +got):\n%s", diff)
 	}

@@ -315,8 +315,8 @@ func Counts(c conversations.Conversation, confirmed, theirs, reply wire.MessageI
 // checkIntent implements line 14: the node accepts the intent, and the payload has the shape that the intent requires.
 // known reports whether the specification defines the action.
 func checkIntent(s State, in bridge.Inbound) (known bool, err error) {
-	began := s.Conv.WroteFirst && s.Conv.Intent == in.Intent // what our owner began: AM-30, AM-70
-	isSupported := s.Supported || s.Route.Handles || in.Address != "" || began
+	wrote := slices.Contains(s.Conv.Wrote, in.Intent) // our owner used it here: AM-30, AM-70
+	isSupported := s.Supported || s.Route.Handles || in.Address != "" || wrote
 	if !isSupported || !in.Intent.IsStandard() && !in.Intent.IsCustom() {
 		return false, wire.ErrIntent
 	}

@@ -126,10 +126,14 @@ func TestReceive(t *testing.T) {
 
 		{name: "14: not supported", with: func(s *State, _ *bridge.Inbound) { s.Supported = false }, do: Refuse, err: wire.ErrIntent},
 		{name: "14: neither standard nor custom", with: func(_ *State, m *bridge.Inbound) { m.Intent = "boat" }, do: Refuse, err: wire.ErrIntent},
-		{name: "14: our owner began it", with: func(s *State, _ *bridge.Inbound) {
+		{name: "14: our owner used it here", with: func(s *State, _ *bridge.Inbound) {
 			s.Supported, s.New, s.Conv = false, false, open
-			s.Conv.WroteFirst = true
+			s.Conv.WroteFirst, s.Conv.Wrote = true, []wire.Intent{wire.Schedule, wire.Deliver}
 		}, do: Inbox},
+		{name: "14: our owner used another one", with: func(s *State, _ *bridge.Inbound) {
+			s.Supported, s.New, s.Conv = false, false, open
+			s.Conv.WroteFirst, s.Conv.Wrote = true, []wire.Intent{wire.Schedule}
+		}, do: Refuse, err: wire.ErrIntent},
 		{name: "14: a hook takes it", with: func(s *State, _ *bridge.Inbound) { s.Supported, s.Route.Handles = false, true }, do: Run},
 		{name: "14: shape", with: func(_ *State, m *bridge.Inbound) { m.Intent, m.Payload = wire.Schedule, wire.Obj() }, do: Refuse, err: wire.ErrPayload},
 		{name: "14: the owner's schema", with: func(s *State, m *bridge.Inbound) { m.Intent, s.Schemas = "com.example.boat", noBoats{} }, do: Refuse, err: wire.ErrPayload},
