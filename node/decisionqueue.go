@@ -76,7 +76,7 @@ func (n *Node) resolveQueuedAsk(ctx context.Context, ask acl.Ask) (busy bool, er
 	err = n.book.Insist(ctx, ask.Conv, func(u *conversations.Unit) (err error) {
 		item, err = n.Item(ctx, v.held.Item)
 		switch {
-		case errors.Is(err, store.ErrNotFound), err == nil && item.State != ItemHeld:
+		case errors.Is(err, store.ErrNotFound), err == nil && (item.State != ItemHeld || item.Ask != ask.ID): // perhaps its answer waits now
 			return nil
 		case err != nil:
 			return err

@@ -498,3 +498,34 @@ func TestSummary(t *testing.T) {
 		decide(t, sarah, ask, acl.Approve)
 	}
 }
+
+// TestReleasedOnceIfItsAnswerWaits (AM-33, AM-34): the hook's answer to the first message of a stranger waits for the
+// owner, too. That does not release the message a second time, and the other messages follow.
+func TestReleasedOnceIfItsAnswerWaits(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		mesh := meshtest.InMemory(t)
+		chris := mesh.Stranger("chris")
+		var runs []wire.MessageID
+		sarah := mesh.Node("sarah", func(cfg *node.Config) {
+			cfg.Policy.Mode = acl.Approval
+			cfg.Routes = []node.Route{{Pattern: "mesh.*", Name: "agent", Repeatable: true, Handler: handler(func(_ context.Context, c hook.Call) (hook.Answer, error) {
+				runs = append(runs, c.Message.ID)
+				counter := c.Message.Payload.With("action", wire.Text("counter"))
+				return hook.Answer{Payload: &counter}, nil
+			})}}
+		})
+		sarah.Start()
+		offer := in("conv_a", chris.Draft(sarah.ID(), wire.Negotiate, proposeBoat))
+		must(t, sarah.Post(chris.Sign(offer)), http.StatusAccepted)
+		second := in("conv_b", chris.Draft(sarah.ID(), wire.Deliver, hello))
+		must(t, sarah.Post(chris.Sign(second)), http.StatusAccepted)
+		decide(t, sarah, theAsk(t, sarah), acl.Approve)
+		time.Sleep(10 * time.Minute)
+		if want := []wire.MessageID{offer.ID, second.ID}; !slices.Equal(runs, want) {
+			t.Errorf("the hook ran for %v, want %v", runs, want)
+		}
+		if ask := theAsk(t, sarah); ask.Kind != owner.AskOutgoing {
+			t.Errorf("the owner is asked about %s", ask.Kind)
+		}
+	})
+}
