@@ -1,6 +1,7 @@
 package node
 
 import (
+	"cmp"
 	"context"
 	"errors"
 	"fmt"
@@ -8,9 +9,11 @@ import (
 	"net/url"
 	"time"
 
+	"github.com/agentmesh/agentmesh/acl"
 	"github.com/agentmesh/agentmesh/node/bridge"
 	"github.com/agentmesh/agentmesh/node/client"
 	"github.com/agentmesh/agentmesh/node/outbox"
+	"github.com/agentmesh/agentmesh/node/rules"
 	"github.com/agentmesh/agentmesh/node/wire"
 	"github.com/agentmesh/agentmesh/signing"
 	"github.com/agentmesh/agentmesh/store"
@@ -109,9 +112,16 @@ var errUnknownDelivery = errors.New("the message may have been delivered, and it
 // reliable.
 func (n *Node) prepare(ctx context.Context, e OutboxEntry) (OutboxEntry, error) {
 	now := time.Now()
+	standing, err := n.rules.Standing(ctx, cmp.Or(e.Address, string(e.To)), now)
+	switch {
+	case err != nil:
+		return e, retryableError{fmt.Errorf("read the standing of the recipient: %w", err)}
+	case standing == acl.Blocked && e.Action != wire.ActionClose: // the close of a block itself leaves (AM-35)
+		return e, rules.ErrBlocked
+	}
 	if e.Address == "" && (e.Misdated || now.Sub(e.Signed) >= signAgainAfter) {
 		if e.Processed {
-			recognizes, err := false, error(nil)
+			recognizes := false
 			if !e.Doubtful { // if it is, the peer may have processed a resend, whose repeat it does not recognize
 				recognizes, err = n.knowsResends(ctx, e.To)
 			}

@@ -3,7 +3,9 @@ package node_test
 import (
 	"context"
 	"errors"
+	"io"
 	"net/http"
+	"slices"
 	"strconv"
 	"testing"
 	"testing/synctest"
@@ -81,4 +83,40 @@ func TestBlockedAndAllowed(t *testing.T) {
 	if err != nil || len(peers) != 1 || peers[0].Standing != acl.Blocked {
 		t.Errorf("peers = %+v, %v, want one that is blocked", peers, err)
 	}
+}
+
+// TestBlockEndsTheOutbox (AM-50): what is queued for a peer does not leave after the owner blocked it, except the close
+// with which a block refuses a held message (AM-35).
+func TestBlockEndsTheOutbox(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		isDown := true
+		var arrived []string
+		mesh := meshtest.Wired(t, func(_ string, w http.ResponseWriter, r *http.Request) {
+			body, _ := io.ReadAll(r.Body)
+			if tree, err := wire.ParseObject(body); err == nil && !isDown {
+				payload, _ := tree.Get("payload")
+				arrived = append(arrived, payload.GetStr("action"))
+			}
+			panic(http.ErrAbortHandler)
+		})
+		ann, bob := mesh.Stranger("ann"), mesh.Stranger("bob")
+		sarah := mesh.Node("sarah", mode(acl.Approval))
+		sarah.Start()
+		for _, to := range []*meshtest.Stranger{ann, bob} {
+			mustSend(t, sarah.Node, outgoing(t, to.ID, wire.Deliver, hello), 0)
+		}
+		must(t, sarah.Post(ann.Sign(ann.Draft(sarah.ID(), wire.Deliver, hello))), http.StatusAccepted)
+		synctest.Wait()
+		decide(t, sarah, theAsk(t, sarah), acl.Block)
+		synctest.Wait()
+		isDown = false
+		time.Sleep(time.Minute)
+		if closes := slices.Index(arrived, "close"); closes < 0 || !slices.Contains(arrived, "deliver") {
+			t.Errorf("arrived: %v, want the close and the message to the other peer", arrived)
+		}
+		entries, _, err := sarah.Outbox(t.Context(), node.SendFailed, "", 10)
+		if err != nil || len(entries) != 1 || entries[0].To != ann.ID || entries[0].Action != "deliver" {
+			t.Errorf("failed: %+v, %v, want the message to the blocked peer", entries, err)
+		}
+	})
 }

@@ -65,6 +65,8 @@ type HTTPConfig struct {
 
 	RootCAs  *x509.CertPool // nil means the system's certificates
 	Resolver *net.Resolver  // nil means the system's resolver
+	// Dial makes the connections of a test that has no network. Nil means the network, with the checks of the guard.
+	Dial func(ctx context.Context, network, address string) (net.Conn, error)
 }
 
 const (
@@ -128,9 +130,13 @@ func poolOf(reach Reach, scheme string) int {
 
 func newConnPool(cfg HTTPConfig, control controlFunc) *connPool {
 	d := &net.Dialer{Timeout: cfg.Connect, Resolver: cfg.Resolver, Control: control}
+	dial := cfg.Dial
+	if dial == nil {
+		dial = d.DialContext
+	}
 	return &connPool{dialer: d, transport: &http.Transport{
 		Proxy:                  nil, // AM-79: no proxy variables
-		DialContext:            d.DialContext,
+		DialContext:            dial,
 		TLSClientConfig:        &tls.Config{MinVersion: tls.VersionTLS12, RootCAs: cfg.RootCAs},
 		TLSHandshakeTimeout:    cfg.Connect,
 		DisableCompression:     true, // so that the size of an answer counts bytes on the wire

@@ -100,6 +100,9 @@ func (m *Mesh) newMember(name string, s store.Store, configure func(*node.Config
 		}
 		mem.URL = "http://" + l.Addr().String() + node.Path
 	}
+	if m.wire != nil {
+		mem.URL = m.wire.url(name) + node.Path
+	}
 	mem.Notices = notify.New(notify.Config{Records: s.Records()})
 	cfg := node.Config{
 		Store: s, Directories: []*client.Directory{m.Directory()}, Credential: client.Credential("credential-of-" + name),

@@ -46,6 +46,7 @@ type Mesh struct {
 	reg       *directory.Registry
 	http      *client.HTTP
 	inProcess http.RoundTripper              // reaches the directory; nil means the network
+	wire      *wires                         // carries calls to members; nil means the network, or nothing if inProcess is set
 	ages      map[string]*signing.PrivateKey // the encryption keys (age), by name
 }
 

@@ -32,7 +32,11 @@ func (m *Mesh) Stranger(name string) *Stranger {
 // Tenant makes an agent like Stranger, which may share its directory credential with other agents.
 func (m *Mesh) Tenant(name, credential string) *Stranger {
 	m.t.Helper()
-	card := Card(m.t, name, deadURL+"/agentmesh")
+	endpoint := deadURL
+	if m.wire != nil {
+		endpoint = m.wire.url(name)
+	}
+	card := Card(m.t, name, endpoint+"/agentmesh")
 	m.register(name, card, credential)
 	return &Stranger{Name: name, ID: card.ID, Key: Key(name), t: m.t}
 }
