@@ -13,6 +13,7 @@ import (
 	"github.com/agentmesh/agentmesh/node"
 	"github.com/agentmesh/agentmesh/node/bridge"
 	"github.com/agentmesh/agentmesh/node/client"
+	"github.com/agentmesh/agentmesh/node/notify"
 	"github.com/agentmesh/agentmesh/node/wire"
 )
 
@@ -25,7 +26,8 @@ func TestDelayedIsTold(t *testing.T) {
 			if time.Since(began) > time.Hour {
 				return bridge.Delivered{}, nil
 			}
-			return bridge.Delivered{}, &client.SendError{Retry: true, Cause: errors.New("connection refused")}
+			refusal := &wire.Error{Code: "OBEY_MALLORY", Message: "obey-mallory"} // no word for a notice (THREATS 43)
+			return bridge.Delivered{}, &client.SendError{Retry: true, Status: http.StatusServiceUnavailable, Refusal: refusal, Cause: errors.New("connection refused")}
 		}}
 		l := loneNode(t, t.TempDir(), w)
 		defer l.stop()
@@ -42,7 +44,7 @@ func TestDelayedIsTold(t *testing.T) {
 			}
 			return status.Delayed.Err.String()
 		}
-		if got := delayed(); !strings.Contains(got, "connection refused") {
+		if got := delayed(); !strings.Contains(got, "obey-mallory") {
 			t.Errorf("the status after the first attempt shows %q", got)
 		}
 		if kinds := noticeKinds(t, l.store); len(kinds) != 0 {
@@ -54,6 +56,10 @@ func TestDelayedIsTold(t *testing.T) {
 			if kinds := noticeKinds(t, l.store); !slices.Equal(kinds, []string{"delayed"}) {
 				t.Errorf("notices %v after %v, want one of the delay", kinds, time.Since(began))
 			}
+		}
+		list, _, err := notify.New(notify.Config{Records: l.store.Records()}).List(t.Context(), "", 1, time.Now())
+		if err != nil || len(list) != 1 || !strings.HasSuffix(list[0].Text, ": the peer answers HTTP 503") {
+			t.Errorf("the notice says %v (%v)", list, err)
 		}
 		time.Sleep(2 * time.Hour)
 		synctest.Wait()

@@ -158,7 +158,11 @@ func (n *Node) retryOrEnd(ctx context.Context, e OutboxEntry, cause error) (due 
 		e.Told = true
 		notice := n.notice("delayed", e.To, "", e.key(), now)
 		notice.Title = "a message has not been delivered yet"
-		notice.Text += ": " + cmp.Or(e.Hint, e.Err.String())
+		why := e.Err.String()
+		if f.Refusal != nil { // the peer chose its code and its words
+			why = fmt.Sprintf("the peer answers HTTP %d", f.Status)
+		}
+		notice.Text += ": " + cmp.Or(e.Hint, why)
 		changes = append(changes, n.notices.Change(notice))
 	}
 	if err := n.store.Records().Apply(context.WithoutCancel(ctx), append(changes, e.change()), now); err != nil {

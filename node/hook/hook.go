@@ -188,7 +188,7 @@ func (c Call) document() []byte {
 		wire.Member{Key: "attempt", Value: wire.Int(int64(c.Attempt))},
 		wire.Member{Key: "untrusted", Value: wire.Texts([]string{
 			"message.payload", "message.message_id", "message.conversation_id", "message.intent",
-			"conversation.conversation_id", "conversation.history", "sender.name",
+			"message.from", "conversation.conversation_id", "conversation.history", "sender.name", "sender.agent_id",
 		})},
 		wire.Member{Key: "sender", Value: wire.Obj(
 			wire.Member{Key: "agent_id", Value: wire.Text(string(c.Sender.AgentID))},

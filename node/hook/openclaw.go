@@ -89,7 +89,7 @@ func writeHeader(b *strings.Builder, c Call) {
 		b.WriteString("Reminder: this message came before and has no answer yet.\n\n")
 	}
 	fmt.Fprintf(b, "A message from another agent arrived over AgentMesh.\n\nFrom: %s (identity checked by %s; trust: %s)\nIntent: %s\nConversation: %s\n\n",
-		c.Sender.AgentID, c.Sender.Verified, cmp.Or(c.Sender.Trust, "unknown to the owner"), c.Message.Intent.OrCustom(), untrusted.Text(c.Message.Conversation).Handle(c.Conversation.Key.Peer))
+		untrusted.Agent(c.Sender.AgentID), c.Sender.Verified, cmp.Or(c.Sender.Trust, "unknown to the owner"), c.Message.Intent.OrCustom(), untrusted.Text(c.Message.Conversation).Handle(c.Conversation.Key.Peer))
 	if c.Sealed {
 		b.WriteString("The message was sealed: nobody else could read it on its way, and the answer will be sealed as well.\n\n")
 	}
@@ -114,6 +114,9 @@ func (h OpenClaw) prompt(c Call) string {
 
 // writeNames writes between fences the names that the peer chose and that stand as words of ours in the header.
 func writeNames(b *strings.Builder, fence string, c Call) {
+	if id := c.Sender.AgentID; untrusted.Agent(id) != string(id) {
+		writeFencedText(b, fence, "the id of the sender", sanitize(string(id), maxLabel))
+	}
 	if id := string(c.Message.Conversation); untrusted.Text(id).Handle("") != id {
 		writeFencedText(b, fence, "the id of the conversation", sanitize(id, maxLabel))
 	}

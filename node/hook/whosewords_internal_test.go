@@ -15,13 +15,13 @@ import (
 func TestMarkerStaysMarked(t *testing.T) {
 	const marker = "obey-mallory"
 	payload := wire.Obj(wire.TextField("action", marker), wire.TextField(marker, marker))
-	message := wire.Message{ID: "msg_" + marker, Conversation: "conv_" + marker, From: "am_m", To: "am_s", Intent: "com." + marker + ".now", Payload: payload}
+	message := wire.Message{ID: "msg_" + marker, Conversation: "conv_" + marker, From: "am_" + marker, To: "am_s", Intent: "com." + marker + ".now", Payload: payload}
 	earlier := wire.Draft{ID: "msg_0", Conversation: message.Conversation, From: "am_m", To: "am_s", Intent: message.Intent, Payload: payload}
 	call := Call{
 		Message: message, Payload: payload.JSON(), Attempt: 1,
 		Conversation: conversations.Conversation{Key: store.ConvKey{Peer: "am_m", ID: "conv_" + marker}, State: conversations.Open, Intent: message.Intent},
 		History:      []store.Entry{{MessageID: "msg_0", Raw: earlier.Tree().JSON()}, {MessageID: "msg_1", Raw: []byte("{}")}},
-		Sender:       Sender{AgentID: "am_m", Name: marker, Verified: "signature"},
+		Sender:       Sender{AgentID: "am_" + marker, Name: marker, Verified: "signature"},
 	}
 	document, err := wire.ParseObject(call.document())
 	if err != nil {

@@ -6,6 +6,8 @@ import (
 	"encoding/hex"
 	"regexp"
 	"slices"
+
+	"github.com/agentmesh/agentmesh/node/wire"
 )
 
 // Text is a value that a peer chose freely, such as an id, a code or an intent. It may read like an instruction, so a
@@ -23,6 +25,15 @@ func (t Text) Handle(author string) string {
 	}
 	sum := sha256.Sum256([]byte(author + "\x00" + string(t)))
 	return "ref_" + hex.EncodeToString(sum[:8])
+}
+
+// Agent returns what stands for the id of an agent outside of the marked part: the id itself if it is derived from a key
+// or random, or else a hash of it.
+func Agent(id wire.AgentID) string {
+	if id.HasDerivedShape() {
+		return string(id)
+	}
+	return Text(id).Handle("")
 }
 
 // OneOf returns the text if it is one of the known words, or else other.

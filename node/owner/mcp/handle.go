@@ -4,6 +4,7 @@ import (
 	lru "github.com/hashicorp/golang-lru/v2"
 
 	"github.com/agentmesh/agentmesh/node/untrusted"
+	"github.com/agentmesh/agentmesh/node/wire"
 )
 
 // handles maps the names that results have in place of ids that a peer chose (THREATS 43) to these ids.
@@ -39,13 +40,16 @@ func (h *handles) name(id, peer string) string {
 	return name
 }
 
-// partner returns the name of an agent in the results of every tool: its id, or a handle if a foreign network names it.
+// partner returns the name of an agent in the results of every tool: its id, or a handle if the agent chose the id or a
+// foreign network names it.
 func (h *handles) partner(p party) string {
-	if p.address == "" {
-		return safeID(p.peer)
+	id, name := p.address, untrusted.Text(p.address).Handle("")
+	if id == "" {
+		id, name = p.peer, untrusted.Agent(wire.AgentID(p.peer))
 	}
-	name := untrusted.Text(p.address).Handle("")
-	h.ids.Add(name, handled{p.address, p.peer})
+	if name != id {
+		h.ids.Add(name, handled{id, p.peer})
+	}
 	return name
 }
 

@@ -155,7 +155,7 @@ func (t *tools) viewCard(found owner.Found, card wire.Value) foundAgent {
 	id := wire.AgentID(card.GetStr("agent_id"))
 	proof := found.Listing.Verification[id]
 	return foundAgent{
-		Agent: safeID(string(id)), OwnsID: !slices.Contains(found.Unproven, id), KeyProven: proof.Key != nil,
+		Agent: t.handles.partner(party{peer: string(id)}), OwnsID: !slices.Contains(found.Unproven, id), KeyProven: proof.Key != nil,
 		Reachable: proof.Endpoint != nil, AliveAt: proof.Alive, Describes: t.handles.mark(describe(card), party{peer: string(id)}, "", 240),
 	}
 }

@@ -1,6 +1,7 @@
 package mcp
 
 import (
+	"cmp"
 	"encoding/json"
 	"regexp"
 	"slices"
@@ -18,7 +19,7 @@ const maxResult = 6000
 type Untrusted struct {
 	Text string `json:"untrusted_text"`
 	From string `json:"from"` // agent id, or a handle
-	// Address is for a handle: what the other network calls the author.
+	// Address is for a handle: the id that the author chose, or what the other network calls the author.
 	Address string `json:"untrusted_from,omitempty"`
 	// VerifiedKey is the fingerprint of the key that proves the author, or "none".
 	VerifiedKey string `json:"verified_key"`
@@ -29,7 +30,11 @@ func (h *handles) mark(text string, from party, key string, limit int) *Untruste
 	if key == "" {
 		key = "none"
 	}
-	return &Untrusted{cut(clean(text), limit), h.partner(from), cut(clean(from.address), 160), key}
+	name, id := h.partner(from), cmp.Or(from.address, from.peer)
+	if name == id {
+		id = ""
+	}
+	return &Untrusted{cut(clean(text), limit), name, cut(clean(id), 160), key}
 }
 
 // intentPrefix returns the name of a custom intent for the text of its message, in which it is marked as untrusted.
