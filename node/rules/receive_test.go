@@ -145,6 +145,10 @@ func TestReceive(t *testing.T) {
 			s.Standing, s.New, s.Conv = acl.Unknown, false, open
 			s.Conv.Admitted = []wire.Intent{wire.Deliver}
 		}, do: Inbox},
+		{name: "15: admitted with another intent", with: func(s *State, _ *bridge.Inbound) {
+			s.Standing, s.New, s.Conv = acl.Unknown, false, open
+			s.Conv.Admitted = []wire.Intent{wire.Negotiate}
+		}, do: Hold, wait: []Reason{BySender}},
 		{name: "15: unproven key of a known peer", with: func(_ *State, m *bridge.Inbound) { m.Unproven = new(bridge.UnprovenKey) }, do: Hold, wait: []Reason{ByKey}},
 		{name: "15: offer", with: func(_ *State, m *bridge.Inbound) { offer(m) }, do: Hold, wait: []Reason{ByIntent}},
 		{name: "15: offer of a stranger", with: func(s *State, m *bridge.Inbound) { s.Standing = acl.Unknown; offer(m) }, do: Hold, wait: []Reason{BySender, ByIntent}},
