@@ -13,6 +13,7 @@ import (
 	"github.com/agentmesh/agentmesh/conversations"
 	"github.com/agentmesh/agentmesh/node/bridge"
 	"github.com/agentmesh/agentmesh/node/hook"
+	"github.com/agentmesh/agentmesh/node/untrusted"
 	"github.com/agentmesh/agentmesh/node/wire"
 	"github.com/agentmesh/agentmesh/store"
 )
@@ -176,7 +177,7 @@ func (r *run) newCall(ctx context.Context, item Item, conv conversations.Convers
 	}
 	return hook.Call{
 		Message: m, Payload: item.Payload, Conversation: conv, History: entries,
-		Sender:      hook.Sender{AgentID: item.Peer, Name: item.PeerName, Verified: item.Verified, Trust: trust},
+		Sender:      hook.Sender{AgentID: item.Peer, Name: untrusted.Text(item.PeerName), Verified: item.Verified, Trust: trust},
 		ActionKnown: item.ActionKnown, Sealed: item.Sealed, Attempt: item.Attempt, Approved: item.Approved, Reply: item.Kind == kindReply,
 		Reminder: !item.Reminded.IsZero(), Progress: progress,
 	}

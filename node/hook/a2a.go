@@ -23,6 +23,7 @@ import (
 	"github.com/agentmesh/agentmesh/conversations"
 	"github.com/agentmesh/agentmesh/node/bridge/a2a/message"
 	"github.com/agentmesh/agentmesh/node/client"
+	"github.com/agentmesh/agentmesh/node/untrusted"
 	"github.com/agentmesh/agentmesh/node/waiting"
 	"github.com/agentmesh/agentmesh/node/wire"
 )
@@ -341,7 +342,7 @@ func (h *A2A) prompt(c Call) string {
 			writeFencedText(&b, fence, t.label(), t.text)
 		}
 	}
-	writeFencedText(&b, fence, "the message", sanitize(string(c.Payload), maxA2AText))
+	writeFencedText(&b, fence, "the message", sanitize(untrusted.Text(c.Payload), maxA2AText))
 	b.WriteString("Your owner decides about money, promises and personal data. If your owner must decide, write only this line: {\"hold\":{\"reason\":\"WHY\"}}\n")
 	if c.Message.Intent != wire.Deliver {
 		fmt.Fprintf(&b, "You may also write the payload of a %s message: one JSON object with \"action\" and the members that the action requires.\n", c.Message.Intent.OrCustom())

@@ -18,6 +18,7 @@ import (
 	"github.com/agentmesh/agentmesh/conversations"
 	"github.com/agentmesh/agentmesh/node/client"
 	"github.com/agentmesh/agentmesh/node/hook"
+	"github.com/agentmesh/agentmesh/node/untrusted"
 	"github.com/agentmesh/agentmesh/node/wire"
 	"github.com/agentmesh/agentmesh/store"
 )
@@ -86,7 +87,7 @@ func callOf(t *testing.T, request []byte) hook.Call {
 		Message: wire.Message{ID: wire.MessageID(id), Conversation: wire.ConversationID(conv), From: wire.AgentID(peer), Intent: wire.Intent(find(`Intent: (\S+)`))},
 		Payload: []byte(find(`begin: the message\n(.*)\n`)), Attempt: times,
 		Conversation: conversations.Conversation{Key: store.ConvKey{Peer: peer, ID: conv}, State: conversations.Open},
-		Sender:       hook.Sender{AgentID: wire.AgentID(peer), Name: find(`begin: name on its card\n(.*)\n`), Verified: "signature", Trust: trust},
+		Sender:       hook.Sender{AgentID: wire.AgentID(peer), Name: untrusted.Text(find(`begin: name on its card\n(.*)\n`)), Verified: "signature", Trust: trust},
 	}
 }
 

@@ -16,6 +16,7 @@ import (
 	"github.com/agentmesh/agentmesh/conversations"
 	"github.com/agentmesh/agentmesh/node/client"
 	"github.com/agentmesh/agentmesh/node/subprocess"
+	"github.com/agentmesh/agentmesh/node/untrusted"
 	"github.com/agentmesh/agentmesh/node/wire"
 	"github.com/agentmesh/agentmesh/store"
 )
@@ -61,9 +62,9 @@ func (c Call) event() (kind, id string) {
 // Sender describes the author of a message and the owner's rule about the author.
 type Sender struct {
 	AgentID  wire.AgentID
-	Name     string // from its card: untrusted text
-	Verified string // "signature", "bearer", "none"
-	Trust    string // the owner's rule, such as "allowed" or "approved"; "" for a stranger
+	Name     untrusted.Text // from its card
+	Verified string         // "signature", "bearer", "none"
+	Trust    string         // the owner's rule, such as "allowed" or "approved"; "" for a stranger
 }
 
 // Answer is the answer of a handler (AM-72). With the zero value, the node answers "received" (AM-71).
@@ -192,7 +193,7 @@ func (c Call) document() []byte {
 		})},
 		wire.Member{Key: "sender", Value: wire.Obj(
 			wire.Member{Key: "agent_id", Value: wire.Text(string(c.Sender.AgentID))},
-			wire.Member{Key: "name", Value: wire.Text(wire.OneLine(c.Sender.Name, 256))},
+			wire.Member{Key: "name", Value: wire.Text(wire.OneLine(string(c.Sender.Name), 256))},
 			wire.Member{Key: "verified", Value: wire.Text(c.Sender.Verified)},
 			wire.Member{Key: "trust", Value: wire.Text(cmp.Or(c.Sender.Trust, "unknown"))},
 		)},

@@ -108,20 +108,20 @@ func (h OpenClaw) prompt(c Call) string {
 	for _, t := range earlierTurns(c, maxPromptTurns, maxPromptTurn) {
 		writeFencedText(&b, fence, t.label(), t.text)
 	}
-	writeFencedText(&b, fence, "the message", sanitize(string(c.Payload), maxPromptBlock))
+	writeFencedText(&b, fence, "the message", sanitize(untrusted.Text(c.Payload), maxPromptBlock))
 	return b.String()
 }
 
 // writeNames writes between fences the names that the peer chose and that stand as words of ours in the header.
 func writeNames(b *strings.Builder, fence string, c Call) {
 	if id := c.Sender.AgentID; untrusted.Agent(id) != string(id) {
-		writeFencedText(b, fence, "the id of the sender", sanitize(string(id), maxLabel))
+		writeFencedText(b, fence, "the id of the sender", sanitize(untrusted.Text(id), maxLabel))
 	}
-	if id := string(c.Message.Conversation); untrusted.Text(id).Handle("") != id {
+	if id := untrusted.Text(c.Message.Conversation); id.Handle("") != string(id) {
 		writeFencedText(b, fence, "the id of the conversation", sanitize(id, maxLabel))
 	}
 	if i := c.Message.Intent; i.OrCustom() != string(i) {
-		writeFencedText(b, fence, "the intent", sanitize(string(i), maxLabel))
+		writeFencedText(b, fence, "the intent", sanitize(untrusted.Text(i), maxLabel))
 	}
 }
 
@@ -135,8 +135,8 @@ var skillReference = regexp.MustCompile(`\$([0-9]*[A-Za-z_])`)
 
 // sanitize makes a stranger's text printable and escapes skill calls. It cuts the text to limit bytes and marks the cut
 // with "…".
-func sanitize(text string, limit int) string {
-	text = skillReference.ReplaceAllString(wire.OneLine(text, limit), `\$$$1`)
+func sanitize(said untrusted.Text, limit int) string {
+	text := skillReference.ReplaceAllString(wire.OneLine(string(said), limit), `\$$$1`)
 	if len(text) <= limit {
 		return text
 	}
@@ -168,7 +168,7 @@ func earlierTurns(c Call, maxTurns, size int) []turn {
 		if e.MessageID == string(c.Message.ID) {
 			continue
 		}
-		text := sanitize(payloadText(e), size)
+		text := sanitize(untrusted.Text(payloadText(e)), size)
 		if room -= len(text); room < 0 {
 			break
 		}

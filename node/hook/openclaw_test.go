@@ -10,6 +10,7 @@ import (
 	"unicode/utf8"
 
 	"github.com/agentmesh/agentmesh/node/hook"
+	"github.com/agentmesh/agentmesh/node/untrusted"
 	"github.com/agentmesh/agentmesh/node/wire"
 	"github.com/agentmesh/agentmesh/store"
 )
@@ -109,7 +110,7 @@ func TestOpenClawLongTexts(t *testing.T) {
 		if err != nil {
 			t.Fatal(err)
 		}
-		call.Sender.Name = strings.Repeat(strings.Trim(char, `\`), 256)
+		call.Sender.Name = untrusted.Text(strings.Repeat(strings.Trim(char, `\`), 256))
 		call.History = nil
 		for i := range 20 {
 			earlier := wire.Draft{ID: wire.MessageID(fmt.Sprint("msg_", i+100)), Conversation: "conv_1", From: "am_chris", To: "am_sarah", Intent: wire.Deliver, Payload: v}

@@ -15,6 +15,7 @@ import (
 	sdk "github.com/modelcontextprotocol/go-sdk/mcp"
 
 	"github.com/agentmesh/agentmesh/node/owner"
+	"github.com/agentmesh/agentmesh/node/untrusted"
 	"github.com/agentmesh/agentmesh/node/wire"
 )
 
@@ -164,7 +165,7 @@ func (c *Channel) push(ctx context.Context, item owner.Item) {
 		return
 	}
 	params, err := json.Marshal(map[string]any{"content": string(content), "meta": map[string]string{
-		"item": item.ID, "conversation": c.tools.handles.name(string(item.Conversation), string(item.Peer)), "from": c.tools.handles.partner(authorOf(item)),
+		"item": item.ID, "conversation": c.tools.handles.name(untrusted.Text(item.Conversation), string(item.Peer)), "from": c.tools.handles.partner(authorOf(item)),
 	}})
 	if err != nil {
 		return

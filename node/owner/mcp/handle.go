@@ -32,10 +32,10 @@ func newHandles() *handles {
 }
 
 // name returns the name of an id in a result.
-func (h *handles) name(id, peer string) string {
-	name := untrusted.Text(id).Handle(peer)
-	if name != id {
-		h.ids.Add(name, handled{id, peer})
+func (h *handles) name(id untrusted.Text, peer string) string {
+	name := id.Handle(peer)
+	if name != string(id) {
+		h.ids.Add(name, handled{string(id), peer})
 	}
 	return name
 }

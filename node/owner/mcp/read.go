@@ -15,6 +15,7 @@ import (
 	sdk "github.com/modelcontextprotocol/go-sdk/mcp"
 
 	"github.com/agentmesh/agentmesh/node/owner"
+	"github.com/agentmesh/agentmesh/node/untrusted"
 	"github.com/agentmesh/agentmesh/node/wire"
 )
 
@@ -212,7 +213,7 @@ func (t *tools) agent(ctx context.Context, _ *sdk.CallToolRequest, in agentArgs)
 	for _, c := range list.Items {
 		if isWith := !isForeign || shortAddress(c.Address) == id; isWith && len(out.History) < pageSize {
 			with.peer = c.Peer
-			out.History = append(out.History, history{t.handles.name(c.ID, c.Peer), string(c.State), c.Intent.OrCustom(), c.Last})
+			out.History = append(out.History, history{t.handles.name(untrusted.Text(c.ID), c.Peer), string(c.State), c.Intent.OrCustom(), c.Last})
 		}
 	}
 	out.Agent = t.handles.partner(with)
@@ -257,7 +258,7 @@ type inboxItem struct {
 // newInboxItem returns an item without its text.
 func (t *tools) newInboxItem(i owner.Item) inboxItem {
 	return inboxItem{
-		Item: i.ID, State: string(i.State), Conversation: t.handles.name(string(i.Conversation), string(i.Peer)), Intent: i.Intent.OrCustom(), At: i.At,
+		Item: i.ID, State: string(i.State), Conversation: t.handles.name(untrusted.Text(i.Conversation), string(i.Peer)), Intent: i.Intent.OrCustom(), At: i.At,
 	}
 }
 
@@ -376,12 +377,12 @@ func (t *tools) read(ctx context.Context, _ *sdk.CallToolRequest, in readArgs) (
 		return nil, nil, err
 	}
 	with := newParty(c.Peer, c.Address)
-	out := readResult{Conversation: t.handles.name(c.ID, c.Peer), With: t.handles.partner(with), State: string(c.State), Intent: c.Intent.OrCustom(), Entries: []readEntry{}}
+	out := readResult{Conversation: t.handles.name(untrusted.Text(c.ID), c.Peer), With: t.handles.partner(with), State: string(c.State), Intent: c.Intent.OrCustom(), Entries: []readEntry{}}
 	if c.Agreement != nil {
 		out.Agreement = string(c.Agreement.Standing)
 	}
 	if c.Proposal != nil {
-		out.Proposal = t.handles.name(string(c.Proposal.Message), c.Peer)
+		out.Proposal = t.handles.name(untrusted.Text(c.Proposal.Message), c.Peer)
 		t.proposals.Add(c.ID, c.Proposal.Message)
 	}
 	key := t.pinOf(ctx, c.Peer)

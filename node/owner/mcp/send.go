@@ -224,7 +224,7 @@ func (t *tools) runSend(ctx context.Context, c owner.Call[owner.Sent], peer stri
 		return nil, nil, err
 	}
 	with := t.partnerOf(ctx, string(sent.Conversation), peer)
-	out := sentResult{Status: string(sent.State), Conversation: t.handles.name(string(sent.Conversation), with.peer), Message: string(sent.MessageID), Question: sent.Ask}
+	out := sentResult{Status: string(sent.State), Conversation: t.handles.name(untrusted.Text(sent.Conversation), with.peer), Message: string(sent.MessageID), Question: sent.Ask}
 	switch {
 	case sent.State == owner.SendHeld:
 		out.Status, out.Next = "waits_for_owner", "tell your owner that this waits on the owner's page; then call mesh_wait, or mesh_ask_owner with the id that this result has as its question"

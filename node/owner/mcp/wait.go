@@ -17,6 +17,7 @@ import (
 	sdk "github.com/modelcontextprotocol/go-sdk/mcp"
 
 	"github.com/agentmesh/agentmesh/node/owner"
+	"github.com/agentmesh/agentmesh/node/untrusted"
 )
 
 type waitArgs struct {
@@ -79,9 +80,9 @@ func (t *tools) wait(ctx context.Context, req *sdk.CallToolRequest, in waitArgs)
 			default:
 				id := event.ID
 				if event.Topic == owner.TopicConversations {
-					id = t.handles.name(id, event.Peer)
+					id = t.handles.name(untrusted.Text(id), event.Peer)
 				}
-				out.Changed = []change{{string(event.Topic), id, safeID(event.State), t.handles.name(event.Conversation, event.Peer)}}
+				out.Changed = []change{{string(event.Topic), id, safeID(event.State), t.handles.name(untrusted.Text(event.Conversation), event.Peer)}}
 				err = look()
 			}
 			if err != nil || len(out.Items) > 0 || out.Changed != nil {
