@@ -7,6 +7,7 @@ import (
 	"net/http"
 	"slices"
 	"strconv"
+	"sync"
 	"testing"
 	"testing/synctest"
 	"time"
@@ -89,10 +90,12 @@ func TestBlockedAndAllowed(t *testing.T) {
 // with which a block refuses a held message (AM-35).
 func TestBlockEndsTheOutbox(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
-		isDown := true
-		var arrived []string
+		var mu sync.Mutex
+		isDown, arrived := true, []string(nil)
 		mesh := meshtest.Wired(t, func(_ string, w http.ResponseWriter, r *http.Request) {
 			body, _ := io.ReadAll(r.Body)
+			mu.Lock()
+			defer mu.Unlock()
 			if tree, err := wire.ParseObject(body); err == nil && !isDown {
 				payload, _ := tree.Get("payload")
 				arrived = append(arrived, payload.GetStr("action"))
@@ -109,8 +112,12 @@ func TestBlockEndsTheOutbox(t *testing.T) {
 		synctest.Wait()
 		decide(t, sarah, theAsk(t, sarah), acl.Block)
 		synctest.Wait()
+		mu.Lock()
 		isDown = false
+		mu.Unlock()
 		time.Sleep(time.Minute)
+		mu.Lock()
+		defer mu.Unlock()
 		if closes := slices.Index(arrived, "close"); closes < 0 || !slices.Contains(arrived, "deliver") {
 			t.Errorf("arrived: %v, want the close and the message to the other peer", arrived)
 		}
