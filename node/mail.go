@@ -10,6 +10,7 @@ import (
 	"github.com/agentmesh/agentmesh/node/client"
 	"github.com/agentmesh/agentmesh/node/mailreader"
 	"github.com/agentmesh/agentmesh/node/owner"
+	"github.com/agentmesh/agentmesh/node/waiting"
 	"github.com/agentmesh/agentmesh/node/wire"
 	"github.com/agentmesh/agentmesh/store"
 )
@@ -89,7 +90,7 @@ func (m mailbox) AcceptMail(ctx context.Context, item client.RelayItem) error {
 	case ok && !refusal.Retry:
 		n.log.Info("mail refused", "relay_id", item.ID, "code", refusal.Code, "reason", refusal.Message)
 		return nil
-	case !ok && errors.Is(err, store.ErrQuota): // the outbox is full; other mail need not wait until it has room
+	case !ok && errors.Is(err, store.ErrQuota), errors.Is(err, waiting.ErrNoPlace): // other mail need not wait until the outbox or the hook has room
 		return wire.ErrRateLimited.Because(err)
 	}
 	return err

@@ -7,12 +7,14 @@ import (
 	"net/http"
 	"slices"
 	"strings"
+	"sync"
 	"testing"
 	"testing/synctest"
 	"time"
 
 	"github.com/agentmesh/agentmesh/node"
 	"github.com/agentmesh/agentmesh/node/client"
+	"github.com/agentmesh/agentmesh/node/hook"
 	"github.com/agentmesh/agentmesh/node/meshtest"
 	"github.com/agentmesh/agentmesh/node/wire"
 	"github.com/agentmesh/agentmesh/store"
@@ -112,6 +114,44 @@ func TestFullOutboxHoldsUpNoMail(t *testing.T) {
 		synctest.Wait()
 		if entries, _, err := sarah.Outbox(t.Context(), "", "", 10); err != nil || len(entries) != 1 {
 			t.Errorf("%d answers in the outbox, want 1 (%v)", len(entries), err)
+		}
+	})
+}
+
+// blocking is a hook that answers nothing before its context ends.
+type blocking struct{}
+
+func (blocking) Handle(ctx context.Context, _ hook.Call) (hook.Answer, error) {
+	<-ctx.Done()
+	return hook.Answer{}, ctx.Err()
+}
+
+// TestFullHookQueueHoldsUpNoMail: mail of a sender with its share of the runs that wait stays in the mailbox, and the
+// mail of others behind it arrives at once.
+func TestFullHookQueueHoldsUpNoMail(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		mesh := meshtest.InMemory(t)
+		chris, ann := mesh.Stranger("chris"), mesh.Stranger("ann")
+		sarah := mesh.Node("sarah", func(cfg *node.Config) {
+			open(cfg)
+			meshtest.Unlimited(cfg)
+			cfg.Routes = []node.Route{{Pattern: "*", Name: "slow", Handler: blocking{}}}
+		})
+		sarah.Start()
+		synctest.Wait()
+		var posts sync.WaitGroup
+		for range 96 { // the share of a stranger
+			message := chris.Sign(chris.Draft(sarah.ID(), wire.Deliver, hello))
+			posts.Go(func() { sarah.Post(message) })
+		}
+		posts.Wait()
+		leaveMail(t, mesh, chris, sarah.ID())
+		leaveMail(t, mesh, ann, sarah.ID())
+		sarah.CheckMail()
+		synctest.Wait()
+		items, _, err := sarah.Inbox(t.Context(), node.ItemRunning, "", 200)
+		if err != nil || len(items) != 97 || items[96].Peer != ann.ID {
+			t.Errorf("%d messages wait for the hook, and none of the other sender (%v)", len(items), err)
 		}
 	})
 }

@@ -116,8 +116,8 @@ func (p *Pool) GoOnce(key string, work func(ctx context.Context)) {
 	}
 }
 
-// Reserve takes room for one run before its message is accepted, or returns wire.ErrUnavailable. release gives the room
-// back.
+// Reserve takes room for one run before its message is accepted, or returns wire.ErrUnavailable because of
+// [waiting.ErrNoPlace]. release gives the room back.
 func (p *Pool) Reserve(t Turn) (release func(), err error) { return p.turns(t.Duty).reserve(t.Source) }
 
 // AwaitTurn waits until a run may begin. The caller must call endTurn.

@@ -5,6 +5,7 @@ import (
 	"slices"
 	"sync"
 
+	"github.com/agentmesh/agentmesh/node/waiting"
 	"github.com/agentmesh/agentmesh/node/wire"
 )
 
@@ -63,12 +64,13 @@ func (p *places) free(s Source) {
 	}
 }
 
-// reserve takes room for a run before its message is accepted, or returns wire.ErrUnavailable.
+// reserve takes room for a run before its message is accepted, or returns wire.ErrUnavailable because of
+// [waiting.ErrNoPlace].
 func (t *turns) reserve(s Source) (release func(), err error) {
 	t.mu.Lock()
 	defer t.mu.Unlock()
 	if !t.queued.has(s) {
-		return nil, wire.ErrUnavailable
+		return nil, wire.ErrUnavailable.Because(waiting.ErrNoPlace)
 	}
 	t.queued.take(s)
 	return sync.OnceFunc(func() {

@@ -1,6 +1,12 @@
 package waiting
 
-import "sync"
+import (
+	"errors"
+	"sync"
+)
+
+// ErrNoPlace means that all places are taken, or all that one key or source may have.
+var ErrNoPlace = errors.New("no place is free")
 
 // Places bounds what happens at the same time: in total, and for each key. It is safe for concurrent use.
 type Places struct {

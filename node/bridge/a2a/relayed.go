@@ -2,10 +2,12 @@ package a2a
 
 import (
 	"context"
+	"errors"
 	"net/http"
 	"slices"
 
 	"github.com/agentmesh/agentmesh/node/bridge/a2a/message"
+	"github.com/agentmesh/agentmesh/node/waiting"
 	"github.com/agentmesh/agentmesh/node/wire"
 )
 
@@ -46,10 +48,10 @@ func (b *Bridge) AnswerCall(ctx context.Context, raw []byte) (task, token string
 		return task, token, call.Answer(result), nil
 	}
 	e := message.FromMesh(err)
-	switch e.Status {
-	case http.StatusTooManyRequests:
+	switch {
+	case e.Status == http.StatusTooManyRequests, errors.Is(err, waiting.ErrNoPlace): // other mail need not wait
 		return "", "", nil, wire.ErrRateLimited.After(e.After).Because(err)
-	case http.StatusServiceUnavailable:
+	case e.Status == http.StatusServiceUnavailable:
 		return "", "", nil, wire.ErrUnavailable.After(e.After).Because(err)
 	}
 	_, answer = call.Refuse(e)
