@@ -17,7 +17,10 @@ import (
 	"github.com/agentmesh/agentmesh/store/bolt"
 )
 
-func init() { directory.Operations = operator.Operations }
+func init() {
+	directory.Operations = operator.Operations
+	bolt.NoSync = true
+}
 
 const base = "https://directory.example/v1"
 

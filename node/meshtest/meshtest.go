@@ -31,9 +31,10 @@ import (
 )
 
 // Main runs the tests of a package for TestMain, and returns the exit code. More parallel tests run at once than there are
-// processors, because they mostly wait; the flag -parallel overrides the number.
+// processors, because they mostly wait; the flag -parallel overrides the number. Commits do not wait for the disk.
 func Main(m *testing.M) int {
 	flag.Set("test.parallel", "8")
+	bolt.NoSync = true
 	return m.Run()
 }
 
