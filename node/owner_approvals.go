@@ -14,6 +14,9 @@ import (
 
 // ListApprovals implements [owner.Approvals].
 func (o OwnerAPI) ListApprovals(ctx context.Context, q owner.Query) (owner.List[owner.Approval], error) {
+	if err := q.CheckAfter("ask_", "a question"); err != nil {
+		return owner.List[owner.Approval]{}, err
+	}
 	asks, next, err := o.n.asks.List(ctx, acl.AskFilter{State: acl.AskState(q.State)}, q.After, q.Limit, time.Now())
 	views := make([]owner.Approval, len(asks))
 	for i, ask := range asks {

@@ -300,6 +300,9 @@ func (o OwnerAPI) CancelEvent(ctx context.Context, m owner.Cancellation, wait ti
 
 // ListOutbox implements [owner.Messages].
 func (o OwnerAPI) ListOutbox(ctx context.Context, q owner.Query) (owner.List[owner.OutboxEntry], error) {
+	if err := q.CheckAfter("out_", "an outbox entry"); err != nil {
+		return owner.List[owner.OutboxEntry]{}, err
+	}
 	entries, next, err := o.n.Outbox(ctx, SendState(q.State), q.After, q.Limit)
 	list := make([]owner.OutboxEntry, len(entries))
 	for i, e := range entries {

@@ -55,6 +55,10 @@ func TestOwnerRefuses(t *testing.T) {
 		{"GET", "/conversations/conv_nothing?peer=" + string(chris.ID), "", 404, ""},
 		{"GET", "/conversations/conv_one?peer=nobody", "", 404, "no such peer"},
 		{"GET", "/conversations/conv_one?after=x", "", 400, "after must be a number"},
+		{"GET", "/inbox?after=nonsense", "", 400, "after must be the id of an inbox item"},
+		{"GET", "/outbox?after=nonsense", "", 400, "after must be the id of an outbox entry"},
+		{"GET", "/approvals?after=nonsense", "", 400, "after must be the id of a question"},
+		{"GET", "/notices?after=nonsense", "", 400, "after must be the id of a notice"},
 		{"DELETE", "/conversations/conv_nothing", "", 404, ""},
 		{"DELETE", "/conversations/conv_nothing?peer=" + string(chris.ID), "", 404, ""},
 

@@ -31,8 +31,8 @@ func (o OwnerAPI) Operations() []owner.Operation {
 
 // ListItems implements [owner.Inbox].
 func (o OwnerAPI) ListItems(ctx context.Context, q owner.Query) (owner.List[owner.Item], error) {
-	if q.After != "" && !strings.HasPrefix(q.After, "in_") {
-		return owner.List[owner.Item]{}, owner.Fault(http.StatusBadRequest, "after must be the id of an inbox item", "see: agentmesh inbox list")
+	if err := q.CheckAfter("in_", "an inbox item"); err != nil {
+		return owner.List[owner.Item]{}, err
 	}
 	var items []Item
 	var next string
@@ -92,6 +92,9 @@ func uniqueMatch[T any](candidates []T, id func(T) string, prefix string) (match
 
 // ListNotices implements [owner.Control].
 func (o OwnerAPI) ListNotices(ctx context.Context, q owner.Query) (owner.List[notify.Notice], error) {
+	if err := q.CheckAfter("note_", "a notice"); err != nil {
+		return owner.List[notify.Notice]{}, err
+	}
 	notices, next, err := o.n.notices.List(ctx, q.After, q.Limit, time.Now())
 	return owner.Page(notices, next), err
 }

@@ -39,6 +39,14 @@ type Query struct {
 	Conversation string // of inbox items, together with Peer; empty: all; no HTTP request sets it
 }
 
+// CheckAfter refuses an After that is not the id of an entry of the list.
+func (q Query) CheckAfter(prefix, entry string) error {
+	if q.After != "" && !strings.HasPrefix(q.After, prefix) {
+		return Fault(http.StatusBadRequest, "after must be the id of "+entry, "take next of the page before")
+	}
+	return nil
+}
+
 // ReadQuery parses the parameters of a list. It accepts only the given states. The default limit is 50.
 func ReadQuery[S ~string](c echo.Context, states ...S) (q Query, err error) {
 	q = Query{State: c.QueryParam("state"), After: c.QueryParam("after"), Peer: c.QueryParam("peer"), Limit: 50}
