@@ -8,6 +8,7 @@ import (
 	"net/http"
 	"slices"
 	"strings"
+	"sync"
 	"sync/atomic"
 	"testing"
 	"testing/synctest"
@@ -505,10 +506,13 @@ func TestReleasedOnceIfItsAnswerWaits(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		mesh := meshtest.InMemory(t)
 		chris := mesh.Stranger("chris")
+		var mu sync.Mutex
 		var runs []wire.MessageID
 		sarah := mesh.Node("sarah", func(cfg *node.Config) {
 			cfg.Policy.Mode = acl.Approval
 			cfg.Routes = []node.Route{{Pattern: "mesh.*", Name: "agent", Repeatable: true, Handler: handler(func(_ context.Context, c hook.Call) (hook.Answer, error) {
+				mu.Lock()
+				defer mu.Unlock()
 				runs = append(runs, c.Message.ID)
 				counter := c.Message.Payload.With("action", wire.Text("counter"))
 				return hook.Answer{Payload: &counter}, nil
@@ -521,6 +525,8 @@ func TestReleasedOnceIfItsAnswerWaits(t *testing.T) {
 		must(t, sarah.Post(chris.Sign(second)), http.StatusAccepted)
 		decide(t, sarah, theAsk(t, sarah), acl.Approve)
 		time.Sleep(10 * time.Minute)
+		mu.Lock()
+		defer mu.Unlock()
 		if want := []wire.MessageID{offer.ID, second.ID}; !slices.Equal(runs, want) {
 			t.Errorf("the hook ran for %v, want %v", runs, want)
 		}
