@@ -181,13 +181,14 @@ func markIn(payload wire.Value) string {
 func (w *world) end() {
 	for _, s := range w.sides {
 		w.mu.Lock()
-		s.isDown, s.lost = false, 0
+		s.isDown, s.lost, s.hook = false, 0, 0 // two slow hooks would talk for ever
 		w.mu.Unlock()
 		if s.spec.paused {
 			w.pause(step{a: slices.Index(w.sides, s)})
 		}
 	}
 	for range 60 {
+		time.Sleep(5 * time.Minute)
 		queued := 0
 		for _, s := range w.sides {
 			var list owner.List[owner.OutboxEntry]
@@ -197,7 +198,6 @@ func (w *world) end() {
 		if queued == 0 {
 			break
 		}
-		time.Sleep(5 * time.Minute)
 	}
 	w.settle()
 	w.look()

@@ -394,6 +394,11 @@ func (s *spec) decide(ask owner.Approval, choice acl.Choice, ids map[string]wire
 		s.standing[subject] = acl.Blocked
 		s.mayEndWith(subject)
 	}
+	for key, t := range s.talks { // messages that the owner did not see yet end, too (AM-34)
+		if key.peer == subject && !choice.Approves() {
+			t.mayEnd, t.refused = true, true
+		}
+	}
 	if t := s.talks[key]; t != nil {
 		t.mayEnd = true
 		t.rejected = t.rejected || choice == acl.Reject
