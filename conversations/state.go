@@ -53,6 +53,12 @@ type Conversation struct {
 	Heard       wire.MessageID `json:"heard,omitempty"`
 	HeardIntent wire.Intent    `json:"heard_intent,omitempty"`
 
+	// Turns is the number of turns that the owner's agent took since the owner's last act here, and Handed whether one of
+	// them was the run of a hook. Until TurnsFree, the agent may take any number (AM-92, AM-93).
+	Turns     int       `json:"turns,omitempty"`
+	Handed    bool      `json:"handed,omitempty"`
+	TurnsFree time.Time `json:"turns_free,omitzero"`
+
 	// LastSent is the number of the newest outbox entry. It makes the ids of entries sort in the order of the messages.
 	LastSent int64 `json:"last_sent,omitempty"`
 
@@ -100,6 +106,8 @@ const (
 	DeliveryFailed                 // a message of ours cannot be delivered (AM-47)
 	Delivered                      // the peer has our message Event.ID, under the id Event.Answers
 	AcceptCounts                   // the recipient of the accept Event.ID answered it without refusing it
+	TurnTaken                      // the owner's agent gets the message Event.ID to answer, or wrote by itself if Event.ID is empty
+	OwnerActed                     // the owner wrote or decided here; until Event.Until, the agent may take any number of turns
 )
 
 // Event is something that happened to a conversation. Principal, Address, Idle and Deadline are used only if the event
@@ -308,6 +316,10 @@ func (c Conversation) applyOther(e Event) Conversation {
 		c = c.markDelivered(e)
 	case AcceptCounts:
 		c = c.conclude(e)
+	case TurnTaken:
+		c.Turns, c.Handed = c.Turns+1, c.Handed || e.ID != ""
+	case OwnerActed:
+		c.Turns, c.Handed, c.TurnsFree = 0, false, later(c.TurnsFree, e.Until.UTC())
 	}
 	return c
 }

@@ -25,6 +25,9 @@ type acceptance struct {
 	in  bridge.Inbound // the payload is open once the message is charged
 	key store.ConvKey
 
+	spent  rules.Bound     // a bound on turns that is used up, found after the store refused a turn
+	lifted map[string]bool // bounds that are used up, too, but that the owner lifted
+
 	charged bool       // the limits are charged; a second attempt at the unit does not charge again
 	drawn   acl.Charge // what was charged to the node's own limits
 	seal    seal
@@ -57,14 +60,21 @@ func (n *Node) Accept(ctx context.Context, in bridge.Inbound) (out bridge.Outcom
 	defer unlock()
 	// The message is stored in one unit (AM-26). If another process accepted a copy meanwhile, a new attempt finds the
 	// message as a repeat.
-	for range 2 {
+	for range 3 {
 		err = n.book.Do(ctx, a.key, func(u *conversations.Unit) (err error) {
 			out, err = a.decide(ctx, u)
 			return err
 		})
-		if !a.isHoldQuota(err) || !a.verdict.Ask {
+		if again := a.isHoldQuota(err) && a.verdict.Ask; again { // a new attempt may displace another question
+			continue
+		}
+		if a.verdict.Do != rules.Run && a.verdict.Do != rules.Clarify || isRefusal(err) || !errors.Is(err, store.ErrQuota) {
 			break
-		} // otherwise another message took the last slot; a new attempt may displace another question
+		}
+		if a.spent, a.lifted, err = n.findSpent(ctx, a.newItem(ItemNew), time.Now()); err != nil {
+			break
+		}
+		err = store.ErrQuota // if it is refused again
 	}
 	if a.isHoldQuota(err) {
 		err = wire.ErrHoldsFull.Because(err)
@@ -153,7 +163,7 @@ func (a *acceptance) load(ctx context.Context) (err error) {
 		Now: a.now, Arrived: a.arrivedAt(), Window: a.n.cfg.Window, Policy: a.n.policyFor(a.in.Address), Conv: conv,
 		New: a.unit.IsNew(), IdleFor: a.n.book.IdleFor(), Silence: a.n.bridges.silence(a.in.Intent), Schemas: a.n.cfg.Schemas,
 		Supported: a.n.Card().Supports(a.in.Intent),
-		Route:     a.route.ruled(),
+		Route:     a.route.ruled(), Turns: rules.Turns{Autonomy: *a.n.cfg.Autonomy, Spent: a.spent},
 	}
 	if a.state.Replay, err = a.findReplay(ctx, string(a.in.MessageID)); err != nil || a.state.Replay != nil {
 		return err // of a known id, Admit needs nothing else

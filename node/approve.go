@@ -180,7 +180,11 @@ func (v *heldDecision) release(ctx context.Context) error {
 	if v.d.Choice == acl.ApproveAlways && v.isFirst() && standing != acl.Allowed { // a peer on the allowlist stays allowed (AM-29)
 		v.unit.Add(v.n.rules.Change(v.ask.Subject, acl.Approved, v.d.Now))
 	}
-	if v.d.Choice == acl.ApproveConversation {
+	isMore := v.held.Hold == "turns"
+	if err := v.n.grantTurns(ctx, v.unit, v.item, rules.Bound(v.held.Bound), v.isFirst() && isMore, v.d.Choice == acl.ApproveConversation && isMore); err != nil {
+		return err
+	}
+	if v.d.Choice == acl.ApproveConversation && !isMore {
 		if err := v.unit.Record(conversations.Event{Kind: conversations.OwnerAdmitted, At: v.d.Now, Intent: v.item.Intent}); err != nil {
 			return err
 		}
@@ -201,6 +205,11 @@ func (v *heldDecision) release(ctx context.Context) error {
 }
 
 func (v *heldDecision) releaseToHook(route Route) error {
+	if !route.Foreign {
+		if err := v.n.takeTurn(v.unit, v.item, nil); err != nil { // the owner decided on this one
+			return err
+		}
+	}
 	v.item.Route, v.item.Approved = route.Name, true
 	freePlace, err := v.n.runs.Reserve(v.item.turn(route))
 	if err != nil {

@@ -29,6 +29,10 @@ type deliveryOutcome struct {
 	sent  Sent
 	run   *run // the run that handles the reply; nil if the inbox gets it
 	seal  seal // how the reply is sealed
+
+	spent  rules.Bound     // a bound on turns that is used up, found after the store refused a turn
+	lifted map[string]bool // bounds that are used up, too, but that the owner lifted
+	handed Item            // the item of run
 }
 
 // endEntry ends an outbox entry in one unit, to which fill adds the outcome, and returns the zero time. If the unit
@@ -36,11 +40,14 @@ type deliveryOutcome struct {
 // the repeat by the message id.
 func (n *Node) endEntry(ctx context.Context, e OutboxEntry, fill func(context.Context, *deliveryOutcome) error) time.Time {
 	ctx = context.WithoutCancel(ctx) // store the outcome even if the node stops
-	err := n.book.Do(ctx, e.key(), func(u *conversations.Unit) error {
-		o := &deliveryOutcome{n: n, entry: e, unit: u}
+	var handed Item
+	spent, lifted := rules.Bound(""), map[string]bool{}
+	end := func(u *conversations.Unit) error {
+		o := &deliveryOutcome{n: n, entry: e, unit: u, spent: spent, lifted: lifted}
 		o.entry.InFlight, o.entry.Due, o.entry.Attempts = false, time.Time{}, e.Attempts+1
 		o.entry.Ended, o.entry.Keep = u.Now.UTC(), conversations.Sooner(u.Now.Add(n.cfg.Retention), u.Conversation().Purge)
-		if err := fill(ctx, o); err != nil {
+		err := fill(ctx, o)
+		if handed = o.handed; err != nil {
 			return err
 		}
 		reply, tree := o.sent.Reply, o.sent.ReplyTree
@@ -55,7 +62,13 @@ func (n *Node) endEntry(ctx context.Context, e OutboxEntry, fill func(context.Co
 			}
 		})
 		return nil
-	})
+	}
+	err := n.book.Do(ctx, e.key(), end)
+	if errors.Is(err, store.ErrQuota) && handed.ID != "" { // the agent has no turn left for the reply
+		if spent, lifted, err = n.findSpent(ctx, handed, time.Now()); err == nil {
+			err = n.book.Do(ctx, e.key(), end)
+		}
+	}
 	if err != nil {
 		n.log.Error("store outcome of delivery", entryLogKey, e.ID, "err", err)
 		return time.Now().Add(sendPauses[0])
@@ -295,12 +308,13 @@ func (o *deliveryOutcome) hand(ctx context.Context, m *wire.Message, digest [32]
 	case err != nil:
 		known, note = false, wire.OneLine(fmt.Sprintf("the reply does not have the shape of its intent: %v", err), 300)
 	}
-	do := rules.Hear(c, route.ruled(), rules.Reply{
+	do, bound := rules.Hear(c, route.ruled(), rules.Reply{
 		Answered: rules.Answered{
 			ID: m.ID, Intent: m.Intent, Payload: m.Payload, Reply: true, Confirms: o.entry.Action == "accept" && c.Awaits(o.entry.First),
 		},
 		To: o.entry.Action, Receipt: route.Receipts, Open: isOpen, Readable: known,
-	})
+		Turns: rules.Turns{Autonomy: *o.n.cfg.Autonomy, Spent: o.spent},
+	}, o.unit.Now)
 	if do == rules.Drop {
 		return nil
 	}
@@ -312,10 +326,15 @@ func (o *deliveryOutcome) hand(ctx context.Context, m *wire.Message, digest [32]
 	switch do {
 	case rules.Read:
 		item.State = ItemRead
+	case rules.Hold:
+		err = o.holdReply(ctx, &item, bound)
 	case rules.Clarify:
-		o.runHook(&item, m, clarifyRoute)
+		err = o.runHook(&item, m, clarifyRoute)
 	case rules.Run:
-		o.runHook(&item, m, route)
+		err = o.runHook(&item, m, route)
+	}
+	if err != nil {
+		return err
 	}
 	if item.State == ItemNew && c.Unclear == m.ID { // an ambiguous accept, left to the owner
 		item.Note = noteUnclear
@@ -328,18 +347,46 @@ func (o *deliveryOutcome) hand(ctx context.Context, m *wire.Message, digest [32]
 // runHook makes the unit run the hook of route for the reply, and marks item as running, unless the queue of runs is
 // full: then the reply stays in the inbox. If another process must run the hook, item waits for that process. The hook's
 // answer leaves through the outbox.
-func (o *deliveryOutcome) runHook(item *Item, m *wire.Message, route Route) {
+func (o *deliveryOutcome) runHook(item *Item, m *wire.Message, route Route) error {
 	freePlace, err := o.n.runs.Reserve(item.turn(route))
 	if err != nil {
-		return
+		return nil
+	}
+	if o.handed = *item; !route.Foreign {
+		if err := o.n.takeTurn(o.unit, *item, o.lifted); err != nil {
+			freePlace()
+			return err
+		}
 	}
 	item.Route = route.Name
 	if !o.n.claimRun(item) {
 		freePlace()
-		return
+		return nil
 	}
 	o.run = &run{n: o.n, key: item.key(), itemID: item.ID, message: *m, payload: m.Payload, route: route, freePlace: freePlace, unattended: true, turn: item.turn(route)}
 	o.unit.Otherwise(freePlace) // if the unit is not committed
+	return nil
+}
+
+// holdReply asks the owner at a bound on turns. If too many such questions wait, the reply goes to the inbox.
+func (o *deliveryOutcome) holdReply(ctx context.Context, item *Item, bound rules.Bound) error {
+	a := acceptance{n: o.n, key: item.key(), now: o.unit.Now, verdict: rules.Verdict{Waits: []rules.Reason{rules.ByTurns}, Bound: bound}}
+	a.in.Peer, a.state = item.Peer, rules.State{Now: o.unit.Now, Conv: o.unit.Conversation(), Turns: rules.Turns{Autonomy: *o.n.cfg.Autonomy}}
+	ask, changes, err := a.openAsk(ctx, *item, rules.WordsFor(a.verdict, a.state, a.in))
+	if errors.Is(err, store.ErrQuota) {
+		return nil
+	}
+	if err != nil {
+		return err
+	}
+	item.State, item.Ask = ItemHeld, ask.ID
+	o.unit.Add(changes...)
+	if ask.Behind == "" {
+		notice := o.n.notice("approval", item.Peer, item.PeerName, item.key(), o.unit.Now)
+		notice.Ask = ask.ID
+		o.unit.Add(o.n.notices.Change(notice))
+	}
+	return o.unit.Record(conversations.Event{Kind: conversations.HoldOpened, At: o.unit.Now, Until: ask.Expires, ID: item.MessageID})
 }
 
 // countAccept records that an accept counts now: our accept, which the peer has answered, or the accept in the reply.
@@ -391,6 +438,9 @@ func (o *deliveryOutcome) newItem(ctx context.Context, m *wire.Message, digest [
 		At: o.unit.Now, Digest: hexOf(digest), Expires: conversations.Sooner(o.unit.Now.Add(o.n.cfg.Retention), c.Purge),
 		Sealed: o.seal.sealed,
 	}, Agrees: c.IsPlainAccept(m.ID)}
+	if !standing.Known() && !c.WroteFirst {
+		item.Origin = "id:" + item.subject()
+	}
 	if o.entry.Address != "" {
 		item.Verified, item.Principal = bridge.VerifiedNone, c.Principal
 	}

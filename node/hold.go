@@ -86,8 +86,11 @@ func (a *acceptance) hold(ctx context.Context) (bridge.Outcome, error) {
 func (a *acceptance) openAsk(ctx context.Context, item Item, words rules.Words) (acl.Ask, []store.Change, error) {
 	ask := a.newAsk(item, words)
 	ask.Expires = conversations.Sooner(ask.Expires, conversations.Sooner(a.in.Deadline, a.in.Purge))
-	if a.verdict.Ask {
+	switch {
+	case a.verdict.Ask:
 		return a.n.asks.Join(ctx, ask, a.senderSlot())
+	case a.verdict.Bound != "":
+		return a.n.asks.Join(ctx, ask, item.boundSlot(a.verdict.Bound))
 	}
 	ask, changes := a.n.asks.Open(ask, acl.ConversationSlot(a.key, ask.ID))
 	return ask, changes, nil
@@ -98,12 +101,16 @@ func (a *acceptance) newAsk(item Item, words rules.Words) acl.Ask {
 	body := wire.MustMarshal(owner.HeldBody{
 		Item: item.ID, Hold: words.Hold, From: item.Peer, Address: item.Address, Name: item.PeerName,
 		Proof: item.Verified, Intent: item.Intent, Reason: words.Owner, Sealed: item.Sealed, Payload: item.Payload,
-		Unproven: a.in.Unproven,
+		Unproven: a.in.Unproven, Bound: string(a.verdict.Bound),
 	})
+	choices := []acl.Choice{acl.Approve, acl.ApproveConversation, acl.ApproveAlways, acl.Reject, acl.Block}
+	if a.verdict.Bound != "" { // as many turns again, any number for a day, or the end
+		choices = []acl.Choice{acl.Approve, acl.ApproveConversation, acl.Reject}
+	}
 	return acl.Ask{
 		ID: acl.NewAskID(a.now), Kind: owner.AskMessage, Subject: item.subject(), Conv: a.key,
 		Title: fmt.Sprintf("%s from %s", item.Intent, bridge.Party("", item.Address, string(item.Peer))), Body: body, Hash: item.Digest, Size: len(item.Payload),
-		Choices: []acl.Choice{acl.Approve, acl.ApproveConversation, acl.ApproveAlways, acl.Reject, acl.Block},
+		Choices: choices,
 		Created: a.now, Expires: a.now.Add(a.n.cfg.HoldFor), Rule: words.Rule, Purge: a.in.Purge,
 	}
 }

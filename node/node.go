@@ -20,6 +20,7 @@ import (
 	"github.com/agentmesh/agentmesh/node/notify"
 	"github.com/agentmesh/agentmesh/node/owner"
 	"github.com/agentmesh/agentmesh/node/registration"
+	"github.com/agentmesh/agentmesh/node/rules"
 	"github.com/agentmesh/agentmesh/node/waiting"
 	"github.com/agentmesh/agentmesh/node/wire"
 	"github.com/agentmesh/agentmesh/signing"
@@ -60,7 +61,8 @@ type Config struct {
 	Policy   acl.Policy
 	Outbound OutboundPolicy // AM-50
 	Rates    acl.Rates
-	Exempt   []string // principals without message limits (AM-44)
+	Autonomy *rules.Autonomy // nil: rules.DefaultAutonomy
+	Exempt   []string        // principals without message limits (AM-44)
 
 	Routes  []Route        // hooks by intent pattern; the first match wins; without a match the inbox gets the message
 	Schemas PayloadSchemas // for custom intents (AM-70); nil checks none
@@ -163,6 +165,7 @@ func New(ctx context.Context, cfg Config) (*Node, error) {
 	cfg.SyncDeadline = cmp.Or(cfg.SyncDeadline, DefaultSyncDeadline)
 	cfg.HookTimeout = cmp.Or(cfg.HookTimeout, hook.DefaultTimeout)
 	cfg.HoldFor = cmp.Or(cfg.HoldFor, DefaultHoldFor)
+	cfg.Autonomy = cmp.Or(cfg.Autonomy, &rules.DefaultAutonomy)
 	cfg.RemindAfter = cmp.Or(cfg.RemindAfter, DefaultRemindAfter)
 	cfg.Retention = cmp.Or(cfg.Retention, DefaultRetention)
 	cfg.MaxKept = cmp.Or(cfg.MaxKept, 100_000)

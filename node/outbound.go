@@ -81,6 +81,9 @@ func (n *Node) permit(ctx context.Context, out Outgoing, now time.Time) (p rules
 			return p, err
 		}
 	}
+	if d.Spent, err = n.spentForAgent(ctx, out, now); err != nil {
+		return p, err
+	}
 	return rules.Leave(d)
 }
 

@@ -144,6 +144,11 @@ func (q outgoingAsk) resolve(ctx context.Context, n *Node, ask acl.Ask, d acl.De
 		p.unit = u
 		u.Add(changes...)
 		u.Add(d.Changes...)
+		if !u.IsNew() {
+			if err := u.Record(conversations.Event{Kind: conversations.OwnerActed, At: u.Now}); err != nil {
+				return err
+			}
+		}
 		if d.Choice == acl.ApproveAlways {
 			u.Add(n.recipients.Change(ask.Subject, acl.Approved, d.Now))
 		}

@@ -58,6 +58,14 @@ func (n *Node) start(r *run) {
 // AM-32).
 func (a *acceptance) run(ctx context.Context) (bridge.Outcome, error) {
 	item := a.newItem(ItemRunning)
+	if !a.route.Foreign {
+		if a.lifted == nil {
+			a.lifted = map[string]bool{}
+		}
+		if err := a.n.takeTurn(a.unit, item, a.lifted); err != nil {
+			return bridge.Outcome{}, err
+		}
+	}
 	turn := item.turn(a.route)
 	freePlace, err := a.n.runs.Reserve(turn)
 	if err != nil {
@@ -169,6 +177,7 @@ func (r *run) newCall(ctx context.Context, item Item, conv conversations.Convers
 			ID: item.MessageID, Conversation: item.Conversation, From: item.Peer, To: n.ID(), Time: item.At, Intent: item.Intent,
 		}
 	}
+	_, left := n.cfg.Autonomy.Left(conv, true, time.Now())
 	var progress func(hook.Result)
 	if item.Address != "" {
 		progress = func(r hook.Result) {
@@ -176,7 +185,7 @@ func (r *run) newCall(ctx context.Context, item Item, conv conversations.Convers
 		}
 	}
 	return hook.Call{
-		Message: m, Payload: item.Payload, Conversation: conv, History: entries,
+		Message: m, Payload: item.Payload, Conversation: conv, TurnsLeft: left, History: entries,
 		Sender:      hook.Sender{AgentID: item.Peer, Name: untrusted.Text(item.PeerName), Verified: item.Verified, Trust: trust},
 		ActionKnown: item.ActionKnown, Sealed: item.Sealed, Attempt: item.Attempt, Approved: item.Approved, Reply: item.Kind == kindReply,
 		Reminder: !item.Reminded.IsZero(), Progress: progress,

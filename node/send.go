@@ -251,6 +251,11 @@ func (p *posting) fill(ctx context.Context) (err error) {
 	if err := p.answer(ctx, s.Raw); err != nil {
 		return err
 	}
+	if p.out.isTurn(p.item) {
+		if err := p.n.takeTurn(u, p.out.asItem(s.Message.ID), nil); err != nil {
+			return err
+		}
+	}
 	u.Add(p.out.Records...)
 	p.queued = Sent{MessageID: s.Message.ID, Conversation: p.out.Conv, State: SendQueued}
 	u.Add(p.out.repeat.changes(p.queued, p.out.entryID, u.Now)...)
@@ -334,6 +339,11 @@ func (n *Node) enqueue(ctx context.Context, u *conversations.Unit, out Outgoing)
 	// A close that reports a rejection is not an event, because the rejection ended the conversation (AM-35).
 	if !out.isClose() || !u.Conversation().Rejected {
 		if err := n.record(ctx, u, event); err != nil {
+			return s, err
+		}
+	}
+	if out.Via == "owner" {
+		if err := u.Record(conversations.Event{Kind: conversations.OwnerActed, At: u.Now}); err != nil {
 			return s, err
 		}
 	}

@@ -35,6 +35,7 @@ type Call struct {
 	Message      wire.Message // without Tree and Signature if it came from another network, over a bridge
 	Payload      []byte       // canonical form of what was verified (AM-13)
 	Conversation conversations.Conversation
+	TurnsLeft    int           // that the agent may still take in the conversation without the owner; negative: any number
 	History      []store.Entry // the newest messages of the conversation so far
 	Sender       Sender
 	ActionKnown  bool // the intent defines the action of the message
@@ -206,9 +207,19 @@ func (c Call) document() []byte {
 			wire.Member{Key: "state", Value: wire.Text(string(conv.State))},
 			wire.Member{Key: "opened_by_us", Value: wire.Bool(conv.Mine)},
 			wire.Member{Key: "opened", Value: wire.Text(wire.FormatTime(conv.Opened))},
+			wire.Member{Key: "turns", Value: wire.Int(int64(conv.Turns))},
+			wire.Member{Key: "turns_left", Value: c.turnsLeft()},
 			wire.Member{Key: "history", Value: c.history()},
 		)},
 	).JSON()
+}
+
+// turnsLeft returns the number of turns, or null if there is no bound.
+func (c Call) turnsLeft() wire.Value {
+	if c.TurnsLeft < 0 {
+		return wire.Value{}
+	}
+	return wire.Int(int64(c.TurnsLeft))
 }
 
 // history returns the newest messages that fit, oldest first, without the message itself.

@@ -53,9 +53,10 @@ type HeldMessage struct {
 // HeldBody describes a held message. The store keeps it as the body of the question.
 type HeldBody struct {
 	Item string `json:"item"` // id of the inbox item
-	// Hold is "sender" if the question is whether this sender may write at all, and "intent" if it is about this
-	// message.
+	// Hold is "sender" if the question is whether this sender may write at all, "intent" if it is about this message,
+	// and "turns" if the owner's agent has no turn left at Bound (AM-93).
 	Hold    string          `json:"hold"`
+	Bound   string          `json:"bound,omitempty"`
 	From    wire.AgentID    `json:"from"`
 	Address string          `json:"address,omitempty"`
 	Name    string          `json:"name,omitempty"` // from the sender's card: untrusted

@@ -2,6 +2,7 @@ package rules
 
 import (
 	"errors"
+	"time"
 
 	"github.com/agentmesh/agentmesh/acl"
 	"github.com/agentmesh/agentmesh/conversations"
@@ -45,25 +46,33 @@ type Reply struct {
 	To       string // the action of our message
 	Receipt  string // the action of replies that only confirm an arrival in the network of the route, or ""
 	Open     bool   // the conversation is open after the reply
-	Readable bool   // the reply is not sealed or could be opened, and has the shape of its intent
+	Turns    Turns
+	Readable bool // the reply is not sealed or could be opened, and has the shape of its intent
 }
 
-// Hear decides about a reply: Drop, Read, Run, Clarify, Unclear or Inbox. c is the conversation with the reply.
-func Hear(c conversations.Conversation, route Route, r Reply) Action {
+// Hear decides about a reply: Drop, Read, Run, Clarify, Unclear, Inbox or, at a bound on turns, Hold. c is the
+// conversation with the reply.
+func Hear(c conversations.Conversation, route Route, r Reply, now time.Time) (Action, Bound) {
 	action := r.Payload.GetStr("action")
 	isWaiting := action == wire.ActionReceived || action == wire.ActionPending
 	switch {
 	case r.To == wire.ActionClose, // an echo
 		isWaiting && (wire.IsReceipt(r.Intent, r.Payload) || !r.Intent.IsStandard()),
 		!isWaiting && action != "" && action == r.Receipt:
-		return Drop
+		return Drop, ""
 	case IsReceipt(c, r.Answered):
-		return Read
+		return Read, ""
 	case !r.Open, !r.Readable, action == wire.ActionClose:
-		return Inbox
+		return Inbox, ""
 	}
 	r.Confirms = false // what adds something to our accept is more than its confirmation
-	return Answerer(c, route, r.Answered)
+	do := Answerer(c, route, r.Answered)
+	if do == Run || do == Clarify {
+		if b := route.bound(r.Turns, c, now); b != "" {
+			return Hold, b
+		}
+	}
+	return do, ""
 }
 
 // Outcome is what came of the run of a hook.

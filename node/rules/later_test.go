@@ -89,11 +89,11 @@ func TestHear(t *testing.T) {
 	for _, tt := range tests {
 		t.Run(tt.name, func(t *testing.T) {
 			r := tt.reply
-			r.ID, r.Reply, r.Open, r.Readable = "msg_2", true, tt.name != "after the end", tt.name != "not readable"
+			r.ID, r.Reply, r.Turns.Autonomy, r.Open, r.Readable = "msg_2", true, DefaultAutonomy, tt.name != "after the end", tt.name != "not readable"
 			if r.Intent == "" {
 				r.Intent = wire.Deliver
 			}
-			if got := Hear(conversations.Conversation{Key: chat, WroteFirst: true}, tt.route, r); got != tt.want {
+			if got, _ := Hear(conversations.Conversation{Key: chat, WroteFirst: true}, tt.route, r, now); got != tt.want {
 				t.Errorf("%s, want %s", got, tt.want)
 			}
 		})

@@ -20,6 +20,8 @@ type Departure struct {
 	Remembered acl.Standing // what the owner decided about the recipient before; read only if [Departure.Asks]
 	Unproven   bool         // nothing proves that the recipient's key belongs to its id (AM-2)
 
+	Spent Bound // at which the owner's agent, which wrote it, must not go on alone (AM-93); "" for what others wrote
+
 	Approve []string   // patterns of intents that wait for the owner
 	Policy  acl.Policy // with the hold rules of the bridges
 }
@@ -63,6 +65,9 @@ func Leave(d Departure) (Permission, error) {
 		if d.Policy.HoldOutgoing(intent, d.Payload.GetStr("action"), d.Handled[i]) {
 			return Permission{NeedsOwner: true, Rule: "hold=" + string(intent)}, nil
 		}
+	}
+	if d.Spent != "" {
+		return Permission{NeedsOwner: true, Rule: "autonomy." + string(d.Spent)}, nil
 	}
 	switch {
 	case d.Listed:

@@ -47,6 +47,7 @@ type State struct {
 	} // of custom intents; nil: there are none
 	Withdrawn []acl.Ask // pending questions about the sender's held messages that this message takes back
 	Route     Route
+	Turns     Turns
 	Silence   time.Duration // see [conversations.Event.Idle]
 	Recipient string        // see [conversations.Event.Recipient]
 }
@@ -57,6 +58,14 @@ type Route struct {
 	Handles bool // messages
 	Replies bool // answers, too
 	Foreign bool // passes the message on to a foreign network
+}
+
+// bound returns the bound that keeps the route from a turn, or "". A bridge takes no turns.
+func (r Route) bound(t Turns, c conversations.Conversation, now time.Time) Bound {
+	if r.Foreign {
+		return ""
+	}
+	return t.spent(c, true, now)
 }
 
 // Takes reports whether the route handles replies, if isReply is true, or else messages.
@@ -98,6 +107,7 @@ type Verdict struct {
 	Ask      bool   // the sender waits for the owner
 
 	Waits       []Reason            // of Hold, the first one first
+	Bound       Bound               // of Hold because of ByTurns: the bound that was hit
 	Bytes       int                 // the size of the payload, if the owner set one above which payloads wait
 	Event       conversations.Event // to record, for every action after Charge
 	ActionKnown bool                // the specification defines the action
@@ -115,6 +125,7 @@ const (
 	ByNetwork Reason = "network" // its network requires the owner's approval (MS-28, MS-34)
 	ByIntent  Reason = "intent"  // the hold rules of its intent (AM-31)
 	BySize    Reason = "size"    // its payload is larger than the owner allows without a question
+	ByTurns   Reason = "turns"   // the owner's agent has taken all its turns (AM-93)
 )
 
 // Admit implements lines 9 to 11. The payload may still be sealed.
@@ -267,6 +278,12 @@ func answerer(s State, in bridge.Inbound, v Verdict) Verdict {
 	}
 	v.Do = Answerer(after, s.Route, Answered{ID: in.MessageID, Intent: in.Intent, Payload: in.Payload, Reply: in.Reply, Confirms: v.Confirms})
 	v.Confirms = v.Confirms && v.Do != Clarify && v.Do != Unclear
+	if v.Do == Run || v.Do == Clarify {
+		v.Bound = s.Route.bound(s.Turns, after, s.Now)
+	}
+	if v.Bound != "" {
+		v.Do, v.Waits, v.Event.Waits = Hold, []Reason{ByTurns}, true
+	}
 	return v
 }
 

@@ -44,7 +44,7 @@ func in() bridge.Inbound {
 func state() State {
 	return State{
 		Now: now, Arrived: now, Standing: acl.Allowed, Policy: acl.Policy{Mode: acl.Approval},
-		Conv: conversations.Conversation{Key: chat}, New: true, IdleFor: time.Hour, RetryKept: time.Minute, Supported: true,
+		Conv: conversations.Conversation{Key: chat}, New: true, IdleFor: time.Hour, RetryKept: time.Minute, Supported: true, Turns: Turns{Autonomy: DefaultAutonomy},
 	}
 }
 

@@ -22,7 +22,8 @@ const (
 )
 
 // words has the words of each reason. {mode} is the access mode, {intent} that of the message, {route} who answers it,
-// {bytes} the size of its payload, {above} the size above which payloads wait.
+// {bytes} the size of its payload, {above} the size above which payloads wait, {bound} a bound on turns, {turns} its
+// [turnWords].
 var words = map[Reason]Words{
 	BySender:  {"sender", "access.mode={mode}", tellsSender, ""},
 	ByKey:     {"sender", owner.RuleUnproven, tellsSender, ""},
@@ -30,12 +31,29 @@ var words = map[Reason]Words{
 	ByNetwork: {"intent", "hold={intent}", tellsIntent, ""},
 	ByIntent:  {"intent", "hold={intent}", tellsIntent, ""},
 	BySize:    {"intent", "access.hold_above={above}", tellsIntent, "its payload has {bytes} bytes"},
+	ByTurns:   {"turns", "autonomy.{bound}", tellsIntent, "your agent has answered {turns} without you"},
+}
+
+// turnWords say at which bound the owner's agent stopped. {n} is the number of turns, {peer} the short id of the peer.
+var turnWords = map[Bound]string{
+	InConversation: "{peer} {n} times in one conversation",
+	WithPeer:       "{peer} {n} times today",
+	WithStrangers:  "strangers {n} times today",
+	WithSource:     "strangers from one network {n} times today",
+	WithToken:      "{peer} {n} times today",
+	InAll:          "{n} times today",
 }
 
 // WordsFor returns the words of a verdict that holds a message: those of its first reason, and what any reason tells the
 // owner.
 func WordsFor(v Verdict, s State, in bridge.Inbound) Words {
-	fill := strings.NewReplacer("{mode}", string(s.Policy.Mode), "{intent}", string(in.Intent), "{route}", s.Route.Name,
+	most := s.Turns.Most(v.Bound)
+	if v.Bound == InConversation {
+		most, _ = s.Turns.Left(s.Conv, true, s.Now)
+	}
+	turns := strings.NewReplacer("{n}", strconv.Itoa(most), "{peer}", owner.ShortID(string(in.Peer))).Replace(turnWords[v.Bound])
+	fill := strings.NewReplacer("{bound}", string(v.Bound), "{turns}", turns,
+		"{mode}", string(s.Policy.Mode), "{intent}", string(in.Intent), "{route}", s.Route.Name,
 		"{above}", strconv.FormatInt(s.Policy.HoldAbove, 10), "{bytes}", strconv.Itoa(v.Bytes))
 	w := words[v.Waits[0]]
 	w.Rule = fill.Replace(w.Rule)

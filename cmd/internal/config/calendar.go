@@ -7,7 +7,7 @@ import (
 )
 
 // Calendar lets the node answer messages of the intent mesh.schedule from the owner's calendars. Setting files or url
-// turns this on. Hooks then get no messages of this intent.
+// turns this on. A hook gets messages of this intent only if it names the intent.
 type Calendar struct {
 	// .ics files, and folders of them, with the owner's busy times.
 	Files []string `key:"files"`

@@ -69,6 +69,8 @@ type Config struct {
 	Conversations Conversations `key:"conversations"`
 	// Limits on messages and requests.
 	Limits Limits `key:"limits"`
+	// How far your agent may go without you.
+	Autonomy Autonomy `key:"autonomy"`
 	// The log of decisions, which agentmesh audit shows.
 	Audit Audit `key:"audit"`
 	// The clock differences that the node accepts in messages. At most 24h each.
@@ -184,7 +186,8 @@ type Hook struct {
 	// Give OpenClaw one session per conversation. Danger: the sender chooses the conversation.
 	OpenClawSession bool `key:"openclaw_session"`
 	// Also give the hook the answers that a peer returns at once to your own messages, and all answers of MoltSpeak peers.
-	// Otherwise these only go to the inbox. Danger: if both sides answer every answer, only a limit stops them.
+	// With false these only go to the inbox. The bounds in autonomy end a conversation in which both sides answer every
+	// answer.
 	Replies bool `key:"replies"`
 	// Leave the messages in the inbox.
 	Inbox bool `key:"inbox"`
@@ -192,6 +195,8 @@ type Hook struct {
 	// OpenClaw or the A2A agent.
 	SecretFile string `key:"secret_file"`
 }
+
+func (h *Hook) setDefaults() { h.Replies = true }
 
 // Schema names the JSON Schema for the payloads of one custom intent.
 type Schema struct {
@@ -385,6 +390,7 @@ func Default() Config {
 			MessagesNewConversations: 10, MessagesConversation: 60, MessagesTotal: 100, A2AContexts: 100,
 			RequestsPerMinute: 120,
 		},
+		Autonomy:     defaultAutonomy(),
 		AgentRelay:   defaultAgentRelay(),
 		Audit:        Audit{Keep: 365 * day},
 		Window:       Window{Past: 15 * time.Minute, Future: 5 * time.Minute},

@@ -83,6 +83,9 @@ func writeTable(b *strings.Builder, comments map[string]string, v reflect.Value,
 			continue
 		}
 		elem := reflect.New(f.Type.Elem()).Elem()
+		if e, ok := elem.Addr().Interface().(interface{ setDefaults() }); ok {
+			e.setDefaults()
+		}
 		fmt.Fprintf(b, "\n## %s\n\n%s A list; each entry has these keys:\n\n", list+key, about)
 		writeTable(b, comments, elem, list+key+"[].", "")
 	}
@@ -102,7 +105,7 @@ func defaultText(v reflect.Value) string {
 		return "`" + strings.Join(x, ", ") + "`"
 	case time.Duration:
 		return "`" + durationText(x) + "`"
-	case int, int64, bool:
+	case int, int64, bool, Turns:
 		return fmt.Sprintf("`%v`", x)
 	}
 	return ""

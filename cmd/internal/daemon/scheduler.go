@@ -2,6 +2,7 @@ package daemon
 
 import (
 	"context"
+	"slices"
 	"time"
 
 	"github.com/agentmesh/agentmesh/cmd/internal/exit"
@@ -72,11 +73,17 @@ func (p *Process) eventNotWritten(ctx context.Context, e calendar.Event, isCance
 	})
 }
 
-// prependCalendar puts the route of the calendar before the hooks. It returns the hooks if s is nil.
-func prependCalendar(s *calendar.Scheduler, hooks []node.Route) []node.Route {
+// withCalendar puts the route of the calendar behind the hooks that name its intent, and before all others (AM-91). It
+// returns the hooks if s is nil.
+func withCalendar(s *calendar.Scheduler, hooks []node.Route) []node.Route {
 	if s == nil {
 		return hooks
 	}
 	route := node.Route{Pattern: string(wire.Schedule), Name: "calendar", Handler: hook.Calendar{Scheduler: s}, Repeatable: true, Replies: true, Duty: "calendar"}
-	return append([]node.Route{route}, hooks...)
+	for i, h := range hooks {
+		if h.Pattern != route.Pattern {
+			return slices.Insert(slices.Clone(hooks), i, route)
+		}
+	}
+	return append(hooks, route)
 }

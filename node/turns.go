@@ -1,0 +1,166 @@
+package node
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"time"
+
+	"github.com/agentmesh/agentmesh/acl"
+	"github.com/agentmesh/agentmesh/conversations"
+	"github.com/agentmesh/agentmesh/node/bridge"
+	"github.com/agentmesh/agentmesh/node/httpapi"
+	"github.com/agentmesh/agentmesh/node/owner"
+	"github.com/agentmesh/agentmesh/node/rules"
+	"github.com/agentmesh/agentmesh/node/wire"
+	"github.com/agentmesh/agentmesh/store"
+)
+
+// nsTurns has one record for each turn of the last day and each bound that it counts for, except that of its
+// conversation. The store refuses a unit with ErrQuota if it has no place for another one (AM-92). A record whose key
+// begins with "free/" lifts a bound until it expires (AM-93).
+const (
+	nsTurns = "turns"
+	turnDay = 24 * time.Hour
+)
+
+// turnBound is a bound that counts a turn, with the index term of its turns.
+type turnBound struct {
+	bound rules.Bound
+	term  string
+}
+
+// turnBounds returns the bounds for a message of the item's sender.
+func (i Item) turnBounds() []turnBound {
+	if i.Verified == bridge.VerifiedBearer {
+		return []turnBound{{rules.WithToken, "token:" + i.subject()}}
+	}
+	bounds := []turnBound{{rules.WithPeer, "peer:" + i.subject()}, {rules.InAll, "total"}}
+	if i.Origin != "" && !i.Approved {
+		bounds = append(bounds, turnBound{rules.WithSource, "source:" + i.Origin}, turnBound{rules.WithStrangers, "strangers"})
+	}
+	return bounds
+}
+
+// boundSlot returns where the questions about a bound wait: one for each conversation, peer, source, or node.
+func (i Item) boundSlot(bound rules.Bound) acl.Slot {
+	where := i.key().Peer + "/" + i.key().ID
+	for _, b := range i.turnBounds() {
+		if b.bound == bound {
+			where = b.term
+		}
+	}
+	return acl.Slot{Key: "turns/" + string(bound) + "/" + where, Term: "turns", Max: 200}
+}
+
+// takeTurn adds a turn for the message of an item to the unit. lifted has the terms of bounds that the owner lifted, or
+// all if it is nil. The unit may fail with store.ErrQuota; then see findSpent.
+func (n *Node) takeTurn(u *conversations.Unit, item Item, lifted map[string]bool) error {
+	for _, b := range item.turnBounds() {
+		most := n.cfg.Autonomy.Most(b.bound)
+		free := lifted == nil || lifted[b.term] || most < 0
+		if most == 0 && !free {
+			return store.ErrQuota
+		}
+		change := store.Change{IfRev: store.Any, Record: store.Record{
+			NS: nsTurns, Key: fmt.Sprintf("%s/%s", b.bound, item.ID), Terms: []string{b.term}, Body: []byte("{}"), Expires: u.Now.Add(turnDay),
+		}}
+		if !free {
+			change.Max = most
+		}
+		u.Add(change)
+	}
+	return u.Record(conversations.Event{Kind: conversations.TurnTaken, At: u.Now, ID: item.MessageID})
+}
+
+// findSpent returns the first bound that is used up, and the terms of those that are, but that the owner lifted.
+func (n *Node) findSpent(ctx context.Context, item Item, now time.Time) (spent rules.Bound, lifted map[string]bool, err error) {
+	lifted = make(map[string]bool)
+	for _, b := range item.turnBounds() {
+		most := n.cfg.Autonomy.Most(b.bound)
+		if most < 0 {
+			continue
+		}
+		page, err := n.store.Records().List(ctx, nsTurns, b.term, "", max(most, 1), now)
+		if err != nil {
+			return "", nil, err
+		}
+		if len(page.Records) < most {
+			continue
+		}
+		_, err = n.store.Records().Get(ctx, nsTurns, "free/"+b.term, now)
+		switch {
+		case err == nil:
+			lifted[b.term] = true
+		case errors.Is(err, store.ErrNotFound):
+			return b.bound, nil, nil
+		default:
+			return "", nil, err
+		}
+	}
+	return "", lifted, nil
+}
+
+// grantTurns carries out the owner's answer about a bound: as many turns again, or any number for a day (AM-93). Of the
+// messages that wait for the same answer, only the first one changes a bound that they share.
+func (n *Node) grantTurns(ctx context.Context, u *conversations.Unit, item Item, bound rules.Bound, isFirst, forDay bool) error {
+	acted := conversations.Event{Kind: conversations.OwnerActed, At: u.Now}
+	if forDay && bound == rules.InConversation {
+		acted.Until = u.Now.Add(turnDay)
+	}
+	if err := u.Record(acted); err != nil || !isFirst {
+		return err
+	}
+	for _, b := range item.turnBounds() {
+		switch {
+		case b.bound != bound:
+		case forDay:
+			u.Add(store.Change{IfRev: store.Any, Record: store.Record{
+				NS: nsTurns, Key: "free/" + b.term, Body: []byte("{}"), Expires: u.Now.Add(turnDay),
+			}})
+		default:
+			page, err := n.store.Records().List(ctx, nsTurns, b.term, "", n.cfg.Autonomy.Most(bound), u.Now)
+			if err != nil {
+				return err
+			}
+			for _, r := range page.Records {
+				u.Add(store.Change{IfRev: store.Any, Delete: true, Record: store.Record{NS: nsTurns, Key: r.Key}})
+			}
+		}
+	}
+	return nil
+}
+
+// isTurn reports whether our message is a turn of its own: the agent wrote it by itself, not as its answer to an item that
+// was handed to it.
+func (o Outgoing) isTurn(answered Item) bool {
+	return o.Via == httpapi.DoorOfAgent && answered.Route == "" && !o.isClose()
+}
+
+// asItem returns the message as what turns are counted for.
+func (o Outgoing) asItem(id wire.MessageID) Item {
+	return Item{Item: owner.Item{ID: string(id), Peer: o.To, Principal: o.Address, Conversation: o.Conv}}
+}
+
+// spentForAgent returns the bound at which a message that the agent wrote by itself waits for the owner, or "".
+func (n *Node) spentForAgent(ctx context.Context, out Outgoing, now time.Time) (rules.Bound, error) {
+	var answered Item
+	if out.Answers != "" {
+		var err error
+		if answered, err = n.Item(ctx, out.Answers); err != nil {
+			return "", err
+		}
+	}
+	if !out.isTurn(answered) {
+		return "", nil
+	}
+	u, err := n.book.Load(ctx, out.key(), now)
+	if err != nil {
+		return "", err
+	}
+	if _, left := n.cfg.Autonomy.Left(u.Conversation(), false, now); left == 0 {
+		return rules.InConversation, nil
+	}
+	spent, _, err := n.findSpent(ctx, out.asItem(""), now)
+	return spent, err
+}
