@@ -128,7 +128,7 @@ func TestHookHoldsTooMuch(t *testing.T) {
 		chris := mesh.Stranger("chris")
 		sarah := mesh.Node("sarah", configureHook(func(context.Context, hook.Call) (hook.Answer, error) {
 			return hook.Answer{Hold: "ask"}, nil
-		}))
+		}, unlimited))
 		for range 17 {
 			must(t, sarah.Post(chris.Sign(in("conv_one", chris.Draft(sarah.ID(), wire.Deliver, hello)))), http.StatusAccepted)
 		}

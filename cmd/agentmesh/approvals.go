@@ -96,7 +96,7 @@ type approvalsApproveCmd struct {
 	Hash   string `placeholder:"HEX" help:"Approve only if the approval still has this hash, which show prints."`
 	Always bool   `xor:"how" help:"Always allow messages from this agent or, for an outgoing message, to this agent. Messages that always wait for you still wait."`
 	// Conversation applies only to incoming messages.
-	Conversation bool   `xor:"how" help:"Also allow later messages from this agent with the same intent in this conversation."`
+	Conversation bool   `xor:"how" help:"Also allow later messages from this agent with the same intent in this conversation. If your agent has no turn left: any number of turns for 24 hours."`
 	Text         string `help:"Answer a question of your agent with this text."`
 }
 

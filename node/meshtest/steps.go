@@ -8,6 +8,7 @@ import (
 	"github.com/agentmesh/agentmesh/node"
 	"github.com/agentmesh/agentmesh/node/bridge"
 	"github.com/agentmesh/agentmesh/node/calendar"
+	"github.com/agentmesh/agentmesh/node/rules"
 	"github.com/agentmesh/agentmesh/node/wire"
 )
 
@@ -101,6 +102,7 @@ func WaitFor(t *testing.T, what string, done func() bool) {
 func Unlimited(cfg *node.Config) {
 	cfg.Policy.Mode = acl.Open
 	cfg.Rates = acl.Rates{}
+	cfg.Autonomy = &rules.Autonomy{Conversation: -1, Door: -1, Peer: -1, Strangers: -1, Token: -1, Total: -1}
 }
 
 // WithBook accepts negotiations from everyone without asking the owner, and stores agreed events, so that the test

@@ -168,6 +168,17 @@ func TestReceive(t *testing.T) {
 		}, do: Withdraw},
 
 		{name: "16: hook", with: func(s *State, _ *bridge.Inbound) { s.Route.Handles = true }, do: Run},
+		{name: "16: hook without a turn in the conversation", with: func(s *State, _ *bridge.Inbound) {
+			s.Route.Handles, s.New, s.Conv = true, false, open
+			s.Conv.Turns = DefaultAutonomy.Conversation
+		}, do: Hold, wait: []Reason{ByTurns}},
+		{name: "16: hook, and the owner lets them talk", with: func(s *State, _ *bridge.Inbound) {
+			s.Route.Handles, s.New, s.Conv = true, false, open
+			s.Conv.Turns, s.Conv.TurnsFree = DefaultAutonomy.Conversation, now.Add(time.Minute)
+		}, do: Run},
+		{name: "16: hook without a turn today", with: func(s *State, _ *bridge.Inbound) { s.Route.Handles, s.Turns.Spent = true, InAll }, do: Hold, wait: []Reason{ByTurns}},
+		{name: "16: the inbox needs no turn", with: func(s *State, _ *bridge.Inbound) { s.Turns.Spent = InAll }, do: Inbox},
+		{name: "16: nor does a bridge", with: func(s *State, _ *bridge.Inbound) { s.Route, s.Turns.Spent = Route{"lab", true, false, true}, InAll }, do: Run},
 		{name: "16: an answer to ours, and the hook takes none", with: func(s *State, m *bridge.Inbound) { s.Route.Handles, m.Reply = true, true }, do: Inbox},
 		{name: "16: an answer to ours, and the hook takes them", with: func(s *State, m *bridge.Inbound) { s.Route.Handles, s.Route.Replies, m.Reply = true, true, true }, do: Run},
 		{name: "16: receipt", with: func(s *State, m *bridge.Inbound) {

@@ -46,7 +46,7 @@ func TestConfigLayers(t *testing.T) {
 	want.Conversations.Idle = 90 * time.Minute
 	want.Roles = []string{RoleNode}
 	want.Access.Allow = []string{"am_a", "am_b"}
-	want.Hooks = []Hook{{Intent: "mesh.*", Exec: []string{"./a", "b c"}}}
+	want.Hooks = []Hook{{Intent: "mesh.*", Exec: []string{"./a", "b c"}, Replies: true}}
 	got.Network, want.Network = Network{}, Network{} // netip has unexported fields; the next test reads them
 	if diff := cmp.Diff(want, got); diff != "" {
 		t.Errorf("Load (-want +got):\n%s", diff)

@@ -66,10 +66,15 @@ var choiceLabels = map[acl.Choice]string{
 	acl.Approve: "Approve once", acl.ApproveConversation: "Approve this conversation", acl.ApproveAlways: "Always approve", acl.Reject: "Reject", acl.Block: "Block",
 }
 
+// turnLabels label the choices at a bound on turns (AM-93).
+var turnLabels = map[acl.Choice]string{
+	acl.Approve: "As many turns again", acl.ApproveConversation: "Let them talk for 24 hours", acl.Reject: "End it",
+}
+
 var choiceClasses = map[acl.Choice]string{acl.Approve: "strong", acl.Block: "danger"}
 
 // separateMembers are members of a question's body that the page shows in places of their own, or not at all.
-var separateMembers = []string{"payload", "from", "name", "address", "verified", "intent", "item", "to", "via", "hold"}
+var separateMembers = []string{"payload", "from", "name", "address", "verified", "intent", "item", "to", "via", "hold", "bound"}
 
 func viewAsks(asks []owner.Approval) []askView {
 	var views []askView
@@ -125,6 +130,11 @@ func viewQuestion(ask owner.Approval) askView {
 			v.What = "A stranger writes"
 		case "intent":
 			v.What = "A message asks for your decision"
+		case "turns":
+			v.What = capitalize(body.GetStr("reason"))
+			for i, b := range v.Buttons {
+				v.Buttons[i].Label = turnLabels[b.Choice]
+			}
 		}
 	}
 	if ask.Rule == owner.RuleUnproven {
