@@ -50,9 +50,10 @@ func (s *side) post(raw []byte, twice bool) meshtest.Answer {
 	}
 	a := here.Post(raw)
 	w.t.say(fmt.Sprintf("%s <- %s %s %s %s: %d %s", s.name, m.ID, m.Conversation, m.Intent, m.Payload.JSON(), a.Status, brief(a.Body)))
+	var other meshtest.Answer // to the second copy: the same, or the final one (AM-22)
 	if twice {
-		if b := <-twin; a.Status == b.Status && !bytes.Equal(a.Body, b.Body) {
-			w.t.fault(fmt.Sprintf("repeat: of two copies at once, %s answers one with %d %s", s.name, b.Status, b.Body))
+		if other = <-twin; a.Status == other.Status && !bytes.Equal(a.Body, other.Body) {
+			w.t.fault(fmt.Sprintf("repeat: of two copies at once, %s answers one with %d %s", s.name, other.Status, other.Body))
 		}
 	}
 
@@ -61,6 +62,9 @@ func (s *side) post(raw []byte, twice bool) meshtest.Answer {
 	isHeld := a.Status == http.StatusAccepted && s.isHeld(m.ID)
 	w.mu.Lock()
 	defer w.mu.Unlock()
+	if other.Status/100 == 2 {
+		w.answers(s, m, other.Message(w.t, here))
+	}
 	s.judging = nil
 	if a.Status != http.StatusServiceUnavailable && s.spec.standing[m.From] != acl.Blocked {
 		defer func() { s.met[m.From] = true }()
@@ -190,7 +194,7 @@ func (s *side) Handle(ctx context.Context, c hook.Call) (hook.Answer, error) {
 	w.mu.Lock()
 	id := c.Message.ID
 	h := s.spec.heard[heardKey{c.Message.From, id}]
-	if s.judging != nil && s.judging.m.ID == id {
+	if h == nil && s.judging != nil && s.judging.m.ID == id {
 		h = s.judging
 	}
 	w.t.say(fmt.Sprintf("hook of %s runs for %s, attempt %d", s.name, id, c.Attempt))
@@ -208,6 +212,9 @@ func (s *side) Handle(ctx context.Context, c hook.Call) (hook.Answer, error) {
 	}
 	w.marks++
 	mark, does := w.marks, s.hook
+	if w.hooked++; w.hooked > 100 {
+		does = 0 // two hooks would talk for ever, and quick ones without any time passing
+	}
 	s.working[id]++
 	w.mu.Unlock()
 	defer func() {

@@ -30,12 +30,13 @@ type world struct {
 	guest *meshtest.Stranger
 	marks int // number of the newest mark; each payload has a mark of its own
 
-	mu    sync.Mutex
-	calls []*call
-	sent  map[wire.MessageID]wire.Message   // every message that was on the wire, answers included
-	sync  map[wire.MessageID]wire.MessageID // what each synchronous answer answers
-	came  map[wire.MessageID]bool           // the synchronous answers that arrived
-	alone bool                              // a step posts something, and nothing else happens
+	mu     sync.Mutex
+	calls  []*call
+	sent   map[wire.MessageID]wire.Message   // every message that was on the wire, answers included
+	sync   map[wire.MessageID]wire.MessageID // what each synchronous answer answers
+	came   map[wire.MessageID]bool           // the synchronous answers that arrived
+	hooked int                               // runs of hooks
+	alone  bool                              // a step posts something, and nothing else happens
 }
 
 // call is a message that was posted to a node.
