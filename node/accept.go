@@ -163,7 +163,7 @@ func (a *acceptance) load(ctx context.Context) (err error) {
 		Now: a.now, Arrived: a.arrivedAt(), Window: a.n.cfg.Window, Policy: a.n.policyFor(a.in.Address), Conv: conv,
 		New: a.unit.IsNew(), IdleFor: a.n.book.IdleFor(), Silence: a.n.bridges.silence(a.in.Intent), Schemas: a.n.cfg.Schemas,
 		Supported: a.n.Card().Supports(a.in.Intent),
-		Route:     a.route.ruled(), Turns: rules.Turns{Autonomy: *a.n.cfg.Autonomy, Spent: a.spent},
+		Route:     a.route.ruled(), Turns: rules.Turns{Autonomy: a.n.autonomyFor(a.in.Verified), Spent: a.spent},
 	}
 	if a.state.Replay, err = a.findReplay(ctx, string(a.in.MessageID)); err != nil || a.state.Replay != nil {
 		return err // of a known id, Admit needs nothing else

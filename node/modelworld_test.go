@@ -5,6 +5,7 @@ import (
 	"context"
 	"fmt"
 	"io"
+	"maps"
 	"net/http"
 	"path/filepath"
 	"slices"
@@ -264,9 +265,7 @@ func (w *world) carry(to string, rw http.ResponseWriter, r *http.Request) {
 		panic(http.ErrAbortHandler)
 	}
 	w.heardAnswer(body, a)
-	for k, v := range a.Header {
-		rw.Header()[k] = v
-	}
+	maps.Copy(rw.Header(), a.Header)
 	rw.WriteHeader(a.Status)
 	rw.Write(a.Body)
 }

@@ -177,7 +177,7 @@ func (r *run) newCall(ctx context.Context, item Item, conv conversations.Convers
 			ID: item.MessageID, Conversation: item.Conversation, From: item.Peer, To: n.ID(), Time: item.At, Intent: item.Intent,
 		}
 	}
-	_, left := n.cfg.Autonomy.Left(conv, true, time.Now())
+	_, left := n.autonomyFor(item.Verified).Left(conv, true, time.Now())
 	var progress func(hook.Result)
 	if item.Address != "" {
 		progress = func(r hook.Result) {

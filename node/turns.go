@@ -24,6 +24,15 @@ const (
 	turnDay = 24 * time.Hour
 )
 
+// autonomyFor returns the bounds for a sender that was verified like this. A caller with a token has only its own bound.
+func (n *Node) autonomyFor(verified string) rules.Autonomy {
+	bounds := *n.cfg.Autonomy
+	if verified == bridge.VerifiedBearer {
+		bounds.Conversation = -1
+	}
+	return bounds
+}
+
 // turnBound is a bound that counts a turn, with the index term of its turns.
 type turnBound struct {
 	bound rules.Bound

@@ -18,7 +18,7 @@ type Autonomy struct {
 	Peer Turns `key:"peer"`
 	// Turns a day with all senders together that you do not know. One network gets at most half of them.
 	Strangers Turns `key:"strangers"`
-	// Turns a day with one A2A caller that has a token. They do not count in total.
+	// Turns a day with one A2A caller that has a token. The other bounds do not count them.
 	Token Turns `key:"token"`
 	// Turns a day in all.
 	Total Turns `key:"total"`

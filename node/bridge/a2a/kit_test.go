@@ -11,6 +11,7 @@ import (
 
 	"github.com/agentmesh/agentmesh/node/bridge/a2a"
 	"github.com/agentmesh/agentmesh/node/hook"
+	"github.com/agentmesh/agentmesh/node/meshtest"
 	"github.com/agentmesh/agentmesh/node/wire"
 )
 
@@ -146,7 +147,7 @@ func TestKit(t *testing.T) {
 	if err != nil {
 		t.Fatal(err)
 	}
-	h := serve(t, hook.Exec{Argv: []string{"/bin/sh", script}}, nil, func(c *a2a.Config) { c.Anonymous = true })
+	h := serve(t, hook.Exec{Argv: []string{"/bin/sh", script}}, meshtest.Unlimited, func(c *a2a.Config) { c.Anonymous = true })
 	for _, rest := range []bool{false, true} {
 		t.Run(fmt.Sprintf("rest=%v", rest), func(t *testing.T) {
 			host := *h
