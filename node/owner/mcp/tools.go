@@ -45,7 +45,7 @@ var commandHints = strings.NewReplacer(
 	"agentmesh discover lists some", "mesh_find_agents lists some",
 	"start a new one with: agentmesh send", "start a new one with mesh_send",
 	"mark it as read: agentmesh inbox ack", "mark it as read with mesh_ack:",
-	"after must be the id of an inbox item; see: agentmesh inbox list", "cursor must be one that mesh_inbox returned",
+	"after must be the id of an inbox item; take next of the page before", "cursor must be one that mesh_inbox returned",
 	"around must be a time", "window must be a time",
 	"you blocked this agent", "your owner blocked this agent",
 	"agentmesh approvals show", "read the owner's decision with mesh_ask_owner, question:",
