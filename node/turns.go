@@ -128,11 +128,10 @@ func (n *Node) grantTurns(ctx context.Context, u *conversations.Unit, item Item,
 				NS: nsTurns, Key: "free/" + b.term, Body: []byte("{}"), Expires: u.Now.Add(turnDay),
 			}})
 		default:
-			page, err := n.store.Records().List(ctx, nsTurns, b.term, "", n.cfg.Autonomy.Most(bound), u.Now)
-			if err != nil {
-				return err
-			}
-			for _, r := range page.Records {
+			for r, err := range store.AllRecords(ctx, n.store.Records(), nsTurns, b.term, u.Now) {
+				if err != nil {
+					return err
+				}
 				u.Add(store.Change{IfRev: store.Any, Delete: true, Record: store.Record{NS: nsTurns, Key: r.Key}})
 			}
 		}
