@@ -51,7 +51,8 @@ func (n *Node) Accept(ctx context.Context, in bridge.Inbound) (out bridge.Outcom
 	defer func() { n.logMessage(ctx, in, out, err) }()
 	a := &acceptance{
 		n: n, in: in,
-		key: store.ConvKey{Peer: string(in.Peer), ID: string(in.ConvID)},
+		key:    store.ConvKey{Peer: string(in.Peer), ID: string(in.ConvID)},
+		lifted: map[string]bool{},
 	}
 	unlock, err := n.acceptLock.Lock(ctx, string(in.Peer)+" "+string(in.MessageID), n.cfg.SyncDeadline)
 	if err != nil {
@@ -65,8 +66,8 @@ func (n *Node) Accept(ctx context.Context, in bridge.Inbound) (out bridge.Outcom
 			out, err = a.decide(ctx, u)
 			return err
 		})
-		if again := a.isHoldQuota(err) && a.verdict.Ask; again { // a new attempt may displace another question
-			continue
+		if a.isHoldQuota(err) && a.verdict.Ask {
+			continue // a new attempt may displace another question
 		}
 		if a.verdict.Do != rules.Run && a.verdict.Do != rules.Clarify || isRefusal(err) || !errors.Is(err, store.ErrQuota) {
 			break

@@ -59,9 +59,6 @@ func (n *Node) start(r *run) {
 func (a *acceptance) run(ctx context.Context) (bridge.Outcome, error) {
 	item := a.newItem(ItemRunning)
 	if !a.route.Foreign {
-		if a.lifted == nil {
-			a.lifted = map[string]bool{}
-		}
 		if err := a.n.takeTurn(a.unit, item, a.lifted); err != nil {
 			return bridge.Outcome{}, err
 		}

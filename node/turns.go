@@ -102,7 +102,7 @@ func (n *Node) findSpent(ctx context.Context, item Item, now time.Time) (spent r
 		case err == nil:
 			lifted[b.term] = true
 		case errors.Is(err, store.ErrNotFound):
-			return b.bound, nil, nil
+			return b.bound, lifted, nil
 		default:
 			return "", nil, err
 		}
@@ -152,6 +152,9 @@ func (o Outgoing) asItem(id wire.MessageID) Item {
 
 // spentForAgent returns the bound at which a message that the agent wrote by itself waits for the owner, or "".
 func (n *Node) spentForAgent(ctx context.Context, out Outgoing, now time.Time) (rules.Bound, error) {
+	if out.Via != httpapi.DoorOfAgent {
+		return "", nil
+	}
 	var answered Item
 	if out.Answers != "" {
 		var err error

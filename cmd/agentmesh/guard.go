@@ -3,8 +3,6 @@ package main
 import (
 	"cmp"
 	"context"
-	"strings"
-	"time"
 
 	"github.com/agentmesh/agentmesh/cmd/internal/daemon"
 	"github.com/agentmesh/agentmesh/cmd/internal/exit"
@@ -55,13 +53,7 @@ func (c *guardTestCmd) Run(ctx context.Context, a *app) (err error) {
 
 func (c *guardTestCmd) show(a *app, t guard.Trial) {
 	a.Print("input: %s", terminal.CleanJSON(t.Input))
-	for line := range strings.Lines(t.Stderr) {
-		a.Print("stderr: %s", terminal.Clean(strings.TrimRight(line, "\r\n")))
-	}
-	if t.Exit != 0 {
-		a.Print("exit status: %d", t.Exit)
-	}
-	a.Print("time: %s", t.Took.Round(time.Millisecond))
+	a.showRun(t.Stderr, t.Exit, t.Took)
 	if t.Reason != "" {
 		a.Print("reason: %s", terminal.Clean(t.Reason))
 	}

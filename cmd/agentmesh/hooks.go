@@ -64,16 +64,21 @@ func (c *hooksTestCmd) show(a *app, route string, t hook.Trial) {
 	if len(t.Answer) > 0 {
 		a.Print("answer: %s", terminal.CleanJSON(t.Answer))
 	}
-	for line := range strings.Lines(t.Stderr) {
-		a.Print("stderr: %s", terminal.Clean(strings.TrimRight(line, "\r\n")))
-	}
-	if t.Exit != 0 {
-		a.Print("exit status: %d", t.Exit)
-	}
-	a.Print("time: %s", t.Took.Round(time.Millisecond))
+	a.showRun(t.Stderr, t.Exit, t.Took)
 	verdict := "ok"
 	if !t.OK {
 		verdict = "failed"
 	}
 	a.Print("verdict: %s: %s", verdict, terminal.Clean(t.Verdict))
+}
+
+// showRun prints how the program of a hook or of the guard ran. exit is its exit status, and 0 if it had none.
+func (a *app) showRun(stderr string, exit int, took time.Duration) {
+	for line := range strings.Lines(stderr) {
+		a.Print("stderr: %s", terminal.Clean(strings.TrimRight(line, "\r\n")))
+	}
+	if exit != 0 {
+		a.Print("exit status: %d", exit)
+	}
+	a.Print("time: %s", took.Round(time.Millisecond))
 }
