@@ -43,6 +43,8 @@ type Conversation struct {
 
 	// Unreleased has the messages of the peer that our owner has not released; see [Conversation.IsReleased].
 	Unreleased []wire.MessageID `json:"unreleased,omitempty"`
+	// Unjudged has the messages of the peer that the owner's guard has not let through, and the owner has not either.
+	Unjudged []wire.MessageID `json:"unjudged,omitempty"`
 
 	Rejected   bool `json:"rejected,omitempty"`    // by our owner (AM-35)
 	WroteFirst bool `json:"wrote_first,omitempty"` // our owner wrote in it without being asked (AM-30)
@@ -108,6 +110,7 @@ const (
 	AcceptCounts                   // the recipient of the accept Event.ID answered it without refusing it
 	TurnTaken                      // the owner's agent gets the message Event.ID to answer, or wrote by itself if Event.ID is empty
 	OwnerActed                     // the owner wrote or decided here; until Event.Until, the agent may take any number of turns
+	Judged                         // the guard, or the owner after it, let the peer's message Event.ID through
 )
 
 // Event is something that happened to a conversation. Principal, Address, Idle and Deadline are used only if the event
@@ -140,6 +143,8 @@ type Event struct {
 	// Withheld hides the peer's message from the owner's agent. It is set if the message needs our owner's approval,
 	// but the owner is not asked, because the message withdraws held messages or closes the conversation.
 	Withheld bool
+	// Unjudged hides the peer's message from the owner's agent until an event of the kind Judged.
+	Unjudged bool
 }
 
 // StateAt returns the state at now. An open conversation expires after a silence of c.Idle, or of idle if c.Idle is 0,
@@ -172,21 +177,34 @@ func (c Conversation) Holds(now time.Time) int {
 	return n
 }
 
-// maxUnreleased bounds Conversation.Unreleased. A full list stays full, because it may lack messages.
-const maxUnreleased = 100
+// maxHidden bounds Conversation.Unreleased and Conversation.Unjudged. A full list stays full, because it may lack
+// messages.
+const maxHidden = 100
 
-// IsReleased reports whether the owner's agent may see a message of the peer: it did not wait for our owner, or our
-// owner released it. Once Unreleased is full, the agent sees no message of the peer.
+// IsReleased reports whether the owner's agent may see a message of the peer: it did not wait for our owner and our
+// guard, or they let it through. Once a list of hidden messages is full, the agent sees no message of the peer.
 func (c Conversation) IsReleased(id wire.MessageID) bool {
-	return len(c.Unreleased) < maxUnreleased && !slices.Contains(c.Unreleased, id)
+	return !isHidden(c.Unreleased, id) && !isHidden(c.Unjudged, id)
 }
 
-// withhold adds a message to Unreleased, unless the list is full.
-func (c Conversation) withhold(id wire.MessageID) Conversation {
-	if len(c.Unreleased) < maxUnreleased {
-		c.Unreleased = append(slices.Clip(c.Unreleased), id)
+func isHidden(hidden []wire.MessageID, id wire.MessageID) bool {
+	return len(hidden) >= maxHidden || slices.Contains(hidden, id)
+}
+
+// withhold adds a message to a list of hidden messages, unless the list is full.
+func withhold(hidden []wire.MessageID, id wire.MessageID) []wire.MessageID {
+	if len(hidden) >= maxHidden {
+		return hidden
 	}
-	return c
+	return append(slices.Clip(hidden), id)
+}
+
+// show removes a message from a list of hidden messages, unless the list is full.
+func show(hidden []wire.MessageID, id wire.MessageID) []wire.MessageID {
+	if len(hidden) >= maxHidden {
+		return hidden
+	}
+	return slices.DeleteFunc(slices.Clone(hidden), func(other wire.MessageID) bool { return other == id })
 }
 
 // Next returns the conversation after an event. It refuses with wire.ErrOwnerRejected, wire.ErrConversationClosed or
@@ -213,7 +231,10 @@ func (c Conversation) Next(e Event, idle time.Duration) (Conversation, error) {
 		}
 		return c.applyMessage(e)
 	}
-	if isOpen || e.Kind == AcceptCounts && c.State == Completed { // a close may overtake the answer to an accept
+	switch {
+	case e.Kind == Judged: // a conversation may end during the judgment
+		c.Unjudged = show(c.Unjudged, e.ID)
+	case isOpen || e.Kind == AcceptCounts && c.State == Completed: // a close may overtake the answer to an accept
 		c = c.applyOther(e)
 	}
 	return c, nil
@@ -232,7 +253,10 @@ func (c Conversation) begin(e Event) (Conversation, error) {
 // applyMessage applies an event with a message to an open conversation.
 func (c Conversation) applyMessage(e Event) (Conversation, error) {
 	if e.Withheld {
-		c = c.withhold(e.ID)
+		c.Unreleased = withhold(c.Unreleased, e.ID)
+	}
+	if e.Unjudged {
+		c.Unjudged = withhold(c.Unjudged, e.ID)
 	}
 	if e.Kind == ClosedByPeer || e.Kind == ClosedByUs {
 		state := State(e.Payload.GetStr("status"))
@@ -280,7 +304,7 @@ func (c Conversation) applyOther(e Event) Conversation {
 	case HoldOpened:
 		c.Held = append(c.Held, e.Until.UTC())
 		if e.ID != "" {
-			c = c.withhold(e.ID)
+			c.Unreleased = withhold(c.Unreleased, e.ID)
 		}
 	case HoldEnded:
 		c = c.touch(e.At)
@@ -297,9 +321,7 @@ func (c Conversation) applyOther(e Event) Conversation {
 		if i >= 0 {
 			c.Held = slices.Delete(c.Held, i, i+1)
 		}
-		if len(c.Unreleased) < maxUnreleased {
-			c.Unreleased = slices.DeleteFunc(slices.Clone(c.Unreleased), func(id wire.MessageID) bool { return id == e.ID })
-		}
+		c.Unreleased = show(c.Unreleased, e.ID)
 	case HeldByPeer:
 		c.PeerHeld = e.Until.UTC()
 		c = c.updateAccept(e.ID, func(a *Acceptance) { a.Held = true })

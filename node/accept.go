@@ -10,6 +10,7 @@ import (
 	"github.com/agentmesh/agentmesh/acl"
 	"github.com/agentmesh/agentmesh/conversations"
 	"github.com/agentmesh/agentmesh/node/bridge"
+	"github.com/agentmesh/agentmesh/node/guard"
 	"github.com/agentmesh/agentmesh/node/owner"
 	"github.com/agentmesh/agentmesh/node/rules"
 	"github.com/agentmesh/agentmesh/node/wire"
@@ -165,6 +166,7 @@ func (a *acceptance) load(ctx context.Context) (err error) {
 		New: a.unit.IsNew(), IdleFor: a.n.book.IdleFor(), Silence: a.n.bridges.silence(a.in.Intent), Schemas: a.n.cfg.Schemas,
 		Supported: a.n.Card().Supports(a.in.Intent),
 		Route:     a.route.ruled(), Turns: rules.Turns{Autonomy: a.n.autonomyFor(a.in.Verified), Spent: a.spent},
+		Guarded: a.n.cfg.Guard.Judges(guard.In),
 	}
 	if a.state.Replay, err = a.findReplay(ctx, string(a.in.MessageID)); err != nil || a.state.Replay != nil {
 		return err // of a known id, Admit needs nothing else
@@ -248,6 +250,9 @@ func (a *acceptance) carryOut(ctx context.Context) (bridge.Outcome, error) {
 	case rules.Clarify:
 		a.route = clarifyRoute
 		return a.run(ctx)
+	case rules.Judge:
+		a.route = judgeRoute
+		return a.run(ctx)
 	case rules.Run:
 		return a.run(ctx)
 	case rules.Read:
@@ -301,7 +306,7 @@ func (a *acceptance) toOwner(ctx context.Context) (bridge.Outcome, error) {
 	item := a.newItem(ItemNew)
 	item.Pending, item.Note = true, noteUnclear
 	a.unit.Add(item.change(), a.n.notices.Change(a.n.notice("message", a.in.Peer, a.in.Name, a.key, a.now)))
-	return a.answer(ctx, http.StatusAccepted, pendingPayload(a.now, reasonUnclear))
+	return a.answer(ctx, http.StatusAccepted, pendingPayload(a.now, rules.ReasonUnclear))
 }
 
 func receiptPayload() wire.Value { return actionOf(wire.ActionReceived) }

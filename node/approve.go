@@ -14,6 +14,7 @@ import (
 	"github.com/agentmesh/agentmesh/acl"
 	"github.com/agentmesh/agentmesh/conversations"
 	"github.com/agentmesh/agentmesh/node/calendar"
+	"github.com/agentmesh/agentmesh/node/guard"
 	"github.com/agentmesh/agentmesh/node/owner"
 	"github.com/agentmesh/agentmesh/node/rules"
 	"github.com/agentmesh/agentmesh/node/wire"
@@ -190,8 +191,25 @@ func (v *heldDecision) release(ctx context.Context) error {
 		}
 	}
 	switch verdict.Do {
+	case rules.Judge, rules.Run, rules.Inbox:
+		if v.item.Verdict == nil { // the guard comes after the rules
+			break
+		}
+		if v.item.Verdict.Decision == string(guard.Deny) {
+			return v.releaseToInbox(ctx) // for the owner, and for no agent
+		}
+		if err := v.item.letThrough(v.unit); err != nil {
+			return err
+		}
+		if verdict.Do == rules.Judge {
+			return v.releaseToInbox(ctx)
+		}
+	}
+	switch verdict.Do {
 	case rules.Read:
 		return v.releaseReceipt(ctx)
+	case rules.Judge:
+		return v.releaseToHook(judgeRoute)
 	case rules.Unclear: // AM-88
 		v.item.State, v.item.Note = ItemNew, noteUnclear
 		v.unit.Add(v.item.change())
@@ -205,10 +223,8 @@ func (v *heldDecision) release(ctx context.Context) error {
 }
 
 func (v *heldDecision) releaseToHook(route Route) error {
-	if !route.Foreign {
-		if err := v.n.takeTurn(v.unit, v.item, nil); err != nil { // the owner decided on this one
-			return err
-		}
+	if err := v.n.takeTurn(v.unit, v.item, route, nil); err != nil { // the owner decided on this one
+		return err
 	}
 	v.item.Route, v.item.Approved = route.Name, true
 	freePlace, err := v.n.runs.Reserve(v.item.turn(route))

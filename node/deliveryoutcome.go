@@ -12,6 +12,7 @@ import (
 	"github.com/agentmesh/agentmesh/conversations"
 	"github.com/agentmesh/agentmesh/node/bridge"
 	"github.com/agentmesh/agentmesh/node/client"
+	"github.com/agentmesh/agentmesh/node/guard"
 	"github.com/agentmesh/agentmesh/node/owner"
 	"github.com/agentmesh/agentmesh/node/rules"
 	"github.com/agentmesh/agentmesh/node/wire"
@@ -311,6 +312,7 @@ func (o *deliveryOutcome) hand(ctx context.Context, m *wire.Message, digest [32]
 	do, bound := rules.Hear(c, route.ruled(), rules.Reply{
 		Answered: rules.Answered{
 			ID: m.ID, Intent: m.Intent, Payload: m.Payload, Reply: true, Confirms: o.entry.Action == "accept" && c.Awaits(o.entry.First),
+			Unjudged: o.isUnjudged(m),
 		},
 		To: o.entry.Action, Receipt: route.Receipts, Open: isOpen, Readable: known,
 		Turns: rules.Turns{Autonomy: *o.n.cfg.Autonomy, Spent: o.spent},
@@ -328,6 +330,8 @@ func (o *deliveryOutcome) hand(ctx context.Context, m *wire.Message, digest [32]
 		item.State = ItemRead
 	case rules.Hold:
 		err = o.holdReply(ctx, &item, bound)
+	case rules.Judge:
+		err = o.runHook(&item, m, judgeRoute)
 	case rules.Clarify:
 		err = o.runHook(&item, m, clarifyRoute)
 	case rules.Run:
@@ -352,11 +356,10 @@ func (o *deliveryOutcome) runHook(item *Item, m *wire.Message, route Route) erro
 	if err != nil {
 		return nil
 	}
-	if o.handed = *item; !route.Foreign {
-		if err := o.n.takeTurn(o.unit, *item, o.lifted); err != nil {
-			freePlace()
-			return err
-		}
+	o.handed = *item
+	if err := o.n.takeTurn(o.unit, *item, route, o.lifted); err != nil {
+		freePlace()
+		return err
 	}
 	item.Route = route.Name
 	if !o.n.claimRun(item) {
@@ -407,6 +410,7 @@ func (o *deliveryOutcome) recordReply(ctx context.Context, m *wire.Message, acti
 	event := conversations.Event{
 		Kind: conversations.Received, At: o.unit.Now, Intent: m.Intent, Payload: m.Payload, Principal: o.unit.Conversation().Principal,
 		Sealed: o.seal.sealed, Recipient: o.seal.answerTo, ID: m.ID, Answers: o.entry.First, Written: m.Time, Name: o.name,
+		Unjudged: o.isUnjudged(m),
 	}
 	if action == wire.ActionClose {
 		event.Kind = conversations.ClosedByPeer
@@ -425,6 +429,11 @@ func (o *deliveryOutcome) recordReply(ctx context.Context, m *wire.Message, acti
 	return true, nil
 }
 
+// isUnjudged reports whether the guard judges the reply before the owner's agent sees it.
+func (o *deliveryOutcome) isUnjudged(m *wire.Message) bool {
+	return o.n.cfg.Guard.Judges(guard.In) && rules.HasText(m.Payload)
+}
+
 func (o *deliveryOutcome) newItem(ctx context.Context, m *wire.Message, digest [32]byte) (Item, error) {
 	c := o.unit.Conversation()
 	standing, err := o.n.rules.Standing(ctx, c.Principal, o.unit.Now)
@@ -436,7 +445,7 @@ func (o *deliveryOutcome) newItem(ctx context.Context, m *wire.Message, digest [
 		Conversation: o.entry.Conversation, MessageID: m.ID, Intent: m.Intent,
 		Payload: signing.Canonical(m.Payload, signing.JCS), Verified: bridge.VerifiedSignature, Trust: string(standing),
 		At: o.unit.Now, Digest: hexOf(digest), Expires: conversations.Sooner(o.unit.Now.Add(o.n.cfg.Retention), c.Purge),
-		Sealed: o.seal.sealed,
+		Sealed: o.seal.sealed, Unjudged: o.isUnjudged(m),
 	}, Agrees: c.IsPlainAccept(m.ID)}
 	if !standing.Known() && !c.WroteFirst {
 		item.Origin = "id:" + item.subject()

@@ -34,14 +34,6 @@ func (r resolver[Q]) Resolve(ctx context.Context, ask acl.Ask, d acl.Decision) e
 	return q.resolve(ctx, r.n, ask, d)
 }
 
-// The reasons that the node gives to a sender whose answer comes later, besides those of package rules. The fixed texts
-// reveal nothing about the owner.
-const (
-	reasonUnclear = "The owner of this agent decides on requests of this kind."
-	reasonSlow    = "The message was accepted. The agent's answer comes later."
-	reasonFailed  = "The agent could not answer this message. Its owner decides what happens next."
-)
-
 // hold stores the message, asks the owner about it, and answers with a signed pending_approval (AM-32, AM-33). If a
 // question about the sender is already pending, the message waits behind it.
 func (a *acceptance) hold(ctx context.Context) (bridge.Outcome, error) {

@@ -9,6 +9,7 @@ import (
 	"github.com/agentmesh/agentmesh/acl"
 	"github.com/agentmesh/agentmesh/conversations"
 	"github.com/agentmesh/agentmesh/node/bridge"
+	"github.com/agentmesh/agentmesh/node/guard"
 	"github.com/agentmesh/agentmesh/node/hook"
 	"github.com/agentmesh/agentmesh/node/rules"
 	"github.com/agentmesh/agentmesh/node/wire"
@@ -94,6 +95,9 @@ func (s *hookOutcome) decide(ctx context.Context) (bridge.Outcome, error) {
 		}
 	}
 	s.item.State = ItemAnswered
+	if s.run.route.Name == judgeRoute.Name {
+		s.item.State = ItemNew // for the owner and the owner's agent
+	}
 	out, err := s.reply(ctx, payload)
 	if err != nil {
 		return out, err
@@ -142,6 +146,9 @@ func (s *hookOutcome) checkOutgoing(ctx context.Context, payload wire.Value) (he
 	p, err := n.permit(ctx, out, s.unit.Now)
 	if err != nil {
 		return false, err
+	}
+	if !p.NeedsOwner && s.run.doubt != "" {
+		p = rules.Permission{NeedsOwner: true, Rule: s.run.doubt}
 	}
 	if !p.NeedsOwner {
 		s.unit.Then(func() { n.countSent(out, p) })
@@ -272,6 +279,8 @@ func (s *hookOutcome) leaveToOwner() {
 // hookFailureNote returns the note for the owner. The hook's own output stays in the log.
 func hookFailureNote(err error) string {
 	switch {
+	case errors.Is(err, guard.ErrNoVerdict):
+		return noteNoVerdict
 	case errors.Is(err, context.DeadlineExceeded):
 		return hook.Timeout.Note()
 	case errors.Is(err, rules.ErrOutbound), errors.Is(err, rules.ErrBlocked):

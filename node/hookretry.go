@@ -7,9 +7,11 @@ import (
 	"time"
 
 	"github.com/agentmesh/agentmesh/acl"
+	"github.com/agentmesh/agentmesh/conversations"
 	"github.com/agentmesh/agentmesh/node/bridge"
 	"github.com/agentmesh/agentmesh/node/hook"
 	"github.com/agentmesh/agentmesh/node/owner"
+	"github.com/agentmesh/agentmesh/node/rules"
 	"github.com/agentmesh/agentmesh/node/wire"
 )
 
@@ -54,7 +56,7 @@ func (h hookRetries) start(ctx context.Context, item Item, now time.Time) error 
 	if err != nil {
 		return err
 	}
-	switch route := n.routeIn(thread.Conversation(), item.MessageID, item.Intent); {
+	switch route := n.routeOf(thread.Conversation(), item); {
 	case !thread.IsOpen():
 		item.State, item.Note = ItemFailed, noteEnded
 	case standing == acl.Blocked: // blocked since the message was accepted (AM-25)
@@ -84,7 +86,7 @@ func (o OwnerAPI) RetryItem(ctx context.Context, id string) (owner.Item, error) 
 	switch {
 	case item.State != ItemWaiting && item.State != ItemFailed:
 		return refuse("only the hook of a waiting or failed message can run again; this one is " + string(item.State))
-	case o.n.route(item.Intent).Handler == nil:
+	case o.n.routeOf(conversations.Conversation{}, item).Handler == nil:
 		return refuse("no hook handles " + string(item.Intent))
 	}
 	item.Failure = nil // a new series of failures
@@ -137,7 +139,7 @@ func (s *hookOutcome) answerFailed(ctx context.Context) (bridge.Outcome, error) 
 	}
 	answer, err := s.run.n.sign(wire.Draft{
 		Conversation: s.item.Conversation, To: s.item.Peer, Time: s.unit.Now, Intent: s.item.Intent,
-		Payload: pendingPayload(s.unit.Now, reasonFailed),
+		Payload: pendingPayload(s.unit.Now, rules.ReasonFailed),
 	})
 	if err != nil {
 		return bridge.Outcome{}, err

@@ -67,7 +67,7 @@ func (a *acceptance) newItem(state ItemState) Item {
 		Peer: in.Peer, PeerName: in.Name, Address: in.Address,
 		Conversation: in.ConvID, MessageID: in.MessageID, Intent: in.Intent,
 		Payload: signing.Canonical(in.Payload, signing.JCS), Verified: in.Verified, Trust: string(a.state.Standing),
-		ActionKnown: a.verdict.ActionKnown, Sealed: a.seal.sealed,
+		ActionKnown: a.verdict.ActionKnown, Sealed: a.seal.sealed, Unjudged: a.verdict.Event.Unjudged,
 		Cancels: a.verdict.Cancels, ConfirmsAccept: a.verdict.Confirms, At: a.now, Digest: hexOf(in.Digest),
 		Expires: conversations.Sooner(a.now.Add(a.n.cfg.Retention), in.Purge),
 	}, Agrees: state != ItemHeld && a.unit.Conversation().IsPlainAccept(in.MessageID), Deferred: state == ItemHeld}
@@ -102,7 +102,7 @@ func (i Item) subject() string {
 
 // answered returns what the rules need to decide who answers the message.
 func (i Item) answered(payload wire.Value) rules.Answered {
-	return rules.Answered{ID: i.MessageID, Intent: i.Intent, Payload: payload, Reply: i.Kind == kindReply, Confirms: i.ConfirmsAccept}
+	return rules.Answered{ID: i.MessageID, Intent: i.Intent, Payload: payload, Reply: i.Kind == kindReply, Confirms: i.ConfirmsAccept, Unjudged: i.Unjudged}
 }
 
 // turn returns the turn for which the handler of the item waits. Each link of a bridge has a duty of its own, because a

@@ -15,6 +15,7 @@ import (
 	"github.com/agentmesh/agentmesh/node/calendar"
 	"github.com/agentmesh/agentmesh/node/client"
 	"github.com/agentmesh/agentmesh/node/events"
+	"github.com/agentmesh/agentmesh/node/guard"
 	"github.com/agentmesh/agentmesh/node/hook"
 	"github.com/agentmesh/agentmesh/node/httpapi"
 	"github.com/agentmesh/agentmesh/node/notify"
@@ -73,6 +74,7 @@ type Config struct {
 	Audit   *acl.Audit     // nil: the node makes one over Store
 	Agreed  *calendar.Book // adds agreed events to the owner's calendar; nil: the owner gets only a notice
 
+	Guard        *guard.Guard  // judges texts (AM-95); its pool is that of the hooks. Nil: none
 	SyncDeadline time.Duration // zero: DefaultSyncDeadline
 	HookTimeout  time.Duration // zero: hook.DefaultTimeout
 	HoldFor      time.Duration // zero: DefaultHoldFor
@@ -195,6 +197,9 @@ func New(ctx context.Context, cfg Config) (*Node, error) {
 		runs:        hook.NewPool(maxHookRuns, maxHookQueue),
 		expiryAlarm: acl.NewAlarm(),
 		events:      events.New(time.Now()),
+	}
+	if cfg.Guard != nil {
+		cfg.Guard.Pool = n.runs
 	}
 	n.notices.OnStatusChange(func() { n.events.Publish(Event{Topic: TopicStatus}) })
 	n.audit.OnSeal(func() { n.events.Publish(Event{Topic: TopicAudit}) })

@@ -17,7 +17,7 @@ import (
 func (o OwnerAPI) viewConversation(ctx context.Context, conv conversations.Conversation, now time.Time) (v owner.Conversation, err error) {
 	v = owner.Conversation{
 		ID: conv.Key.ID, Peer: conv.Key.Peer, State: conv.StateAt(now, o.n.book.IdleFor()), Rejected: conv.Rejected, Mine: conv.Mine, Sealed: conv.Sealed,
-		Intent: conv.Intent, Opened: conv.Opened, Last: conv.Last, Holds: conv.Holds(now), Unreleased: len(conv.Unreleased), Entries: conv.Entries,
+		Intent: conv.Intent, Opened: conv.Opened, Last: conv.Last, Holds: conv.Holds(now), Unreleased: len(conv.Unreleased) + len(conv.Unjudged), Entries: conv.Entries,
 		Bytes: conv.Bytes, Address: conv.Address,
 	}
 	if conv.Principal != conv.Key.Peer {

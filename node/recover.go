@@ -69,7 +69,7 @@ func (r recovery) recoverRun(ctx context.Context, id string) error {
 	if err != nil {
 		return err
 	}
-	if route := n.routeIn(thread.Conversation(), item.MessageID, item.Intent); route.Handler != nil && !route.Repeatable {
+	if route := n.routeOf(thread.Conversation(), item); route.Handler != nil && !route.Repeatable {
 		return r.askAboutRun(ctx, item)
 	}
 	err = hookRetries{n}.start(ctx, item, time.Now())

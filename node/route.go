@@ -48,13 +48,17 @@ func (n *Node) route(intent wire.Intent) Route {
 // clarifyRoute answers an ambiguous accept with our offer again, reduced to a single time (AM-88).
 var clarifyRoute = Route{Name: "agreement", Repeatable: true, Replies: true, Handler: clarifier{}, Duty: "agreement"}
 
-// routeIn returns the route of a message that is handled already: that of its intent, or clarifyRoute for the ambiguous
-// accept in conv.
-func (n *Node) routeIn(conv conversations.Conversation, id wire.MessageID, intent wire.Intent) Route {
-	if id != "" && id == conv.Unclear {
+// routeOf returns the route of a message that is handled already: that of its intent, clarifyRoute for the ambiguous
+// accept in conv, or judgeRoute if only the guard holds it up.
+func (n *Node) routeOf(conv conversations.Conversation, item Item) Route {
+	route := n.route(item.Intent)
+	switch {
+	case item.MessageID != "" && item.MessageID == conv.Unclear:
 		return clarifyRoute
+	case item.Unjudged && !route.ruled().Takes(item.Kind == kindReply):
+		return judgeRoute
 	}
-	return n.route(intent)
+	return route
 }
 
 // noteUnclear is the note on an ambiguous accept that the owner must answer.

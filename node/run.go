@@ -12,7 +12,9 @@ import (
 
 	"github.com/agentmesh/agentmesh/conversations"
 	"github.com/agentmesh/agentmesh/node/bridge"
+	"github.com/agentmesh/agentmesh/node/guard"
 	"github.com/agentmesh/agentmesh/node/hook"
+	"github.com/agentmesh/agentmesh/node/rules"
 	"github.com/agentmesh/agentmesh/node/untrusted"
 	"github.com/agentmesh/agentmesh/node/wire"
 	"github.com/agentmesh/agentmesh/store"
@@ -32,6 +34,7 @@ type run struct {
 	to         *recipientInfo // what the owner sees about the recipient of the answer; nil unless the owner must approve the answer
 	sealTo     string         // the age recipient of the answer; empty if the answer is not sealed
 	sealChosen bool           // sealTo is final, even if it is empty
+	doubt      string         // why the guard wants the owner to decide about the answer, or ""
 
 	turn hook.Turn
 
@@ -58,10 +61,8 @@ func (n *Node) start(r *run) {
 // AM-32).
 func (a *acceptance) run(ctx context.Context) (bridge.Outcome, error) {
 	item := a.newItem(ItemRunning)
-	if !a.route.Foreign {
-		if err := a.n.takeTurn(a.unit, item, a.lifted); err != nil {
-			return bridge.Outcome{}, err
-		}
+	if err := a.n.takeTurn(a.unit, item, a.route, a.lifted); err != nil {
+		return bridge.Outcome{}, err
 	}
 	turn := item.turn(a.route)
 	freePlace, err := a.n.runs.Reserve(turn)
@@ -71,7 +72,7 @@ func (a *acceptance) run(ctx context.Context) (bridge.Outcome, error) {
 	a.unit.Otherwise(freePlace) // if the unit is not committed
 	item.Route = a.route.Name
 	claimed := a.n.claimRun(&item) // false: another process runs the hook
-	provisional, err := a.n.sign(a.draft(pendingPayload(a.now, reasonSlow)))
+	provisional, err := a.n.sign(a.draft(pendingPayload(a.now, rules.ReasonSlow)))
 	if err != nil {
 		return bridge.Outcome{}, err
 	}
@@ -116,6 +117,14 @@ func (r *run) await(ctx context.Context, provisional bridge.Outcome) bridge.Outc
 
 // work runs the hook and stores the outcome. A panic in a handler fails only its own run.
 func (r *run) work(ctx context.Context) {
+	switch why, err := r.judge(ctx); {
+	case err != nil:
+		r.fail(ctx, err)
+		return
+	case why != "":
+		r.settle(context.WithoutCancel(ctx), hook.Answer{Hold: why}, nil)
+		return
+	}
 	endTurn, err := r.n.runs.AwaitTurn(ctx, r.turn)
 	if err != nil {
 		r.fail(ctx, err)
@@ -135,6 +144,13 @@ func (r *run) work(ctx context.Context) {
 	if err != nil {
 		r.fail(ctx, err)
 		return
+	}
+	if answer.Payload != nil && r.route.Duty == "" { // a program of the owner wrote it
+		out := Outgoing{To: wire.AgentID(r.key.Peer), Conv: wire.ConversationID(r.key.ID), Via: "hook", Payload: *answer.Payload}
+		if item, err := r.n.Item(ctx, r.itemID); err == nil {
+			out.Intent, out.Address = item.Intent, item.Address
+		}
+		r.doubt = r.n.judgeOut(ctx, out)
 	}
 	r.settle(context.WithoutCancel(ctx), answer, nil)
 }
@@ -178,6 +194,12 @@ func (r *run) newCall(ctx context.Context, item Item, conv conversations.Convers
 	var progress func(hook.Result)
 	if item.Address != "" {
 		progress = func(r hook.Result) {
+			if n.cfg.Guard.Judges(guard.Out) { // texts and artifacts wait for the verdict on the whole
+				if r.Artifacts = nil; r.Task == nil {
+					return
+				}
+				r.Task = &hook.Task{State: r.Task.State}
+			}
 			n.bridges.progress.Publish(bridge.Progress{Address: item.Address, MessageID: item.MessageID, Conversation: item.Conversation, Result: r})
 		}
 	}
@@ -203,7 +225,9 @@ func (r *run) fail(ctx context.Context, err error) {
 // the outbox (AM-26, AM-75). If the answer cannot be sent, because a queue is full or the conversation or the bridge
 // refuses it, settle treats the hook as failed and leaves the message to the owner.
 func (r *run) settle(ctx context.Context, answer hook.Answer, hookErr error) {
-	r.n.runs.Stats.Add(r.route.Name, hookErr, time.Now())
+	if !errors.Is(hookErr, guard.ErrNoVerdict) {
+		r.n.runs.Stats.Add(r.route.Name, hookErr, time.Now())
+	}
 	s := &hookOutcome{run: r, viaOutbox: r.unattended || !r.settled.CompareAndSwap(false, true), answer: answer, err: hookErr}
 	out, err := s.commit(ctx)
 	if _, refused := errors.AsType[*wire.Error](err); err != nil && hookErr == nil && (refused || errors.Is(err, store.ErrQuota)) {

@@ -12,6 +12,7 @@ import (
 	"github.com/agentmesh/agentmesh/node/bridge"
 	"github.com/agentmesh/agentmesh/node/client"
 	"github.com/agentmesh/agentmesh/node/owner"
+	"github.com/agentmesh/agentmesh/node/rules"
 	"github.com/agentmesh/agentmesh/node/wire"
 	"github.com/agentmesh/agentmesh/store"
 )
@@ -100,10 +101,15 @@ func (n *Node) Send(ctx context.Context, out Outgoing, wait time.Duration) (Sent
 		return Sent{}, err
 	}
 	p, err := n.permit(ctx, out, time.Now())
-	switch {
-	case err != nil:
+	if err != nil {
 		return Sent{}, err
-	case p.NeedsOwner:
+	}
+	if !p.NeedsOwner {
+		if why := n.judgeOut(ctx, out); why != "" {
+			p = rules.Permission{NeedsOwner: true, Rule: why}
+		}
+	}
+	if p.NeedsOwner {
 		return n.askOutgoing(ctx, out, p)
 	}
 	queued, err := n.dispatch(ctx, out)
@@ -252,7 +258,7 @@ func (p *posting) fill(ctx context.Context) (err error) {
 		return err
 	}
 	if p.out.isTurn(p.item) {
-		if err := p.n.takeTurn(u, p.out.asItem(s.Message.ID), nil); err != nil {
+		if err := p.n.takeTurn(u, p.out.asItem(s.Message.ID), Route{}, nil); err != nil {
 			return err
 		}
 	}

@@ -91,6 +91,11 @@ func (o OwnerAPI) answerTask(ctx context.Context, item Item, m owner.NewReply) (
 	if err != nil {
 		return Sent{}, err
 	}
+	if !p.NeedsOwner {
+		if why := n.judgeOut(ctx, out); why != "" {
+			p = rules.Permission{NeedsOwner: true, Rule: why}
+		}
+	}
 	if p.NeedsOwner {
 		return n.askTaskAnswer(ctx, item, out, p)
 	}

@@ -62,9 +62,13 @@ func (i Item) boundSlot(bound rules.Bound) acl.Slot {
 	return acl.Slot{Key: "turns/" + string(bound) + "/" + where, Term: "turns", Max: 200}
 }
 
-// takeTurn adds a turn for the message of an item to the unit. lifted has the terms of bounds that the owner lifted, or
-// all if it is nil. The unit may fail with store.ErrQuota; then see findSpent.
-func (n *Node) takeTurn(u *conversations.Unit, item Item, lifted map[string]bool) error {
+// takeTurn adds a turn for the message of an item to the unit, unless its route is a bridge or only asks the guard.
+// lifted has the terms of bounds that the owner lifted, or all if it is nil. The unit may fail with store.ErrQuota; then
+// see findSpent.
+func (n *Node) takeTurn(u *conversations.Unit, item Item, route Route, lifted map[string]bool) error {
+	if route.Foreign || route.Name == judgeRoute.Name {
+		return nil
+	}
 	for _, b := range item.turnBounds() {
 		most := n.cfg.Autonomy.Most(b.bound)
 		free := lifted == nil || lifted[b.term] || most < 0

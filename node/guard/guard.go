@@ -31,6 +31,13 @@ type Guard struct {
 	Hook     hook.Asker
 	Settings string     // the configuration of Hook; verdicts under other settings don't count
 	Pool     *hook.Pool // bounds the runs, with shares for each source
+	In, Out  bool       // what it judges
+	Owner    bool       // with Out: also what the owner writes
+}
+
+// Judges reports whether there is a guard that judges the texts of a direction.
+func (g *Guard) Judges(d Direction) bool {
+	return g != nil && (d == In && g.In || d == Out && g.Out)
 }
 
 // Direction is the way that a text goes.
@@ -66,6 +73,9 @@ type Verdict struct {
 	Reason   string // for the owner only, in one line; the guard may quote the text, so it is untrusted
 }
 
+// ErrNoVerdict means that the guard gave no verdict.
+var ErrNoVerdict = errors.New("no verdict of the guard")
+
 // Key identifies what a verdict is about: this text from or to this peer, in this conversation, under these settings. A
 // verdict with another key says nothing. It leaves the payload's metadata out, which differs in each repeat.
 func (g *Guard) Key(t Text) string {
@@ -76,8 +86,8 @@ func (g *Guard) Key(t Text) string {
 	return hex.EncodeToString(key[:])
 }
 
-// Judge asks the guard. If the guard gave no verdict, the decision is [Review] and the error says why: the text waits
-// for the owner, and nothing is stored, because the guard may be asked again.
+// Judge asks the guard. If the guard gave no verdict, the decision is [Review], and the error is [ErrNoVerdict] and says
+// why: the text waits for the owner, and nothing is stored, because the guard may be asked again.
 func (g *Guard) Judge(ctx context.Context, source hook.Source, t Text) (Verdict, error) {
 	ctx, cancel := context.WithTimeout(ctx, Timeout)
 	defer cancel()
@@ -85,12 +95,12 @@ func (g *Guard) Judge(ctx context.Context, source hook.Source, t Text) (Verdict,
 	turn := hook.Turn{Duty: Duty, Source: source}
 	release, err := g.Pool.Reserve(turn)
 	if err != nil {
-		return failed, fmt.Errorf("guard: too many texts of this source wait: %w", err)
+		return failed, fmt.Errorf("%w: too many texts of this source wait: %w", ErrNoVerdict, err)
 	}
 	defer release()
 	endTurn, err := g.Pool.AwaitTurn(ctx, turn)
 	if err != nil {
-		return failed, fmt.Errorf("guard: wait for a turn: %w", err)
+		return failed, fmt.Errorf("%w: wait for a turn: %w", ErrNoVerdict, err)
 	}
 	defer endTurn()
 	digest := g.Key(t)
@@ -98,11 +108,11 @@ func (g *Guard) Judge(ctx context.Context, source hook.Source, t Text) (Verdict,
 		ID: "guard-" + rand.Text(), Document: t.Document(digest), Instruction: instruction,
 	})
 	if err != nil {
-		return failed, fmt.Errorf("guard: %w", err)
+		return failed, fmt.Errorf("%w: %w", ErrNoVerdict, err)
 	}
 	verdict, err := parse(output, digest, t.Payload)
 	if err != nil {
-		return failed, fmt.Errorf("guard: %w", err)
+		return failed, fmt.Errorf("%w: %w", ErrNoVerdict, err)
 	}
 	return verdict, nil
 }

@@ -43,9 +43,12 @@ func (n agentNode) ListPeers(ctx context.Context, onlyID string) ([]Peer, error)
 
 var withheld = json.RawMessage(`{"withheld":"the owner has not released this message"}`)
 
-// isHidden reports whether the owner has not released the message of an item, or whether that is unknown because the
-// question to the owner (item.Ask) is no longer stored.
+// isHidden reports whether the guard has not let the message of an item through, whether the owner has not released it, or
+// whether that is unknown because the question to the owner (item.Ask) is no longer stored.
 func (n agentNode) isHidden(ctx context.Context, item Item) (bool, error) {
+	if item.Unjudged {
+		return true, nil
+	}
 	if item.Ask == "" || !slices.Contains([]ItemState{ItemHeld, ItemRejected, ItemWithdrawn, ItemExpired}, item.State) {
 		return false, nil
 	}
@@ -66,6 +69,10 @@ func (n agentNode) hide(ctx context.Context, item Item, err error) (Item, error)
 	if hidden {
 		item.PeerName, item.Payload, item.About = "", withheld, ""
 	}
+	if item.Unjudged {
+		item.Note, item.Failure = "", nil // may have words of the guard about the message
+	}
+	item.Verdict = nil
 	return item, err
 }
 

@@ -28,7 +28,8 @@ type Conversation struct {
 	Opened    time.Time           `json:"opened"`
 	Last      time.Time           `json:"last"`
 	Holds     int                 `json:"holds,omitempty"` // messages that wait for the owner
-	// Unreleased is the number of messages of the peer that were held and that the owner has not released.
+	// Unreleased is the number of messages of the peer that no agent of the owner sees: the owner has not released them,
+	// or the guard has not let them through.
 	Unreleased int        `json:"unreleased,omitempty"`
 	Proposal   *Proposal  `json:"proposal,omitempty"`
 	Agreement  *Agreement `json:"agreement,omitempty"`

@@ -70,6 +70,9 @@ type Item struct {
 	Ask      string    `json:"ask,omitempty"`      // id of the question to the owner
 	Note     string    `json:"note,omitempty"`     // why it failed; our text, not the peer's
 
+	Unjudged bool     `json:"unjudged,omitempty"` // the guard has not let it through, so no agent of the owner sees it
+	Verdict  *Verdict `json:"verdict,omitempty"`  // of the guard; for the owner only
+
 	Failure *HookFailure `json:"failure,omitempty"` // with the states waiting and failed, if the hook failed
 	RetryAt time.Time    `json:"retry_at,omitzero"` // with the state waiting
 
@@ -83,6 +86,13 @@ type Item struct {
 
 	Digest  string    `json:"digest"` // hex SHA-256 of the canonical bytes
 	Expires time.Time `json:"expires"`
+}
+
+// Verdict is what the guard said about a message.
+type Verdict struct {
+	Key      string `json:"key"`      // of what the guard was asked
+	Decision string `json:"decision"` // "allow", "review" or "deny"
+	Reason   string `json:"reason,omitempty"`
 }
 
 // NeedsOwner is the state in a [Query] for the items that need the owner, see [Item.NeedsOwner]. No item has it.

@@ -50,8 +50,8 @@ type Reply struct {
 	Readable bool // the reply is not sealed or could be opened, and has the shape of its intent
 }
 
-// Hear decides about a reply: Drop, Read, Run, Clarify, Unclear, Inbox or, at a bound on turns, Hold. c is the
-// conversation with the reply.
+// Hear decides about a reply: Drop, Read, Run, Judge, Clarify, Unclear, Inbox or, at a bound on turns, Hold. c is
+// the conversation with the reply.
 func Hear(c conversations.Conversation, route Route, r Reply, now time.Time) (Action, Bound) {
 	action := r.Payload.GetStr("action")
 	isWaiting := action == wire.ActionReceived || action == wire.ActionPending

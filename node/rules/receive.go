@@ -39,6 +39,7 @@ type State struct {
 	IdleFor   time.Duration
 	RetryKept time.Duration // when there may be space for a stranger
 
+	Guarded   bool  // a guard judges what the owner's agent gets (AM-95)
 	Sealed    bool  // the message was sealed, and is open now
 	Ended     error // why the conversation takes no further message, unless it is a close; nil: it does
 	Supported bool  // the card names the intent
@@ -85,6 +86,7 @@ const (
 	Clarify  Action = "clarify"  // answer an ambiguous accept with our offer, reduced to a single time (AM-88)
 	Read     Action = "read"     // into the inbox, as read: it only confirms a message of ours (AM-91)
 	Inbox    Action = "inbox"    // into the inbox
+	Judge    Action = "judge"    // the guard judges it, then into the inbox
 	Run      Action = "run"      // the route answers
 
 	Drop    Action = "drop"    // the transcript keeps it; nobody else sees it
@@ -276,7 +278,7 @@ func answerer(s State, in bridge.Inbound, v Verdict) Verdict {
 	if err != nil {
 		return refuse(err)
 	}
-	v.Do = Answerer(after, s.Route, Answered{ID: in.MessageID, Intent: in.Intent, Payload: in.Payload, Reply: in.Reply, Confirms: v.Confirms})
+	v.Do = Answerer(after, s.Route, Answered{ID: in.MessageID, Intent: in.Intent, Payload: in.Payload, Reply: in.Reply, Confirms: v.Confirms, Unjudged: v.Event.Unjudged})
 	v.Confirms = v.Confirms && v.Do != Clarify && v.Do != Unclear
 	if v.Do == Run || v.Do == Clarify {
 		v.Bound = s.Route.bound(s.Turns, after, s.Now)
@@ -294,9 +296,10 @@ type Answered struct {
 	Payload  wire.Value
 	Reply    bool // the peer expects no answer
 	Confirms bool // it confirms our accept
+	Unjudged bool // the guard has not judged it yet
 }
 
-// Answerer decides who answers a message: Clarify, Unclear, Read, Run or Inbox. c is the conversation with the message.
+// Answerer decides who answers a message: Clarify, Unclear, Read, Run, Judge or Inbox. c is the conversation with the message.
 func Answerer(c conversations.Conversation, route Route, m Answered) Action {
 	isUnclear := c.Unclear == m.ID && m.ID != ""
 	_, canClarify := c.Clarification(m.ID)
@@ -309,6 +312,8 @@ func Answerer(c conversations.Conversation, route Route, m Answered) Action {
 		return Read
 	case route.Takes(m.Reply):
 		return Run
+	case m.Unjudged:
+		return Judge
 	}
 	return Inbox
 }
@@ -384,6 +389,7 @@ func event(s State, in bridge.Inbound) conversations.Event {
 		Kind: conversations.Received, At: s.Now, Intent: in.Intent, Payload: in.Payload, Principal: in.Principal, Address: in.Address,
 		Idle: s.Silence, Sealed: s.Sealed, Recipient: s.Recipient, Deadline: in.Deadline, Purge: in.Purge,
 		ID: in.MessageID, Answers: conversations.AnswersIn(in.Payload), Written: written, Name: in.Name,
+		Unjudged: s.Guarded && HasText(in.Payload),
 	}
 }
 

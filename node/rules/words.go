@@ -21,6 +21,15 @@ const (
 	tellsIntent = "The owner of this agent decides on requests of this kind."
 )
 
+// The reasons that the node gives to a sender whose answer comes later. The fixed texts reveal nothing about the owner.
+const (
+	ReasonUnclear = tellsIntent
+	ReasonSlow    = "The message was accepted. The agent's answer comes later."
+	ReasonFailed  = "The agent could not answer this message. Its owner decides what happens next."
+)
+
+var ourReasons = []string{tellsSender, tellsIntent, ReasonSlow, ReasonFailed}
+
 // words has the words of each reason. {mode} is the access mode, {intent} that of the message, {route} who answers it,
 // {bytes} the size of its payload, {above} the size above which payloads wait, {bound} a bound on turns, {turns} its
 // [turnWords].

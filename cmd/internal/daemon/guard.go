@@ -12,8 +12,11 @@ import (
 	"github.com/agentmesh/agentmesh/node/hook"
 )
 
-// newGuard makes the configured guard, which shares pool with the hooks, but not its places.
-func (p *Process) newGuard(pool *hook.Pool) (*guard.Guard, error) {
+// newGuard makes the configured guard, without a pool, or returns nil.
+func (p *Process) newGuard() (*guard.Guard, error) {
+	if !p.cfg.Guard.IsSet() {
+		return nil, nil
+	}
 	h := p.cfg.Guard.Hook()
 	settings, err := json.Marshal(h)
 	if err != nil {
@@ -23,7 +26,9 @@ func (p *Process) newGuard(pool *hook.Pool) (*guard.Guard, error) {
 	if err != nil {
 		return nil, exit.Fail(exit.Config, fmt.Errorf("guard: %w", err))
 	}
-	return &guard.Guard{Hook: handler.(hook.Asker), Settings: string(settings), Pool: pool}, nil
+	return &guard.Guard{
+		Hook: handler.(hook.Asker), Settings: string(settings), In: p.cfg.Guard.In, Out: p.cfg.Guard.Out, Owner: p.cfg.Guard.Owner,
+	}, nil
 }
 
 // TryGuard asks the configured guard about a text, without a store and without a peer. Its error has an exit code. If
@@ -38,9 +43,10 @@ func TryGuard(ctx context.Context, src config.Source, t guard.Text) (guard.Trial
 	}
 	p := newHookProcess(src, cfg)
 	defer p.http.Close()
-	g, err := p.newGuard(hook.NewPool(1, 1))
+	g, err := p.newGuard()
 	if err != nil {
 		return guard.Trial{}, err
 	}
+	g.Pool = hook.NewPool(1, 1)
 	return g.Try(ctx, t), nil
 }

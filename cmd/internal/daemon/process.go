@@ -269,8 +269,9 @@ func (p *Process) addNode(ctx context.Context, base string) error {
 	if p.directories, err = p.newDirectories(base + "/v1"); err != nil {
 		return err
 	}
-	if p.cfg.Guard.IsSet() {
-		return exit.Fail(exit.Config, errors.New("guard: serve asks no guard yet; remove the key"))
+	guard, err := p.newGuard()
+	if err != nil {
+		return err
 	}
 	routes, err := p.newRoutes()
 	if err != nil {
@@ -294,7 +295,7 @@ func (p *Process) addNode(ctx context.Context, base string) error {
 		Store:        p.store, Session: p.session, Directories: p.directories, Relay: p.mailboxDirectory(), Credential: p.secrets.Credential, HTTP: p.http,
 		Window:   client.Window{Past: p.cfg.Window.Past, Future: p.cfg.Window.Future},
 		Identity: node.Identity{Key: p.secrets.Key, Card: card}, Age: append([]*signing.PrivateKey{p.secrets.Age}, p.secrets.OldAgeKeys...),
-		Policy: p.cfg.Policy(), Outbound: p.cfg.Outbound(), Rates: p.cfg.Rates(), Exempt: exempt, Autonomy: p.cfg.Autonomy.Bounds(),
+		Policy: p.cfg.Policy(), Outbound: p.cfg.Outbound(), Rates: p.cfg.Rates(), Exempt: exempt, Autonomy: p.cfg.Autonomy.Bounds(), Guard: guard,
 		Routes: withCalendar(scheduler, routes), Schemas: schemas, Notices: p.notices, Audit: p.audit, Agreed: p.events,
 		HookTimeout: p.cfg.Timeouts.Hook, HoldFor: p.cfg.Timeouts.Hold, RemindAfter: zeroIsOff(p.cfg.Timeouts.Remind),
 		Idle: p.cfg.Conversations.Idle, Retention: p.cfg.Conversations.Retention,
