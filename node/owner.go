@@ -1,0 +1,327 @@
+package node
+
+import (
+	"bytes"
+	"cmp"
+	"context"
+	"encoding/hex"
+	"errors"
+	"iter"
+	"net/http"
+	"slices"
+	"strings"
+	"time"
+
+	"github.com/agentmesh/agentmesh/acl"
+	"github.com/agentmesh/agentmesh/node/httpapi"
+	"github.com/agentmesh/agentmesh/node/notify"
+	"github.com/agentmesh/agentmesh/node/owner"
+	"github.com/agentmesh/agentmesh/node/wire"
+	"github.com/agentmesh/agentmesh/store"
+)
+
+// OwnerAPI returns the node as the owner API sees it.
+func (n *Node) OwnerAPI() OwnerAPI { return OwnerAPI{n} }
+
+// OwnerAPI implements the owner API of a node. Its errors are for the owner.
+type OwnerAPI struct{ n *Node }
+
+var _ owner.Node = OwnerAPI{}
+
+// Operations returns the node's part of the owner API.
+func (o OwnerAPI) Operations() []owner.Operation {
+	questions := owner.Questions{
+		Asks: o.n.asks, Records: o.n.store.Records(), Notices: o.n.notices, HoldFor: o.n.cfg.HoldFor, Find: o.resolveConversation,
+	}
+	return slices.Concat(owner.Operations(o), owner.AuditOperations(o.n.audit, o), questions.Operations())
+}
+
+// ListItems implements [owner.Inbox].
+func (o OwnerAPI) ListItems(ctx context.Context, q owner.Query) (owner.List[owner.Item], error) {
+	if err := q.CheckAfter("in_", "an inbox item"); err != nil {
+		return owner.List[owner.Item]{}, err
+	}
+	var items []Item
+	var next string
+	var err error
+	if q.Conversation != "" {
+		items, err = o.n.itemsOf(ctx, store.ConvKey{Peer: q.Peer, ID: q.Conversation})
+	} else {
+		items, next, err = o.n.WaitInbox(ctx, ItemState(q.State), q.After, q.Limit, q.Wait)
+	}
+	list := make([]owner.Item, len(items))
+	for i, item := range items {
+		list[i] = item.Item
+	}
+	return owner.Page(list, next), err
+}
+
+// FindItem implements [owner.Inbox].
+func (o OwnerAPI) FindItem(ctx context.Context, id string) (owner.Item, error) {
+	item, err := o.findItem(ctx, id)
+	return item.Item, err
+}
+
+// Acknowledge implements [owner.Inbox].
+func (o OwnerAPI) Acknowledge(ctx context.Context, id string) (owner.Item, error) {
+	item, err := o.findItem(ctx, id)
+	if err == nil {
+		item, err = o.n.Acknowledge(ctx, item.ID)
+	}
+	return item.Item, err
+}
+
+// findItem returns the item with this id, or with this unique prefix of an id.
+func (o OwnerAPI) findItem(ctx context.Context, id string) (Item, error) {
+	item, err := o.n.Item(ctx, id)
+	if !errors.Is(err, store.ErrNotFound) {
+		return item, err
+	}
+	candidates, _, err := o.n.Inbox(ctx, "", id, 2)
+	if err != nil {
+		return Item{}, err
+	}
+	return uniqueMatch(candidates, func(i Item) string { return i.ID }, id)
+}
+
+// uniqueMatch returns the only candidate whose id starts with prefix, which must not be empty. candidates are the first
+// two entries whose ids sort after prefix.
+func uniqueMatch[T any](candidates []T, id func(T) string, prefix string) (match T, err error) {
+	matches := slices.DeleteFunc(candidates, func(e T) bool { return prefix == "" || !strings.HasPrefix(id(e), prefix) })
+	switch len(matches) {
+	case 0:
+		return match, store.ErrNotFound
+	case 1:
+		return matches[0], nil
+	}
+	return match, owner.Fault(http.StatusConflict, "more than one entry matches", "give more of the id")
+}
+
+// ListNotices implements [owner.Control].
+func (o OwnerAPI) ListNotices(ctx context.Context, q owner.Query) (owner.List[notify.Notice], error) {
+	if err := q.CheckAfter("note_", "a notice"); err != nil {
+		return owner.List[notify.Notice]{}, err
+	}
+	notices, next, err := o.n.notices.List(ctx, q.After, q.Limit, time.Now())
+	return owner.Page(notices, next), err
+}
+
+// SetPaused implements [owner.Control].
+func (o OwnerAPI) SetPaused(ctx context.Context, paused bool, by string) error {
+	return o.n.SetPause(ctx, paused, by)
+}
+
+// FollowEvents implements [owner.Events].
+func (o OwnerAPI) FollowEvents(last string) (owner.EventStream, error) {
+	leave, ok := o.n.events.Enter()
+	if !ok {
+		return owner.EventStream{}, owner.ErrManyStreams
+	}
+	w, missed, whole := o.n.events.Watch(last)
+	return owner.EventStream{
+		Events: w.C, Missed: missed, Complete: whole,
+		Name: func(ev Event) string { return o.n.events.ID(ev.Seq) },
+		Stop: func() { o.n.events.Unwatch(w); leave() },
+	}, nil
+}
+
+// statusCap bounds what Status counts in the store.
+const statusCap = 1000
+
+// maxLooked bounds the outbox entries among which Status looks for a failed one; each may be as large as a message.
+const maxLooked = 20
+
+// Status implements [owner.Control].
+func (o OwnerAPI) Status(ctx context.Context) (owner.Status, error) {
+	return o.Overview(ctx, statusCap)
+}
+
+// Overview is [OwnerAPI.Status] with maxCount instead of statusCap.
+func (o OwnerAPI) Overview(ctx context.Context, maxCount int) (owner.Status, error) {
+	n, now := o.n, time.Now()
+	items, err := o.CountItems(ctx, string(ItemNew), maxCount)
+	if err != nil {
+		return owner.Status{}, err
+	}
+	needing, err := o.CountItems(ctx, owner.NeedsOwner, maxCount)
+	if err != nil {
+		return owner.Status{}, err
+	}
+	asks, err := o.CountApprovals(ctx, maxCount)
+	if err != nil {
+		return owner.Status{}, err
+	}
+	outbox := n.outbox.Counts()
+	if outbox["queued"] == 0 { // another process may deliver: count the stored entries
+		outbox["queued"], err = count(maxCount, n.allEntries(ctx, "state:"+string(SendQueued)))
+		if err != nil {
+			return owner.Status{}, err
+		}
+	}
+	var delayed *owner.OutboxEntry
+	if outbox["queued"] > 0 {
+		waiting, _, err := n.Outbox(ctx, SendQueued, "", maxLooked)
+		if err != nil {
+			return owner.Status{}, err
+		}
+		if i := slices.IndexFunc(waiting, func(e OutboxEntry) bool { return e.Err != nil }); i >= 0 {
+			delayed = &waiting[i].OutboxEntry
+		}
+	}
+	notifyStatus, err := n.notices.Status(ctx, now)
+	if err != nil {
+		return owner.Status{}, err
+	}
+	storeState := "ok"
+	if err := n.store.Ping(ctx); err != nil {
+		storeState = err.Error()
+	}
+	id := n.registrar.Identity()
+	var process httpapi.ProcessStatus
+	if n.cfg.Process != nil {
+		process = n.cfg.Process(ctx)
+	}
+	waiting, err := o.CountItems(ctx, string(ItemWaiting), maxCount)
+	if err != nil {
+		return owner.Status{}, err
+	}
+	var hooks []owner.HookStatus
+	for _, r := range n.runs.Stats.List() {
+		hooks = append(hooks, owner.HookStatus{Route: r.Route, Runs: r.Runs, Failures: r.Failures, LastFailure: r.LastAt, Fault: string(r.Last)})
+	}
+	return owner.Status{
+		ProcessStatus: process, AgentID: id.Card.ID, Name: id.Card.Name, Endpoint: id.Card.Endpoint, Fingerprint: id.Key.Public().Fingerprint(),
+		Paused: n.IsPaused(), Started: n.started, Mode: n.mode(), Outgoing: n.cfg.Outbound.mode(), Directories: n.Listings(),
+		Inbox: items, NeedsOwner: needing, Approvals: asks, Outbox: outbox, Delayed: delayed, Hooks: hooks, Waiting: waiting, Store: storeState, Notify: notifyStatus,
+	}, nil
+}
+
+// CountItems counts the items of the inbox in a state, or with [owner.NeedsOwner], up to maxCount.
+func (o OwnerAPI) CountItems(ctx context.Context, state string, maxCount int) (int, error) {
+	return count(maxCount, o.n.allItems(ctx, stateTerm(ItemState(state))))
+}
+
+// CountApprovals counts the pending questions, up to maxCount.
+func (o OwnerAPI) CountApprovals(ctx context.Context, maxCount int) (int, error) {
+	return count(maxCount, o.n.asks.All(ctx, acl.AskFilter{State: acl.AskPending}, time.Now()))
+}
+
+// Modes returns the access modes.
+func (o OwnerAPI) Modes() owner.Modes {
+	return owner.Modes{Incoming: o.n.mode(), Outgoing: o.n.cfg.Outbound.mode()}
+}
+
+// Refusals returns the newest refused messages since the process started, newest first. next closes at the next
+// refusal.
+func (o OwnerAPI) Refusals() (list []owner.Refusal, next <-chan struct{}) {
+	next = o.n.refusals.news.Wait() // first, so that no refusal is missed
+	return o.n.refusals.newest(), next
+}
+
+// Watch is [Node.Watch].
+func (o OwnerAPI) Watch() (<-chan Event, func()) { return o.n.Watch() }
+
+// Paused reports whether the node refuses all messages.
+func (o OwnerAPI) Paused() bool { return o.n.IsPaused() }
+
+// Audit returns the audit log.
+func (o OwnerAPI) Audit() *acl.Audit { return o.n.audit }
+
+// NamesOf implements [owner.Names].
+func (o OwnerAPI) NamesOf(ctx context.Context, id string) (names owner.PeerNames, err error) {
+	page, err := o.n.store.Records().List(ctx, nsAliases, aliasTerm(id), "", 1, time.Now())
+	for _, r := range page.Records {
+		names.PeerAlias = r.Key
+	}
+	if err == nil {
+		names.PeerName, err = o.n.cards.NameOf(ctx, wire.AgentID(id), time.Now())
+	}
+	return names, err
+}
+
+// CheckTranscript verifies the hash chain of a transcript.
+func (o OwnerAPI) CheckTranscript(ctx context.Context, peer, id string) error {
+	return o.n.book.Check(ctx, store.ConvKey{Peer: peer, ID: id}, time.Now())
+}
+
+// count returns the length of a list, up to maxCount.
+func count[T any](maxCount int, list iter.Seq2[T, error]) (total int, err error) {
+	for _, err := range list {
+		if err != nil {
+			return 0, err
+		}
+		if total++; total >= maxCount {
+			break
+		}
+	}
+	return total, nil
+}
+
+func (n *Node) mode() acl.Mode { return cmp.Or(n.cfg.Policy.Mode, acl.Approval) }
+
+func hexOf(sum [32]byte) string { return hex.EncodeToString(sum[:]) }
+
+// Topic names a list of the owner API in which something changed.
+type Topic = owner.Topic
+
+const (
+	TopicReset         = owner.TopicReset
+	TopicInbox         = owner.TopicInbox
+	TopicApprovals     = owner.TopicApprovals
+	TopicConversations = owner.TopicConversations
+	TopicOutbox        = owner.TopicOutbox
+	TopicNotices       = owner.TopicNotices
+	TopicPeers         = owner.TopicPeers
+	TopicAudit         = owner.TopicAudit
+	TopicStatus        = owner.TopicStatus
+)
+
+// Event reports that something changed.
+type Event = owner.Event
+
+// Watch returns a channel of events that closes when stop is called or the node ends. A slow watcher loses events and
+// gets an event with [TopicReset] instead. stop may be called twice.
+func (n *Node) Watch() (events <-chan Event, stop func()) {
+	w, _, _ := n.events.Watch("")
+	return w.C, func() { n.events.Unwatch(w) }
+}
+
+// topicOf maps a record namespace to the list that shows its records.
+var topicOf = map[string]Topic{
+	nsInbox: TopicInbox, acl.AskNamespace: TopicApprovals, nsOutbox: TopicOutbox, "notices": TopicNotices,
+	"rules": TopicPeers, "recipients": TopicPeers, nsAliases: TopicPeers,
+}
+
+// eventsOf returns an event for each record in a namespace of topicOf, and one for each conversation that the terms of
+// such a record name: "conv/…" for questions, "conv:…" for other records.
+func eventsOf(changes []store.Change) []Event {
+	var list []Event
+	reported := make(map[string]bool, 1)
+	for _, c := range changes {
+		topic, ok := topicOf[c.Record.NS]
+		if !ok {
+			continue
+		}
+		// The search in the body may also find a payload with an address. It is cheaper than decoding every item.
+		ev := Event{Topic: topic, ID: c.Record.Key, Foreign: topic == TopicInbox && bytes.Contains(c.Record.Body, []byte(`"address":`))}
+		for _, term := range c.Record.Terms {
+			if state, ok := strings.CutPrefix(term, "state:"); ok {
+				ev.State = state
+			}
+			conv, ok := strings.CutPrefix(strings.Replace(term, "conv/", "conv:", 1), "conv:")
+			if !ok {
+				continue
+			}
+			ev.Peer, ev.Conversation, _ = strings.Cut(conv, "/")
+			if !reported[conv] {
+				reported[conv] = true
+				list = append(list, Event{Topic: TopicConversations, ID: ev.Conversation, Peer: ev.Peer, Conversation: ev.Conversation})
+			}
+		}
+		if c.Delete {
+			ev.State = "deleted"
+		}
+		list = append(list, ev)
+	}
+	return list
+}
