@@ -74,7 +74,7 @@ func (n *Node) Accept(ctx context.Context, in bridge.Inbound) (out bridge.Outcom
 		if a.verdict.Do != rules.Run && a.verdict.Do != rules.Clarify || isRefusal(err) || !errors.Is(err, store.ErrQuota) {
 			break
 		}
-		if a.spent, a.lifted, err = n.findSpent(ctx, a.newItem(ItemNew), time.Now()); err != nil {
+		if a.spent, a.lifted, err = n.turns.findSpent(ctx, a.newItem(ItemNew), time.Now()); err != nil {
 			break
 		}
 		err = store.ErrQuota // if it is refused again
@@ -166,7 +166,7 @@ func (a *acceptance) load(ctx context.Context) (err error) {
 		Now: a.now, Arrived: a.arrivedAt(), Window: a.n.cfg.Window, Policy: a.n.policyFor(a.in.Address), Conv: conv,
 		New: a.unit.IsNew(), IdleFor: a.n.book.IdleFor(), Silence: a.n.bridges.silence(a.in.Intent), Schemas: a.n.cfg.Schemas,
 		Supported: a.n.Card().Supports(a.in.Intent),
-		Route:     a.route.ruled(), Turns: rules.Turns{Autonomy: a.n.autonomyFor(a.in.Verified), Spent: a.spent},
+		Route:     a.route.ruled(), Turns: rules.Turns{Autonomy: a.n.turns.boundsFor(a.in.Verified), Spent: a.spent},
 		Guarded: a.n.cfg.Guard.Judges(guard.In),
 	}
 	if a.state.Replay, err = a.findReplay(ctx, string(a.in.MessageID)); err != nil || a.state.Replay != nil {

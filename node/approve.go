@@ -182,7 +182,7 @@ func (v *heldDecision) release(ctx context.Context) error {
 		v.unit.Add(v.n.rules.Change(v.ask.Subject, acl.Approved, v.d.Now))
 	}
 	isMore := v.held.Hold == "turns"
-	if err := v.n.grantTurns(ctx, v.unit, v.item, rules.Bound(v.held.Bound), v.isFirst() && isMore, v.d.Choice == acl.ApproveConversation && isMore); err != nil {
+	if err := v.n.turns.grant(ctx, v.unit, v.item, rules.Bound(v.held.Bound), v.isFirst() && isMore, v.d.Choice == acl.ApproveConversation && isMore); err != nil {
 		return err
 	}
 	if v.d.Choice == acl.ApproveConversation && !isMore {
@@ -223,7 +223,7 @@ func (v *heldDecision) release(ctx context.Context) error {
 }
 
 func (v *heldDecision) releaseToHook(route Route) error {
-	if err := v.n.takeTurn(v.unit, v.item, route, nil); err != nil { // the owner decided on this one
+	if err := v.n.turns.take(v.unit, v.item, route, nil); err != nil { // the owner decided on this one
 		return err
 	}
 	v.item.Route, v.item.Approved = route.Name, true

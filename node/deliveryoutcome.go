@@ -66,7 +66,7 @@ func (n *Node) endEntry(ctx context.Context, e OutboxEntry, fill func(context.Co
 	}
 	err := n.book.Do(ctx, e.key(), end)
 	if errors.Is(err, store.ErrQuota) && handed.ID != "" { // the agent has no turn left for the reply
-		if spent, lifted, err = n.findSpent(ctx, handed, time.Now()); err == nil {
+		if spent, lifted, err = n.turns.findSpent(ctx, handed, time.Now()); err == nil {
 			err = n.book.Do(ctx, e.key(), end)
 		}
 	}
@@ -315,7 +315,7 @@ func (o *deliveryOutcome) hand(ctx context.Context, m *wire.Message, digest [32]
 			Unjudged: o.isUnjudged(m),
 		},
 		To: o.entry.Action, Receipt: route.Receipts, Open: isOpen, Readable: known,
-		Turns: rules.Turns{Autonomy: *o.n.cfg.Autonomy, Spent: o.spent},
+		Turns: rules.Turns{Autonomy: o.n.turns.bounds, Spent: o.spent},
 	}, o.unit.Now)
 	if do == rules.Drop {
 		return nil
@@ -357,7 +357,7 @@ func (o *deliveryOutcome) runHook(item *Item, m *wire.Message, route Route) erro
 		return nil
 	}
 	o.handed = *item
-	if err := o.n.takeTurn(o.unit, *item, route, o.lifted); err != nil {
+	if err := o.n.turns.take(o.unit, *item, route, o.lifted); err != nil {
 		freePlace()
 		return err
 	}
@@ -374,7 +374,7 @@ func (o *deliveryOutcome) runHook(item *Item, m *wire.Message, route Route) erro
 // holdReply asks the owner at a bound on turns. If too many such questions wait, the reply goes to the inbox.
 func (o *deliveryOutcome) holdReply(ctx context.Context, item *Item, bound rules.Bound) error {
 	a := acceptance{n: o.n, key: item.key(), now: o.unit.Now, verdict: rules.Verdict{Waits: []rules.Reason{rules.ByTurns}, Bound: bound}}
-	a.in.Peer, a.state = item.Peer, rules.State{Now: o.unit.Now, Conv: o.unit.Conversation(), Turns: rules.Turns{Autonomy: *o.n.cfg.Autonomy}}
+	a.in.Peer, a.state = item.Peer, rules.State{Now: o.unit.Now, Conv: o.unit.Conversation(), Turns: rules.Turns{Autonomy: o.n.turns.bounds}}
 	ask, changes, err := a.openAsk(ctx, *item, rules.WordsFor(a.verdict, a.state, a.in))
 	if errors.Is(err, store.ErrQuota) {
 		return nil

@@ -161,11 +161,12 @@ type Node struct {
 
 	acceptLock   *waiting.KeyedLock // one acceptance at a time per sender and message id
 	runs         *hook.Pool         // hooks that run or wait
-	refusals     refusals           // the newest refused messages
-	inboxChanged waiting.Signal     // wakes callers that wait for the inbox
-	mailArrived  waiting.Signal     // wakes the mailbox readers
-	expiryAlarm  *acl.Alarm         // runs a function when the next question expires
-	events       *events.Hub        // passes events to watchers
+	turns        turns
+	refusals     refusals       // the newest refused messages
+	inboxChanged waiting.Signal // wakes callers that wait for the inbox
+	mailArrived  waiting.Signal // wakes the mailbox readers
+	expiryAlarm  *acl.Alarm     // runs a function when the next question expires
+	events       *events.Hub    // passes events to watchers
 	outbox       *deliveries
 	registrar    *registration.Registrar
 	counters     counters
@@ -181,7 +182,6 @@ func New(ctx context.Context, cfg Config) (*Node, error) {
 	cfg.SyncDeadline = cmp.Or(cfg.SyncDeadline, DefaultSyncDeadline)
 	cfg.HookTimeout = cmp.Or(cfg.HookTimeout, hook.DefaultTimeout)
 	cfg.HoldFor = cmp.Or(cfg.HoldFor, DefaultHoldFor)
-	cfg.Autonomy = cmp.Or(cfg.Autonomy, &rules.DefaultAutonomy)
 	cfg.RemindAfter = cmp.Or(cfg.RemindAfter, DefaultRemindAfter)
 	cfg.Retention = cmp.Or(cfg.Retention, DefaultRetention)
 	cfg.MaxKept = cmp.Or(cfg.MaxKept, 100_000)
@@ -209,6 +209,7 @@ func New(ctx context.Context, cfg Config) (*Node, error) {
 		notices:     cfg.Notices,
 		acceptLock:  waiting.NewKeyedLock(),
 		runs:        hook.NewPool(maxHookRuns, maxHookQueue),
+		turns:       turns{bounds: *cmp.Or(cfg.Autonomy, &rules.DefaultAutonomy), records: cfg.Store.Records()},
 		expiryAlarm: acl.NewAlarm(),
 		events:      events.New(time.Now()),
 	}

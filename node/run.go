@@ -127,7 +127,7 @@ func (n *Node) start(r *run) {
 // AM-32).
 func (a *acceptance) run(ctx context.Context) (bridge.Outcome, error) {
 	item := a.newItem(ItemRunning)
-	if err := a.n.takeTurn(a.unit, item, a.route, a.lifted); err != nil {
+	if err := a.n.turns.take(a.unit, item, a.route, a.lifted); err != nil {
 		return bridge.Outcome{}, err
 	}
 	turn := item.turn(a.route)
@@ -256,7 +256,7 @@ func (r *run) newCall(ctx context.Context, item Item, conv conversations.Convers
 			ID: item.MessageID, Conversation: item.Conversation, From: item.Peer, To: n.ID(), Time: item.At, Intent: item.Intent,
 		}
 	}
-	_, left := n.autonomyFor(item.Verified).Left(conv, true, time.Now())
+	_, left := n.turns.boundsFor(item.Verified).Left(conv, true, time.Now())
 	var progress func(hook.Result)
 	if item.Address != "" {
 		progress = func(r hook.Result) {

@@ -258,7 +258,7 @@ func (p *posting) fill(ctx context.Context) (err error) {
 		return err
 	}
 	if p.out.isTurn(p.item) {
-		if err := p.n.takeTurn(u, p.out.asItem(s.Message.ID), Route{}, nil); err != nil {
+		if err := p.n.turns.take(u, p.out.asItem(s.Message.ID), Route{}, nil); err != nil {
 			return err
 		}
 	}

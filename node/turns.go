@@ -24,9 +24,15 @@ const (
 	turnDay = 24 * time.Hour
 )
 
-// autonomyFor returns the bounds for a sender that was verified like this. A caller with a token has only its own bound.
-func (n *Node) autonomyFor(verified string) rules.Autonomy {
-	bounds := *n.cfg.Autonomy
+// turns counts how often the agent goes on without its owner.
+type turns struct {
+	bounds  rules.Autonomy
+	records store.Records
+}
+
+// boundsFor returns the bounds for a sender that was verified like this. A caller with a token has only its own bound.
+func (t turns) boundsFor(verified string) rules.Autonomy {
+	bounds := t.bounds
 	if verified == bridge.VerifiedBearer {
 		bounds.Conversation = -1
 	}
@@ -62,15 +68,15 @@ func (i Item) boundSlot(bound rules.Bound) acl.Slot {
 	return acl.Slot{Key: "turns/" + string(bound) + "/" + where, Term: "turns", Max: 200}
 }
 
-// takeTurn adds a turn for the message of an item to the unit, unless its route is a bridge or only asks the guard.
+// take adds a turn for the message of an item to the unit, unless its route is a bridge or only asks the guard.
 // lifted has the terms of bounds that the owner lifted, or all if it is nil. The unit may fail with store.ErrQuota; then
 // see findSpent.
-func (n *Node) takeTurn(u *conversations.Unit, item Item, route Route, lifted map[string]bool) error {
+func (t turns) take(u *conversations.Unit, item Item, route Route, lifted map[string]bool) error {
 	if route.Foreign || route.Name == judgeRoute.Name {
 		return nil
 	}
 	for _, b := range item.turnBounds() {
-		most := n.cfg.Autonomy.Most(b.bound)
+		most := t.bounds.Most(b.bound)
 		free := lifted == nil || lifted[b.term] || most < 0
 		if most == 0 && !free {
 			return store.ErrQuota
@@ -87,21 +93,21 @@ func (n *Node) takeTurn(u *conversations.Unit, item Item, route Route, lifted ma
 }
 
 // findSpent returns the first bound that is used up, and the terms of those that are, but that the owner lifted.
-func (n *Node) findSpent(ctx context.Context, item Item, now time.Time) (spent rules.Bound, lifted map[string]bool, err error) {
+func (t turns) findSpent(ctx context.Context, item Item, now time.Time) (spent rules.Bound, lifted map[string]bool, err error) {
 	lifted = make(map[string]bool)
 	for _, b := range item.turnBounds() {
-		most := n.cfg.Autonomy.Most(b.bound)
+		most := t.bounds.Most(b.bound)
 		if most < 0 {
 			continue
 		}
-		page, err := n.store.Records().List(ctx, nsTurns, b.term, "", max(most, 1), now)
+		page, err := t.records.List(ctx, nsTurns, b.term, "", max(most, 1), now)
 		if err != nil {
 			return "", nil, err
 		}
 		if len(page.Records) < most {
 			continue
 		}
-		_, err = n.store.Records().Get(ctx, nsTurns, "free/"+b.term, now)
+		_, err = t.records.Get(ctx, nsTurns, "free/"+b.term, now)
 		switch {
 		case err == nil:
 			lifted[b.term] = true
@@ -114,9 +120,9 @@ func (n *Node) findSpent(ctx context.Context, item Item, now time.Time) (spent r
 	return "", lifted, nil
 }
 
-// grantTurns carries out the owner's answer about a bound: as many turns again, or any number for a day (AM-93). Of the
+// grant carries out the owner's answer about a bound: as many turns again, or any number for a day (AM-93). Of the
 // messages that wait for the same answer, only the first one changes a bound that they share.
-func (n *Node) grantTurns(ctx context.Context, u *conversations.Unit, item Item, bound rules.Bound, isFirst, forDay bool) error {
+func (t turns) grant(ctx context.Context, u *conversations.Unit, item Item, bound rules.Bound, isFirst, forDay bool) error {
 	acted := conversations.Event{Kind: conversations.OwnerActed, At: u.Now}
 	if forDay && bound == rules.InConversation {
 		acted.Until = u.Now.Add(turnDay)
@@ -132,7 +138,7 @@ func (n *Node) grantTurns(ctx context.Context, u *conversations.Unit, item Item,
 				NS: nsTurns, Key: "free/" + b.term, Body: []byte("{}"), Expires: u.Now.Add(turnDay),
 			}})
 		default:
-			for r, err := range store.AllRecords(ctx, n.store.Records(), nsTurns, b.term, u.Now) {
+			for r, err := range store.AllRecords(ctx, t.records, nsTurns, b.term, u.Now) {
 				if err != nil {
 					return err
 				}
@@ -173,9 +179,9 @@ func (n *Node) spentForAgent(ctx context.Context, out Outgoing, now time.Time) (
 	if err != nil {
 		return "", err
 	}
-	if _, left := n.cfg.Autonomy.Left(u.Conversation(), false, now); left == 0 {
+	if _, left := n.turns.bounds.Left(u.Conversation(), false, now); left == 0 {
 		return rules.InConversation, nil
 	}
-	spent, _, err := n.findSpent(ctx, out.asItem(""), now)
+	spent, _, err := n.turns.findSpent(ctx, out.asItem(""), now)
 	return spent, err
 }
