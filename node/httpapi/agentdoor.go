@@ -127,8 +127,46 @@ func (o *Owner) listenAgent() (err error) {
 	if door.Socket == "" {
 		return nil
 	}
-	if o.agentSocket, err = listenAgentSocket(o.cfg.Dir, door); err != nil {
+	socket, err := listenAgentSocket(o.cfg.Dir, door)
+	if err != nil {
 		return fmt.Errorf("agent_door.socket: %w", err)
+	}
+	o.agentSockets = append(o.agentSockets, socket)
+	return nil
+}
+
+// HookSocket returns the path of a socket of the agent's door for the owner's hooks that run as a user of this machine,
+// the only user who may open it. [Owner.Listen] opens the socket. In a process that does not listen, a hook finds
+// nothing there, and so no way to act as the owner by mistake.
+func (o *Owner) HookSocket(uid int) string {
+	path := filepath.Join(o.hookDir, strconv.Itoa(uid))
+	o.hookSockets[uid] = path
+	return path
+}
+
+func (o *Owner) listenHooks() error {
+	if len(o.hookSockets) == 0 {
+		return nil
+	}
+	err := os.Mkdir(o.hookDir, 0o700)
+	for uid, path := range o.hookSockets {
+		if err != nil {
+			break
+		}
+		var l net.Listener
+		if l, err = net.Listen("unix", path); err != nil {
+			break
+		}
+		o.agentSockets = append(o.agentSockets, l)
+		if err = os.Chmod(path, 0o600); err == nil && uid != os.Geteuid() {
+			err = os.Chown(path, uid, -1)
+		}
+	}
+	if err == nil {
+		err = os.Chmod(o.hookDir, 0o711) // not before the sockets are closed to others
+	}
+	if err != nil {
+		return fmt.Errorf("open the agent's door for hooks in the directory for temporary files: %w", err)
 	}
 	return nil
 }

@@ -2,6 +2,7 @@ package httpapi
 
 import (
 	"context"
+	"errors"
 	"io"
 	"io/fs"
 	"net"
@@ -184,5 +185,27 @@ func TestAgentDoorLiesOutside(t *testing.T) {
 	}
 	if data, err := os.ReadFile(file); err != nil || string(data) != "short" {
 		t.Errorf("a file was replaced: %q, %v", data, err)
+	}
+}
+
+// TestHookSocket: hooks have a socket of the agent's door that no other user may open, and that goes with the process
+// (THREATS row 48).
+func TestHookSocket(t *testing.T) {
+	o := NewOwner(OwnerConfig{Dir: shortTempDir(t)})
+	o.Group().POST("/decide", ok)
+	o.AgentGroup().POST("/send", ok)
+	socket := o.HookSocket(os.Geteuid())
+	stop := serveOwner(t, o)
+	for path, want := range map[string]int{"/owner/send": http.StatusOK, "/owner/decide": http.StatusNotFound, PagePath: http.StatusForbidden} {
+		if status, body := callDoor(t, "unix", socket, "POST", path, "cli", ""); status != want {
+			t.Errorf("%s: %d %s, want %d", path, status, body, want)
+		}
+	}
+	if info, err := os.Stat(socket); err != nil || runtime.GOOS != "windows" && info.Mode().Perm() != 0o600 {
+		t.Errorf("socket: %v, %v, want mode 0600", info, err)
+	}
+	stop()
+	if _, err := os.Stat(filepath.Dir(socket)); !errors.Is(err, fs.ErrNotExist) {
+		t.Errorf("the folder of the socket is left: %v", err)
 	}
 }

@@ -3,11 +3,14 @@ package httpapi
 import (
 	"cmp"
 	"context"
+	"crypto/rand"
 	"errors"
 	"log/slog"
 	"net"
 	"net/http"
 	"net/url"
+	"os"
+	"path/filepath"
 	"slices"
 	"strings"
 	"sync"
@@ -55,9 +58,11 @@ type Owner struct {
 	agentUsed atomic.Int64 // when the agent's door was last called, in Unix seconds
 	agent     *echo.Echo   // the router of the agent's door
 
-	socket      net.Listener
-	agentSocket net.Listener      // nil if not configured
-	opened      chan net.Listener // a TCP listener that was opened while Serve runs
+	socket       net.Listener
+	hookDir      string            // the directory of the sockets for hooks
+	hookSockets  map[int]string    // paths of the sockets for hooks, by the user who may open them
+	agentSockets []net.Listener    // of the agent's door
+	opened       chan net.Listener // a TCP listener that was opened while Serve runs
 
 	mu         sync.Mutex // guards the fields below
 	tcp        net.Listener
@@ -68,7 +73,11 @@ type Owner struct {
 // NewOwner returns an owner's listener without the routes of services.
 func NewOwner(cfg OwnerConfig) *Owner {
 	cfg.Logger = cmp.Or(cfg.Logger, slog.New(slog.DiscardHandler))
-	o := &Owner{cfg: cfg, opened: make(chan net.Listener, 1)}
+	o := &Owner{
+		cfg: cfg, opened: make(chan net.Listener, 1),
+		// The name is random, because anybody could take a predictable one first.
+		hookDir: filepath.Join(os.TempDir(), "agentmesh-"+rand.Text()[:12]), hookSockets: make(map[int]string),
+	}
 	cross := http.NewCrossOriginProtection()
 	o.echo = newEcho(&gate{log: cfg.Logger, meter: cfg.Metrics.ownerRequests(), admit: func(c echo.Context) (done bool, err error) {
 		Private(c)
@@ -195,7 +204,9 @@ func (o *Owner) Listen() error {
 		return err
 	}
 	o.socket = socket
-	err = o.listenAgent()
+	if err = o.listenAgent(); err == nil {
+		err = o.listenHooks()
+	}
 	switch {
 	case err != nil || o.cfg.Listen == "":
 	case !LoopbackHost(o.cfg.Listen):
@@ -206,11 +217,11 @@ func (o *Owner) Listen() error {
 		o.mu.Unlock()
 	}
 	if err != nil {
-		o.socket.Close()
-		if o.agentSocket != nil {
-			o.agentSocket.Close()
+		for _, l := range append(o.agentSockets, o.socket) {
+			l.Close()
 		}
-		o.socket, o.agentSocket = nil, nil
+		os.RemoveAll(o.hookDir)
+		o.socket, o.agentSockets = nil, nil
 	}
 	return err
 }
@@ -277,11 +288,12 @@ func (o *Owner) Serve(ctx context.Context) error {
 		}
 	}
 	defer removeShortDir(o.cfg.Dir, o.socket.Addr().String()) // if the socket is not in Dir
+	defer os.RemoveAll(o.hookDir)
 	defer context.AfterFunc(ctx, o.pages.stop)()
 	g, ctx := errgroup.WithContext(ctx)
 	g.Go(func() error { return Serve(ctx, http.HandlerFunc(o.pickDoor), o.socket, nil, o.cfg.Logger) })
-	if o.agentSocket != nil {
-		g.Go(func() error { return Serve(ctx, o.agent, o.agentSocket, nil, o.cfg.Logger) })
+	for _, l := range o.agentSockets {
+		g.Go(func() error { return Serve(ctx, o.agent, l, nil, o.cfg.Logger) })
 	}
 	tcpHandler := http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
 		o.pickDoor(w, r.WithContext(context.WithValue(r.Context(), overTCP{}, true)))

@@ -70,7 +70,17 @@ func credentialOf(name string) (*syscall.Credential, error) {
 	return credential, nil
 }
 
-// CheckUser returns an error if this process may not run a command as the named user.
-func CheckUser(name string) error {
-	return switchUser(&exec.Cmd{SysProcAttr: &syscall.SysProcAttr{}}, name)
+// UserID returns the id of the user that runs a command with this [Command.User], or an error if this process may not run
+// a command as that user.
+func UserID(name string) (int, error) {
+	cmd := &exec.Cmd{SysProcAttr: &syscall.SysProcAttr{}}
+	if name != "" {
+		if err := switchUser(cmd, name); err != nil {
+			return 0, err
+		}
+	}
+	if credential := cmd.SysProcAttr.Credential; credential != nil {
+		return int(credential.Uid), nil
+	}
+	return os.Geteuid(), nil
 }

@@ -2,6 +2,7 @@ package subprocess
 
 import (
 	"errors"
+	"os"
 	"os/exec"
 	"strconv"
 	"syscall"
@@ -21,9 +22,15 @@ func setProcessGroup(cmd *exec.Cmd) {
 // killGroup does nothing: after the root of the tree has ended, its children cannot be found.
 func killGroup(*exec.Cmd) {}
 
-// CheckUser returns an error: Windows has no way to run a command as another user without that user's password.
-func CheckUser(string) error {
-	return errors.New("on Windows, a command runs as the user of this process: leave the user of the command empty")
+// UserID returns an error for a name: Windows has no way to run a command as another user without that user's password.
+func UserID(name string) (int, error) {
+	if name != "" {
+		return 0, errors.New("on Windows, a command runs as the user of this process: leave the user of the command empty")
+	}
+	return os.Geteuid(), nil
 }
 
-func switchUser(_ *exec.Cmd, name string) error { return CheckUser(name) }
+func switchUser(_ *exec.Cmd, name string) error {
+	_, err := UserID(name)
+	return err
+}

@@ -179,13 +179,13 @@ func waitGone(t *testing.T, pid int) bool {
 // and no process runs a command as a user that does not exist.
 func TestUser(t *testing.T) {
 	if runtime.GOOS == "windows" {
-		if err := subprocess.CheckUser("Guest"); err == nil {
-			t.Error("CheckUser allows another user on Windows")
+		if _, err := subprocess.UserID("Guest"); err == nil {
+			t.Error("UserID allows another user on Windows")
 		}
 		return
 	}
-	if err := subprocess.CheckUser("no-such-user"); err == nil || !strings.Contains(err.Error(), "no-such-user") {
-		t.Errorf("CheckUser of an unknown user: %v", err)
+	if _, err := subprocess.UserID("no-such-user"); err == nil || !strings.Contains(err.Error(), "no-such-user") {
+		t.Errorf("UserID of an unknown user: %v", err)
 	}
 	c := subprocess.Command{Argv: []string{"/bin/sh", "-c", "id -u; id -G"}, MaxOutput: 1 << 10, User: "nobody"}
 	want, err := user.Lookup(c.User)

@@ -242,8 +242,12 @@ func (h Hook) checkTarget(p *problems, key string) {
 		p.add(key, "has user or environment, which only exec uses")
 	}
 	for _, v := range h.Environment {
-		if name, _, ok := strings.Cut(v, "="); !ok || name == "" || strings.ContainsRune(v, 0) {
+		name, _, ok := strings.Cut(v, "=")
+		switch {
+		case !ok || name == "" || strings.ContainsRune(v, 0):
 			p.add(key+".environment", fmt.Sprintf("%q is not NAME=VALUE", v))
+		case strings.HasPrefix(name, "AGENTMESH_"):
+			p.add(key+".environment", fmt.Sprintf("cannot set %s: the commands of a hook use the agent's door", name))
 		}
 	}
 	if u, err := url.Parse(h.A2A); h.A2A != "" && (err != nil || u.Host == "") {

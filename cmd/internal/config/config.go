@@ -170,8 +170,8 @@ type Hook struct {
 	// The user that the exec runs as, a name or a number, so that it cannot open the data directory. Only a process that
 	// runs as root may switch users. Empty: the user of agentmesh.
 	User string `key:"user"`
-	// Variables of the exec's environment, as NAME=VALUE. The environment also has PATH and, if agent_door.socket is set,
-	// AGENTMESH_AGENT_SOCKET, but no other variables.
+	// Variables of the exec's environment, as NAME=VALUE. The environment also has PATH and AGENTMESH_AGENT_SOCKET, the
+	// path of an agent's door for hooks, but no other variables.
 	Environment []string `key:"environment"`
 	// A URL that gets a signed POST (Standard Webhooks).
 	Webhook string `key:"webhook"`
@@ -348,7 +348,8 @@ type OwnerAPI struct {
 // AgentDoor configures the door for the owner's agent. Socket and TokenFile must lie outside the data directory: a user
 // who can open files there can also open the owner's socket.
 type AgentDoor struct {
-	// The path of the Unix socket. Hooks find it in AGENTMESH_AGENT_SOCKET. Empty: no socket.
+	// The path of the Unix socket, for agents that serve does not start itself; its hooks have a door without it. Empty: no
+	// socket.
 	Socket string `key:"socket"`
 	// The group that may use the socket and read the token file, a name or a number, if the agent runs as another user.
 	// The user of agentmesh must be in it. Empty: only the user of agentmesh.

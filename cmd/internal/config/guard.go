@@ -3,11 +3,12 @@ package config
 // Guard is a program, a URL or an A2A agent that judges texts (AM-95).
 type Guard struct {
 	// A program and its arguments, as in hooks[].exec. It reads the question on standard input and writes its verdict to
-	// standard output. It does not learn the agent's door.
+	// standard output.
 	Exec []string `key:"exec"`
 	// The user that the exec runs as, as in hooks[].user.
 	User string `key:"user"`
-	// Variables of the exec's environment, as NAME=VALUE. Beside them it has only PATH.
+	// Variables of the exec's environment, as NAME=VALUE. Beside them it has only PATH and
+	// AGENTMESH_AGENT_SOCKET.
 	Environment []string `key:"environment"`
 	// A URL that gets the question as a signed POST (Standard Webhooks).
 	Webhook string `key:"webhook"`

@@ -22,7 +22,7 @@ func (p *Process) newGuard() (*guard.Guard, error) {
 	if err != nil {
 		return nil, err
 	}
-	handler, err := p.newHandler(h, "") // a guard has no business at the agent's door
+	handler, err := p.newHandler(h)
 	if err != nil {
 		return nil, exit.Fail(exit.Config, fmt.Errorf("guard: %w", err))
 	}

@@ -10,6 +10,7 @@ import (
 	"github.com/agentmesh/agentmesh/node"
 	"github.com/agentmesh/agentmesh/node/client"
 	"github.com/agentmesh/agentmesh/node/hook"
+	"github.com/agentmesh/agentmesh/node/httpapi"
 	"github.com/agentmesh/agentmesh/node/subprocess"
 	"github.com/agentmesh/agentmesh/node/wire"
 )
@@ -18,7 +19,7 @@ import (
 func (p *Process) newRoutes() ([]node.Route, error) {
 	var out []node.Route
 	for i, h := range p.cfg.Hooks {
-		handler, err := p.newHandler(h, p.cfg.AgentDoor.Socket)
+		handler, err := p.newHandler(h)
 		if err != nil {
 			return nil, exit.Fail(exit.Config, fmt.Errorf("hooks[%d]: %w", i, err))
 		}
@@ -29,21 +30,19 @@ func (p *Process) newRoutes() ([]node.Route, error) {
 	return out, nil
 }
 
-// newHandler makes the handler of a hook. A program learns the socket of the agent's door, unless door is "". A nil
-// handler leaves the messages in the inbox.
-func (p *Process) newHandler(h config.Hook, door string) (hook.Handler, error) {
+// newHandler makes the handler of a hook. A nil handler leaves the messages in the inbox.
+func (p *Process) newHandler(h config.Hook) (hook.Handler, error) {
 	secret, err := p.src.Secret(h.Label(), h.SecretFile)
 	if err != nil {
 		return nil, err
 	}
 	switch {
 	case len(h.Exec) > 0:
-		if h.User != "" {
-			if err := subprocess.CheckUser(h.User); err != nil {
-				return nil, err
-			}
+		uid, err := subprocess.UserID(h.User)
+		if err != nil {
+			return nil, err
 		}
-		return hook.Exec{Argv: p.src.ResolveCommand(h.Exec), Env: hookEnvironment(h, door, p.src), User: h.User, Logger: p.log}, nil
+		return hook.Exec{Argv: p.src.ResolveCommand(h.Exec), Env: hookEnvironment(h, p.owner.HookSocket(uid)), User: h.User, Logger: p.log}, nil
 	case h.Webhook != "":
 		secrets, err := client.ParseWebhookSecrets(secret)
 		return hook.Webhook{URL: h.Webhook, Secrets: secrets, HTTP: p.http, Logger: p.log}, err
@@ -58,19 +57,17 @@ func (p *Process) newHandler(h config.Hook, door string) (hook.Handler, error) {
 	return nil, nil
 }
 
-// hookEnvironment returns the whole environment of an exec hook: PATH, the configured variables and, unless socket is
-// "", the path of this socket for the owner's agent.
-func hookEnvironment(h config.Hook, socket string, src config.Source) []string {
+// hookEnvironment returns the whole environment of an exec hook: PATH, the configured variables, and the socket through
+// which the commands of the hook are those of the agent, not of the owner (AM-92). A command prefers the socket to any
+// data directory.
+func hookEnvironment(h config.Hook, socket string) []string {
 	env := append([]string{"PATH=/usr/local/bin:/usr/bin:/bin"}, h.Environment...) // a later entry replaces an earlier one
-	if socket != "" {
-		env = append(env, config.EnvAgentSocket+"="+src.ResolvePath(socket))
-	}
-	return env
+	return append(env, config.EnvAgentSocket+"="+socket)
 }
 
 // newHookProcess returns a process that can only make hooks. The caller must close its http.
 func newHookProcess(src config.Source, cfg config.Config) *Process {
-	return &Process{cfg: cfg, src: src, http: client.NewHTTP(client.HTTPConfig{Local: !cfg.Public(), AllowPrivate: cfg.Network.AllowPrivate})}
+	return &Process{cfg: cfg, src: src, owner: httpapi.NewOwner(httpapi.OwnerConfig{}), http: client.NewHTTP(client.HTTPConfig{Local: !cfg.Public(), AllowPrivate: cfg.Network.AllowPrivate})}
 }
 
 // ProbeHooks checks whether the agents of the configured hooks would accept a message, but sends none. It calls report
@@ -79,7 +76,7 @@ func ProbeHooks(ctx context.Context, src config.Source, cfg config.Config, repor
 	p := newHookProcess(src, cfg)
 	defer p.http.Close()
 	for _, h := range cfg.Hooks {
-		handler, err := p.newHandler(h, p.cfg.AgentDoor.Socket)
+		handler, err := p.newHandler(h)
 		if prober, ok := handler.(hook.Prober); ok && err == nil {
 			err = prober.Probe(ctx)
 		} else if err == nil {

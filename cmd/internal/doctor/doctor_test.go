@@ -172,10 +172,12 @@ func TestDoctorDifferences(t *testing.T) {
 	}
 }
 
-// TestDoctorAgentDoor: doctor says what the agent's door is worth, and warns of hooks that have only the owner's
-// socket.
+// TestDoctorAgentDoor: doctor says what the agent's door is worth, and warns where agent and owner are one user
+// (THREATS row 48).
 func TestDoctorAgentDoor(t *testing.T) {
 	exec := []config.Hook{{Intent: "mesh.message", Exec: []string{"./hook"}}}
+	other := []config.Hook{{Intent: "mesh.message", Exec: []string{"./hook"}, User: "nobody"}}
+	openClaw := []config.Hook{{Intent: "mesh.message", OpenClaw: "http://127.0.0.1:1/hooks/agent"}}
 	for _, tc := range []struct {
 		name  string
 		door  config.AgentDoor
@@ -184,9 +186,12 @@ func TestDoctorAgentDoor(t *testing.T) {
 		text  string
 	}{
 		{"nothing", config.AgentDoor{}, nil, "", ""},
-		{"hooks without a door", config.AgentDoor{}, exec, findingWarn, "can approve"},
-		{"one user", config.AgentDoor{Socket: "/run/a.sock"}, exec, findingWarn, "the same user"},
-		{"another user", config.AgentDoor{Group: "agents", Socket: "/run/a.sock"}, exec, findingOK, "decide nothing"},
+		{"hooks of the owner's user", config.AgentDoor{}, exec, findingWarn, "the same user"},
+		{"hooks of the owner's user beside an agent of another", config.AgentDoor{Group: "agents", Socket: "/run/a.sock"}, exec, findingWarn, "the same user"},
+		{"hooks of another user", config.AgentDoor{}, other, "", ""},
+		{"OpenClaw without a door", config.AgentDoor{}, openClaw, findingWarn, "can approve"},
+		{"one user", config.AgentDoor{Socket: "/run/a.sock"}, openClaw, findingWarn, "the same user"},
+		{"another user", config.AgentDoor{Group: "agents", Socket: "/run/a.sock"}, other, findingOK, "decide nothing"},
 	} {
 		d := examination{cfg: config.Default()}
 		d.cfg.AgentDoor, d.cfg.Hooks = tc.door, tc.hooks

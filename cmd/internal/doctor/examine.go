@@ -366,16 +366,17 @@ func (d *examination) reportStatus(s owner.Status) {
 func (d *examination) checkAgentDoor() {
 	const check = "agent's door"
 	door := d.cfg.AgentDoor
-	hasHooks := slices.ContainsFunc(d.cfg.Hooks, func(h config.Hook) bool { return len(h.Exec) > 0 || h.OpenClaw != "" })
-	sameUser := "agent and owner are the same user of this machine: the door guards against mistakes and against prompt injection " +
+	isOpen := door.Socket != "" || door.TokenFile != ""
+	const sameUser = "agent and owner are the same user of this machine: the door guards against mistakes and against prompt injection " +
 		"through tools, not against a hostile program, which can open the owner's socket"
 	switch {
-	case door.Socket == "" && door.TokenFile == "" && hasHooks:
-		d.warn(check, "set agent_door.socket to a path outside the data directory", "your hooks have only the owner's socket, through which they can approve and change rules")
-	case door.Socket == "" && door.TokenFile == "":
-	case door.Group == "":
+	case !isOpen && slices.ContainsFunc(d.cfg.Hooks, func(h config.Hook) bool { return h.OpenClaw != "" }):
+		d.warn(check, "set agent_door.socket to a path outside the data directory", "OpenClaw has only the owner's socket, through which it can approve and change rules")
+	case slices.ContainsFunc(append(d.cfg.Hooks, d.cfg.Guard.Hook()), func(h config.Hook) bool { return len(h.Exec) > 0 && h.User == "" }):
+		d.warn(check, "run your hooks as another user, with hooks[].user", "%s", sameUser)
+	case isOpen && door.Group == "":
 		d.warn(check, "run the agent as another user, and set agent_door.group", "%s", sameUser)
-	default:
+	case isOpen:
 		d.ok(check, "other users may read and send, and decide nothing")
 	}
 }
