@@ -13,6 +13,7 @@ import (
 	"time"
 
 	"github.com/agentmesh/agentmesh/acl"
+	"github.com/agentmesh/agentmesh/conversations"
 	"github.com/agentmesh/agentmesh/node/bridge"
 	"github.com/agentmesh/agentmesh/node/httpapi"
 	"github.com/agentmesh/agentmesh/node/owner"
@@ -158,6 +159,7 @@ type counters struct {
 	accepted   map[string]*httpapi.Counter    // messages that were not refused, by outcome
 	refused    map[wire.Code]*httpapi.Counter // refused messages, by error code
 	deliveries map[string]*httpapi.Counter    // delivery attempts, by outcome
+	bounds     map[string]*httpapi.Counter    // questions at a bound on turns, by their rule
 }
 
 func (n *Node) registerMetrics(m *httpapi.Metrics) {
@@ -179,6 +181,11 @@ func (n *Node) registerMetrics(m *httpapi.Metrics) {
 	for _, outcome := range []string{string(SendDelivered), string(SendUnverified), string(SendFailed), string(SendUnknown), outcomePostponed} {
 		t.deliveries[outcome] = m.Counter("deliveries_total", "Attempts to deliver an outbox entry, by outcome.", "outcome", outcome)
 	}
+	t.bounds, n.turns.taken = map[string]*httpapi.Counter{}, map[rules.Bound]*httpapi.Counter{}
+	for _, b := range rules.Bounds {
+		n.turns.taken[b] = m.Counter("turns_total", "Turns of the agent without its owner, by each bound that counts them.", "bound", string(b))
+		t.bounds[b.Rule()] = m.Counter("turn_questions_total", "Questions to the owner at a bound on turns.", "bound", string(b))
+	}
 	n.counters = t
 	for _, state := range []string{"queued", "delivering"} {
 		m.Gauge("outbox_letters", "Entries in the outbox: all that are queued, and those that are being delivered now.",
@@ -190,6 +197,13 @@ func (n *Node) registerMetrics(m *httpapi.Metrics) {
 	m.Gauge("asks_open", "Questions that wait for the owner; at most 1000 are counted.", OwnerAPI{n}.countOpenAsks)
 	for _, limit := range acl.MeterLimits() {
 		m.LimiterFunc("messages-"+limit, func() uint64 { return n.meter.Refusals(limit) })
+	}
+}
+
+// countBound counts a question at a bound on turns when the unit is committed.
+func (n *Node) countBound(u *conversations.Unit, ask acl.Ask) {
+	if c := n.counters.bounds[ask.Rule]; c != nil && ask.Behind == "" {
+		u.Then(c.Inc)
 	}
 }
 

@@ -383,6 +383,7 @@ func (o *deliveryOutcome) holdReply(ctx context.Context, item *Item, bound rules
 		return err
 	}
 	item.State, item.Ask = ItemHeld, ask.ID
+	o.n.countBound(o.unit, ask)
 	o.unit.Add(changes...)
 	if ask.Behind == "" {
 		notice := o.n.notice("approval", item.Peer, item.PeerName, item.key(), o.unit.Now)

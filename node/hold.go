@@ -52,6 +52,7 @@ func (a *acceptance) hold(ctx context.Context) (bridge.Outcome, error) {
 		return bridge.Outcome{}, err
 	}
 	item.Ask = ask.ID
+	a.n.countBound(a.unit, ask)
 	a.unit.Add(changes...)
 	a.unit.Add(item.change())
 	if err := a.recordMessage(ctx); err != nil {

@@ -286,6 +286,7 @@ func (n *Node) openOutgoingAsk(ctx context.Context, u *conversations.Unit, out O
 	if err != nil {
 		return acl.Ask{}, err
 	}
+	n.countBound(u, ask)
 	u.Add(changes...)
 	if !u.IsNew() {
 		if !u.IsOpen() {

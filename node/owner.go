@@ -189,10 +189,14 @@ func (o OwnerAPI) Overview(ctx context.Context, maxCount int) (owner.Status, err
 	for _, r := range n.runs.Stats.List() {
 		hooks = append(hooks, owner.HookStatus{Route: r.Route, Runs: r.Runs, Failures: r.Failures, LastFailure: r.LastAt, Fault: string(r.Last)})
 	}
+	autonomy, err := n.turns.list(ctx, now)
+	if err != nil {
+		return owner.Status{}, err
+	}
 	return owner.Status{
 		ProcessStatus: process, AgentID: id.Card.ID, Name: id.Card.Name, Endpoint: id.Card.Endpoint, Fingerprint: id.Key.Public().Fingerprint(),
 		Paused: n.IsPaused(), Started: n.started, Mode: n.mode(), Outgoing: n.cfg.Outbound.mode(), Directories: n.Listings(),
-		Inbox: items, NeedsOwner: needing, Approvals: asks, Outbox: outbox, Delayed: delayed, Hooks: hooks, Waiting: waiting, Store: storeState, Notify: notifyStatus,
+		Inbox: items, NeedsOwner: needing, Approvals: asks, Outbox: outbox, Delayed: delayed, Hooks: hooks, Waiting: waiting, Autonomy: autonomy, Store: storeState, Notify: notifyStatus,
 	}, nil
 }
 

@@ -24,6 +24,10 @@ func (o OwnerAPI) viewConversation(ctx context.Context, conv conversations.Conve
 	if conv.Principal != conv.Key.Peer {
 		v.Principal = conv.Principal
 	}
+	if conv.Turns > 0 {
+		_, left := o.n.turns.bounds.Left(conv, false, now)
+		v.Turns = newTurns(conv.Turns, left)
+	}
 	v.Proposal = owner.NewProposal(conv)
 	v.Agreement, err = viewAgreement(ctx, o.n.store.Records(), conv, now)
 	return v, err

@@ -28,6 +28,7 @@ const (
 type turns struct {
 	bounds  rules.Autonomy
 	records store.Records
+	taken   map[rules.Bound]*httpapi.Counter
 }
 
 // boundsFor returns the bounds for a sender that was verified like this. A caller with a token has only its own bound.
@@ -88,41 +89,74 @@ func (t turns) take(u *conversations.Unit, item Item, route Route, lifted map[st
 			change.Max = most
 		}
 		u.Add(change)
+		u.Then(t.taken[b.bound].Inc)
 	}
+	if item.Verified == bridge.VerifiedBearer { // the bound of the conversation does not hold
+		return nil
+	}
+	u.Then(t.taken[rules.InConversation].Inc)
 	return u.Record(conversations.Event{Kind: conversations.TurnTaken, At: u.Now, ID: item.MessageID})
 }
 
-// findSpent returns the first bound that is used up, and the terms of those that are, but that the owner lifted.
+// findSpent returns the first bound that is used up, and the terms of those that allow any number of turns.
 func (t turns) findSpent(ctx context.Context, item Item, now time.Time) (spent rules.Bound, lifted map[string]bool, err error) {
 	lifted = make(map[string]bool)
 	for _, b := range item.turnBounds() {
-		most := t.bounds.Most(b.bound)
-		if most < 0 {
-			continue
-		}
-		page, err := t.records.List(ctx, nsTurns, b.term, "", max(most, 1), now)
-		if err != nil {
-			return "", nil, err
-		}
-		if len(page.Records) < most {
-			continue
-		}
-		_, err = t.records.Get(ctx, nsTurns, "free/"+b.term, now)
+		today, err := t.today(ctx, b, now)
 		switch {
-		case err == nil:
-			lifted[b.term] = true
-		case errors.Is(err, store.ErrNotFound):
-			return b.bound, lifted, nil
-		default:
+		case err != nil:
 			return "", nil, err
+		case today.Left == nil:
+			lifted[b.term] = true
+		case *today.Left == 0:
+			return b.bound, lifted, nil
 		}
 	}
 	return "", lifted, nil
 }
 
+// today returns the turns of the last day that a bound counts.
+func (t turns) today(ctx context.Context, b turnBound, now time.Time) (*owner.Turns, error) {
+	most := t.bounds.Most(b.bound)
+	used, err := count(max(most, statusCap), store.AllRecords(ctx, t.records, nsTurns, b.term, now))
+	if err != nil || most < 0 {
+		return newTurns(used, -1), err
+	}
+	_, err = t.records.Get(ctx, nsTurns, "free/"+b.term, now)
+	if errors.Is(err, store.ErrNotFound) {
+		return newTurns(used, max(0, most-used)), nil
+	}
+	return newTurns(used, -1), err
+}
+
+// newTurns returns turns for the owner. left is negative if there is no bound.
+func newTurns(used, left int) *owner.Turns {
+	if left < 0 {
+		return &owner.Turns{Used: used}
+	}
+	return &owner.Turns{Used: used, Left: &left}
+}
+
+// list returns all bounds for the owner.
+func (t turns) list(ctx context.Context, now time.Time) (list []owner.Bound, err error) {
+	for _, s := range t.bounds.Settings() {
+		b := owner.Bound{Name: s.Key, Most: newTurns(0, s.Most).Left}
+		if bound := rules.Bound(s.Key); bound == rules.InAll || bound == rules.WithStrangers {
+			if b.Today, err = t.today(ctx, turnBound{bound, s.Key}, now); err != nil {
+				return nil, err
+			}
+		}
+		list = append(list, b)
+	}
+	return list, nil
+}
+
 // grant carries out the owner's answer about a bound: as many turns again, or any number for a day (AM-93). Of the
 // messages that wait for the same answer, only the first one changes a bound that they share.
 func (t turns) grant(ctx context.Context, u *conversations.Unit, item Item, bound rules.Bound, isFirst, forDay bool) error {
+	if bound == rules.InConversation && !isFirst {
+		return nil // the first one granted the turns that the others take
+	}
 	acted := conversations.Event{Kind: conversations.OwnerActed, At: u.Now}
 	if forDay && bound == rules.InConversation {
 		acted.Until = u.Now.Add(turnDay)

@@ -82,6 +82,9 @@ func (a *app) showConversation(v owner.Conversation) {
 		rows = append(rows, []string{"address", v.Principal})
 	}
 	rows = append(rows, [][]string{{"state", string(v.State)}, {"intent", string(v.Intent)}, {"opened", terminal.FormatTime(v.Opened)}, {"last", terminal.FormatTime(v.Last)}}...)
+	if v.Turns != nil {
+		rows = append(rows, []string{"turns", v.Turns.String() + " without you"})
+	}
 	if v.Agreement != nil {
 		rows = append(rows, []string{string(v.Agreement.Standing), agreementLine(*v.Agreement)})
 	}

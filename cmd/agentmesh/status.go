@@ -63,6 +63,11 @@ func (a *app) showStatus(s owner.Status) {
 			{"approvals", fmt.Sprintf("%d pending", s.Approvals)},
 		}
 	}
+	for _, b := range s.Autonomy {
+		if b.Today != nil {
+			rows = append(rows, []string{"turns", fmt.Sprintf("%s today without you (%s)", b.Today, b.Name)})
+		}
+	}
 	for _, text := range engine.Describe(s.Database) {
 		rows = append(rows, []string{"database", text})
 	}

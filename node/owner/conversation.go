@@ -31,6 +31,7 @@ type Conversation struct {
 	// Unreleased is the number of messages of the peer that no agent of the owner sees: the owner has not released them,
 	// or the guard has not let them through.
 	Unreleased int        `json:"unreleased,omitempty"`
+	Turns      *Turns     `json:"turns,omitempty"` // of the owner's agent since the owner's last act in the conversation
 	Proposal   *Proposal  `json:"proposal,omitempty"`
 	Agreement  *Agreement `json:"agreement,omitempty"`
 	Entries    uint64     `json:"entries"`

@@ -2,6 +2,7 @@ package owner
 
 import (
 	"context"
+	"fmt"
 	"net/http"
 	"time"
 
@@ -32,8 +33,33 @@ type Status struct {
 	Delayed     *OutboxEntry   `json:"outbox_delayed,omitempty"` // the oldest entry that waits after a failed attempt
 	Hooks       []HookStatus   `json:"hooks,omitempty"`          // the hooks that ran since the start
 	Waiting     int            `json:"inbox_waiting,omitempty"`  // items whose hook could not be reached
+	Autonomy    []Bound        `json:"autonomy,omitempty"`
 	Store       string         `json:"store"`
 	Notify      notify.Status  `json:"notify"` // whether notices reach the owner
+}
+
+// Bound is a bound on what the owner's agent does without the owner.
+type Bound struct {
+	Name  string `json:"bound"`           // its key in autonomy
+	Most  *int   `json:"most"`            // null: any number
+	Today *Turns `json:"today,omitempty"` // if the bound counts the day as a whole
+}
+
+// Turns counts what the owner's agent did without the owner (AM-92).
+type Turns struct {
+	Used int  `json:"used"`
+	Left *int `json:"left"` // null: any number
+}
+
+// String returns a text such as "7 of 12 times".
+func (t Turns) String() string {
+	switch {
+	case t.Left != nil:
+		return fmt.Sprintf("%d of %d times", t.Used, t.Used+*t.Left)
+	case t.Used == 1:
+		return "once"
+	}
+	return fmt.Sprintf("%d times", t.Used)
 }
 
 // HookStatus counts the runs of the hooks of one route since the process started.

@@ -67,7 +67,7 @@ func Leave(d Departure) (Permission, error) {
 		}
 	}
 	if d.Spent != "" {
-		return Permission{NeedsOwner: true, Rule: "autonomy." + string(d.Spent)}, nil
+		return Permission{NeedsOwner: true, Rule: d.Spent.Rule()}, nil
 	}
 	switch {
 	case d.Listed:

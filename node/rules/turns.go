@@ -18,12 +18,29 @@ const (
 	InAll          Bound = "total"        // a day, of all peers but those with a token
 )
 
+// Bounds are all bounds.
+var Bounds = []Bound{InConversation, WithPeer, WithStrangers, WithSource, WithToken, InAll}
+
+// Rule names the bound in a question to the owner.
+func (b Bound) Rule() string { return "autonomy." + string(b) }
+
 // Autonomy has the bounds. A turn is one run of a hook or of the calendar for one accepted message, or a message that
 // the agent writes by itself. 0 means never alone, a negative number no bound.
 type Autonomy struct {
 	Conversation                  int // with at least one run
 	Door                          int // in a conversation without a run
 	Peer, Strangers, Token, Total int
+}
+
+// Setting is a bound as the configuration names it.
+type Setting struct {
+	Key  string
+	Most int
+}
+
+// Settings returns all bounds.
+func (a Autonomy) Settings() []Setting {
+	return []Setting{{"conversation", a.Conversation}, {"door", a.Door}, {"peer", a.Peer}, {"strangers", a.Strangers}, {"token", a.Token}, {"total", a.Total}}
 }
 
 // DefaultAutonomy has the defaults of AM-92.

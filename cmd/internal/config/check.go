@@ -272,11 +272,8 @@ func (c Config) OpenGuards() []string {
 	add(c.Limits.MessagesNewConversations == 0, "limits.messages_new_conversations: off")
 	add(c.Limits.MessagesConversation == 0, "limits.messages_conversation: off")
 	add(c.Limits.MessagesTotal == 0, "limits.messages_total: off")
-	for _, t := range []struct {
-		key string
-		n   Turns
-	}{{"conversation", c.Autonomy.Conversation}, {"door", c.Autonomy.Door}, {"peer", c.Autonomy.Peer}, {"strangers", c.Autonomy.Strangers}, {"token", c.Autonomy.Token}, {"total", c.Autonomy.Total}} {
-		add(t.n < 0, "autonomy.%s: your agent goes on without asking you", t.key)
+	for _, s := range c.Autonomy.Bounds().Settings() {
+		add(s.Most < 0, "autonomy.%s: your agent goes on without asking you", s.Key)
 	}
 	add(c.Limits.A2AContexts == 0, "limits.a2a_contexts: off")
 	add(len(c.Limits.Exempt) > 0, "limits.exempt: %d agents, links or networks have no limits", len(c.Limits.Exempt))

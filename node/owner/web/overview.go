@@ -2,6 +2,7 @@ package web
 
 import (
 	"context"
+	"fmt"
 	"net/url"
 
 	"github.com/labstack/echo/v4"
@@ -16,6 +17,7 @@ type overviewView struct {
 	Queued      int       // messages that wait for delivery
 	First       []askView // the oldest of the waiting questions
 	NoProgram   bool      // see [Programs.NoProgram]
+	Today       string    // how often the agent has answered without its owner; "" if never
 }
 
 const maxAsksOnOverview = 3
@@ -30,6 +32,11 @@ func (p *pages) showOverview(c echo.Context) error {
 		return err
 	}
 	view := overviewView{NoProgram: p.setup != nil && p.setup.Programs().NoProgram(), Asks: formatCount(status.Approvals), Items: formatCount(status.NeedsOwner), Queued: status.Outbox["queued"]}
+	for _, b := range status.Autonomy {
+		if b.Name == "total" && b.Today.Used > 0 {
+			view.Today = b.Today.String()
+		}
+	}
 	asks, err := p.n.ListApprovals(ctx, owner.Query{State: string(acl.AskPending), Limit: maxAsksOnOverview})
 	if err != nil {
 		return err
@@ -44,6 +51,27 @@ func (p *pages) showOverview(c echo.Context) error {
 type settingsView struct {
 	owner.Status
 	Refusals []refusalView
+}
+
+// boundLabels name the bounds on what the agent does without its owner.
+var boundLabels = map[string]string{
+	"conversation": "In one conversation", "door": "In one conversation, with its own tools", "peer": "A day with one agent",
+	"strangers": "A day with all strangers", "token": "A day with one caller that has a token", "total": "A day in all",
+}
+
+// Alone returns how often the agent may answer without its owner.
+func (v settingsView) Alone() (list []fact) {
+	for _, b := range v.Autonomy {
+		text := "any number of times"
+		if b.Most != nil {
+			text = fmt.Sprintf("%d times", *b.Most)
+		}
+		if b.Today != nil {
+			text += "; today " + b.Today.String()
+		}
+		list = append(list, fact{boundLabels[b.Name], text})
+	}
+	return list
 }
 
 type refusalView struct {
