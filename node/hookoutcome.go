@@ -148,7 +148,7 @@ func (s *hookOutcome) checkOutgoing(ctx context.Context, payload wire.Value) (he
 		return false, err
 	}
 	if !p.NeedsOwner && s.run.doubt != "" {
-		p = rules.Permission{NeedsOwner: true, Rule: s.run.doubt}
+		p = rules.Permission{NeedsOwner: true, Rule: ruleGuard, Reason: s.run.doubt}
 	}
 	if !p.NeedsOwner {
 		s.unit.Then(func() { n.countSent(out, p) })

@@ -143,6 +143,9 @@ func (i Item) terms() []string {
 	if i.NeedsOwner(i.Agrees) {
 		terms = append(terms, owner.NeedsOwner)
 	}
+	if i.Judgment() != "" {
+		terms = append(terms, string(owner.Guarded))
+	}
 	return terms
 }
 
@@ -164,16 +167,16 @@ func (n *Node) Item(ctx context.Context, id string) (Item, error) {
 	return decodeItem(r)
 }
 
-// Inbox lists the items in the given state, or with [owner.NeedsOwner] those that need the owner, in the order of their
+// Inbox lists the items in the given state, or with [owner.NeedsOwner] or [owner.Guarded] those, in the order of their
 // arrival. An empty state selects all items. after is "" for the first page, and otherwise next from the previous page.
 // next is "" on the last page.
 func (n *Node) Inbox(ctx context.Context, state ItemState, after string, limit int) (items []Item, next string, err error) {
 	return n.listItems(ctx, stateTerm(state), after, limit)
 }
 
-// stateTerm returns the index term of the items in a state. owner.NeedsOwner is a term of its own.
+// stateTerm returns the index term of the items in a state. owner.NeedsOwner and owner.Guarded are terms of their own.
 func stateTerm(state ItemState) string {
-	if state == "" || state == owner.NeedsOwner {
+	if state == "" || state == owner.NeedsOwner || state == owner.Guarded {
 		return string(state)
 	}
 	return "state:" + string(state)

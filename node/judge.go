@@ -72,6 +72,9 @@ func (i *Item) letThrough(u *conversations.Unit) error {
 	return u.Record(conversations.Event{Kind: conversations.Judged, At: u.Now, ID: i.MessageID})
 }
 
+// ruleGuard is the rule of a message of ours that the guard did not let through.
+const ruleGuard = "guard"
+
 // judgeOut asks the guard about a message of ours that may leave, and returns why the owner decides first, or "".
 func (n *Node) judgeOut(ctx context.Context, out Outgoing) (why string) {
 	g := n.cfg.Guard

@@ -245,6 +245,10 @@ func (n *Node) openOwnAsk(p rules.Permission, out Outgoing, name string, ask acl
 	if err != nil {
 		return acl.Ask{}, nil, wire.ErrSyntax.Because(err)
 	}
+	if p.Reason != "" {
+		shown = shown.With("reason", wire.Text(p.Reason))
+		ask.Body = shown.JSON()
+	}
 	ask.ID, ask.Subject, ask.Rule, ask.Hash = acl.NewAskID(ask.Created), principal(out), p.Rule, hexOf(signing.Digest(shown))
 	ask.Expires, ask.Choices = ask.Created.Add(n.cfg.HoldFor), []acl.Choice{acl.Approve, acl.Reject}
 	if p.AllowAlways {

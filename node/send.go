@@ -106,7 +106,7 @@ func (n *Node) Send(ctx context.Context, out Outgoing, wait time.Duration) (Sent
 	}
 	if !p.NeedsOwner {
 		if why := n.judgeOut(ctx, out); why != "" {
-			p = rules.Permission{NeedsOwner: true, Rule: why}
+			p = rules.Permission{NeedsOwner: true, Rule: ruleGuard, Reason: why}
 		}
 	}
 	if p.NeedsOwner {

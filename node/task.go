@@ -93,7 +93,7 @@ func (o OwnerAPI) answerTask(ctx context.Context, item Item, m owner.NewReply) (
 	}
 	if !p.NeedsOwner {
 		if why := n.judgeOut(ctx, out); why != "" {
-			p = rules.Permission{NeedsOwner: true, Rule: why}
+			p = rules.Permission{NeedsOwner: true, Rule: ruleGuard, Reason: why}
 		}
 	}
 	if p.NeedsOwner {

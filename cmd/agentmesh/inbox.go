@@ -30,14 +30,17 @@ type inboxCmd struct {
 }
 
 type inboxListCmd struct {
-	State  string `placeholder:"STATE" help:"List only items in this state: new, read, running, waiting, answered, held, rejected, withdrawn, expired, failed or interrupted."`
+	State  string `placeholder:"STATE" help:"List only items in this state: new, read, running, waiting, answered, held, rejected, withdrawn, expired, failed or interrupted; or guard: what the guard stopped."`
 	After  string `placeholder:"ID" help:"List only items that came after this one."`
 	Limit  int    `default:"50" help:"Maximum number of items: the newest ones or, with --after or --json, the oldest ones. To get more, pass next from the JSON output as --after."`
 	Follow bool   `help:"Keep printing new items until interrupted. With --json, one line each."`
 }
 
 func (c *inboxListCmd) Run(ctx context.Context, a *app) error {
-	if c.Follow {
+	switch {
+	case c.Follow && c.State == string(owner.Guarded):
+		return exit.Fail(exit.Usage, errors.New("--follow needs a state that an item enters"))
+	case c.Follow:
 		return c.follow(ctx, a)
 	}
 	if !a.globals.JSON {
@@ -243,6 +246,9 @@ func (a *app) showItem(i owner.Item) {
 	rows = append(rows, []string{"intent", string(i.Intent)}, []string{"at", terminal.FormatTime(i.At)})
 	if i.Sealed {
 		rows = append(rows, []string{"sealed", "only you and the sender can read it"})
+	}
+	if judgment := i.Judgment(); judgment != "" {
+		rows = append(rows, []string{"guard", judgment})
 	}
 	if i.Note != "" {
 		rows = append(rows, []string{"note", i.Note})

@@ -95,6 +95,23 @@ type Verdict struct {
 	Reason   string `json:"reason,omitempty"`
 }
 
+// Guarded is the state in a [Query] for the items that the guard stopped, see [Item.Judgment]. No item has it, and only the
+// owner may ask for it.
+const Guarded ItemState = "guard"
+
+// Judgment returns why the guard stopped the item, for the owner, or "".
+func (i Item) Judgment() string {
+	switch v := i.Verdict; {
+	case v == nil && i.Unjudged && i.State == ItemFailed:
+		return "no verdict"
+	case v == nil || v.Decision == "allow":
+		return ""
+	case v.Reason == "":
+		return v.Decision
+	}
+	return i.Verdict.Decision + ": " + i.Verdict.Reason
+}
+
 // NeedsOwner is the state in a [Query] for the items that need the owner, see [Item.NeedsOwner]. No item has it.
 const NeedsOwner = "needs-owner"
 
@@ -171,7 +188,11 @@ var (
 func inboxOperations(n Inbox) []Operation {
 	return []Operation{
 		ListInbox.Serve(func(c echo.Context, _ None) (List[Item], error) {
-			q, err := ReadQuery(c, ItemStates()...)
+			states := ItemStates()
+			if Door(c) != httpapi.DoorOfAgent {
+				states = append(states, Guarded)
+			}
+			q, err := ReadQuery(c, states...)
 			if err != nil {
 				return List[Item]{}, err
 			}

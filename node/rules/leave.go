@@ -33,6 +33,7 @@ func (d Departure) Asks() bool { return d.Mode == acl.Approval && !d.Listed }
 type Permission struct {
 	NeedsOwner  bool   // the owner decides first
 	Rule        string // the rule that decided
+	Reason      string // more for the owner, or ""
 	AllowAlways bool   // the question is about the recipient, whom the owner may approve for good
 }
 
@@ -67,7 +68,7 @@ func Leave(d Departure) (Permission, error) {
 		}
 	}
 	if d.Spent != "" {
-		return Permission{NeedsOwner: true, Rule: d.Spent.Rule()}, nil
+		return Permission{NeedsOwner: true, Rule: d.Spent.Rule(), Reason: "your agent has no turn left without you"}, nil
 	}
 	switch {
 	case d.Listed:

@@ -34,8 +34,8 @@ type inboxView struct {
 }
 
 func (p *pages) showInbox(c echo.Context) error {
-	view := inboxView{State: owner.ItemState(c.QueryParam("state")), States: []owner.ItemState{"", owner.NeedsOwner, owner.ItemNew, owner.ItemHeld, owner.ItemWaiting, owner.ItemAnswered, owner.ItemFailed}}
-	if view.State != owner.NeedsOwner && !slices.Contains(owner.ItemStates(), view.State) {
+	view := inboxView{State: owner.ItemState(c.QueryParam("state")), States: []owner.ItemState{"", owner.NeedsOwner, owner.ItemNew, owner.ItemHeld, owner.ItemWaiting, owner.ItemAnswered, owner.ItemFailed, owner.Guarded}}
+	if !slices.Contains(append(owner.ItemStates(), owner.NeedsOwner, owner.Guarded), view.State) {
 		view.State = ""
 	}
 	items, err := listLatest(c.Request().Context(), "in_", string(view.State), c.QueryParam("before"), func(i owner.Item) string { return i.ID }, p.n.ListItems)
