@@ -6,6 +6,7 @@ import (
 	"encoding/hex"
 	"encoding/json"
 	"fmt"
+	"slices"
 	"strings"
 	"time"
 
@@ -40,7 +41,8 @@ const (
 type Choice string
 
 const (
-	Approve             Choice = "approve"      // only this once
+	Approve             Choice = "approve"      // this; if [Ask.LetsIn], also what its sender writes later
+	ApproveOnce         Choice = "once"         // only this; offered where Approve covers more
 	ApproveConversation Choice = "conversation" // this, and later messages of its conversation with the same intent
 	ApproveAlways       Choice = "always"       // this, and later messages of the subject unless the policy makes them wait
 	Reject              Choice = "reject"
@@ -49,7 +51,7 @@ const (
 
 // Approves reports whether the choice allows what was asked.
 func (c Choice) Approves() bool {
-	return c == Approve || c == ApproveConversation || c == ApproveAlways
+	return c == Approve || c == ApproveOnce || c == ApproveConversation || c == ApproveAlways
 }
 
 // Ask is a question for the owner: about a held message, an outgoing message, a changed key, a foreign proposal, or a
@@ -86,6 +88,9 @@ type Ask struct {
 	By      string    `json:"by,omitempty"`     // the interface that the owner used: "cli", "page"
 	Answer  string    `json:"answer,omitempty"` // what the owner wrote with the decision
 }
+
+// LetsIn reports whether the choice also lets the subject write from now on (AM-97).
+func (a Ask) LetsIn(c Choice) bool { return c == Approve && slices.Contains(a.Choices, ApproveOnce) }
 
 // HashBody returns the Hash of an ask whose body is all that the owner sees.
 func HashBody(body []byte) string {
@@ -232,10 +237,14 @@ func (s storedAsk) record() store.Record {
 func (s storedAsk) change() store.Change { return store.Change{Record: s.record(), IfRev: s.rev} }
 
 func (a Ask) auditEntry(kind AuditKind, now time.Time) AuditEntry {
-	return AuditEntry{
+	e := AuditEntry{
 		At: now, Kind: kind, Subject: a.Subject, Rule: a.Rule, By: a.By, Choice: a.Choice, Ask: a.ID, AskKind: a.Kind,
 		Conversation: a.Conv.ID, Digest: a.Hash,
 	}
+	if a.LetsIn(a.Choice) {
+		e.Note = "the sender is let in"
+	}
+	return e
 }
 
 func decodeAsk(rec store.Record) (storedAsk, error) {

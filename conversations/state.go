@@ -64,7 +64,8 @@ type Conversation struct {
 	// LastSent is the number of the newest outbox entry. It makes the ids of entries sort in the order of the messages.
 	LastSent int64 `json:"last_sent,omitempty"`
 
-	// Admitted has the intents that the peer may use here without a question to our owner (AM-34).
+	// Admitted has the intents that the peer may use here without a question to our owner (AM-34). "" in it means that
+	// the owner answered the peer here: no message of it waits for its sender (AM-97).
 	Admitted []wire.Intent `json:"let,omitempty"`
 
 	// Copies of a Conversation share the values behind these pointers, so the values are never changed (AM-88).
@@ -104,7 +105,7 @@ const (
 	HoldEnded                      // the hold until Event.Until ended by a decision or a withdrawal; Event.ID and Payload: the released message
 	HeldByPeer                     // the peer's owner holds our message Event.ID, at most until Event.Until
 	OwnerRejected                  // our owner rejected a held message
-	OwnerAdmitted                  // our owner lets the peer use Event.Intent here without further questions
+	OwnerAdmitted                  // our owner lets the peer use Event.Intent here without further questions, or answered it if Event.Intent is empty
 	DeliveryFailed                 // a message of ours cannot be delivered (AM-47)
 	Delivered                      // the peer has our message Event.ID, under the id Event.Answers
 	AcceptCounts                   // the recipient of the accept Event.ID answered it without refusing it
@@ -164,6 +165,11 @@ func (c Conversation) expiry(idle time.Duration) time.Time {
 		start = later(start, end)
 	}
 	return Sooner(start.Add(idle), Sooner(c.Deadline, c.Purge))
+}
+
+// Admits reports whether our owner lets the peer write here with this intent, whoever the peer is.
+func (c Conversation) Admits(intent wire.Intent) bool {
+	return slices.Contains(c.Admitted, intent) || slices.Contains(c.Admitted, "")
 }
 
 // Holds returns the number of messages that wait for our owner at now.

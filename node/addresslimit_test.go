@@ -259,7 +259,7 @@ func TestNothingSecretIsLogged(t *testing.T) {
 			raw := chris.Sign(chris.Draft(sarah.ID(), wire.Deliver, body(text)))
 			sarah.Post(raw)
 			for _, ask := range pendingAsks(t, sarah) {
-				decide(t, sarah, ask, acl.ApproveAlways)
+				decide(t, sarah, ask, acl.Approve)
 			}
 			sarah.Post(bytes.Replace(raw, []byte("tulip"), []byte("roses"), 1))
 			sarah.Post(raw[:len(raw)-5])

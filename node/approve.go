@@ -173,12 +173,13 @@ func (v *heldDecision) release(ctx context.Context) error {
 	if verdict.Do == rules.Refuse {
 		return verdict.Error
 	}
-	pins, err := v.n.pinChanges(ctx, v.item.Peer, v.held.Unproven, v.d.Now)
+	letsIn := v.ask.LetsIn(v.d.Choice) && v.isFirst()
+	pins, err := v.n.pinChanges(ctx, v.item.Peer, v.held.Unproven, letsIn, v.d.Now)
 	if err != nil {
 		return err
 	}
 	v.unit.Add(append(pins, v.cancelled...)...)
-	if v.d.Choice == acl.ApproveAlways && v.isFirst() && standing != acl.Allowed { // a peer on the allowlist stays allowed (AM-29)
+	if letsIn && standing != acl.Allowed { // a peer on the allowlist stays allowed (AM-29)
 		v.unit.Add(v.n.rules.Change(v.ask.Subject, acl.Approved, v.d.Now))
 	}
 	isMore := v.held.Hold == "turns"

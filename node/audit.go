@@ -111,7 +111,7 @@ const maxRefusals = 64
 func (r *refusals) add(in bridge.Inbound, why *wire.Error, now time.Time) {
 	entry := refusal{row: why.Row(), Refusal: owner.Refusal{
 		At: now, Times: 1, Code: why.Code, Status: why.Status, Answer: why.Message,
-		From: wire.OneLine(in.Principal, 128), Proven: in.Verified != "" && in.Verified != bridge.VerifiedNone, Intent: wire.Intent(wire.OneLine(string(in.Intent), 128)),
+		From: wire.OneLine(in.Principal, 128), Proven: bridge.IsProof(in.Verified), Intent: wire.Intent(wire.OneLine(string(in.Intent), 128)),
 	}}
 	if cause := errors.Unwrap(why); cause != nil {
 		entry.Why = wire.OneLine(cause.Error(), 300)

@@ -108,7 +108,7 @@ func TestBlockEndsTheOutbox(t *testing.T) {
 		for _, to := range []*meshtest.Stranger{ann, bob} {
 			mustSend(t, sarah.Node, outgoing(t, to.ID, wire.Deliver, hello), 0)
 		}
-		must(t, sarah.Post(ann.Sign(ann.Draft(sarah.ID(), wire.Deliver, hello))), http.StatusAccepted)
+		must(t, sarah.Post(ann.Sign(ann.Draft(sarah.ID(), wire.Handoff, `{"action":"request_human","reason":"talk"}`))), http.StatusAccepted)
 		synctest.Wait()
 		decide(t, sarah, theAsk(t, sarah), acl.Block)
 		synctest.Wait()

@@ -122,7 +122,7 @@ func TestHoldSuspendsTheClock(t *testing.T) {
 		raw := chris.Sign(in("conv_one", chris.Draft(sarah.ID(), wire.Deliver, hello)))
 		must(t, sarah.Post(raw), http.StatusAccepted)
 		time.Sleep(3 * 24 * time.Hour)
-		decide(t, sarah, theAsk(t, sarah), acl.ApproveAlways)
+		decide(t, sarah, theAsk(t, sarah), acl.Approve)
 		must(t, sarah.Post(raw), http.StatusOK)
 		time.Sleep(24*time.Hour - time.Second) // counted from the decision
 		must(t, sarah.Post(chris.Sign(in("conv_one", chris.Draft(sarah.ID(), wire.Deliver, hello)))), http.StatusOK)

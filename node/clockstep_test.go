@@ -30,7 +30,7 @@ func TestClockStep(t *testing.T) {
 		time.Sleep(25 * time.Minute) // several sweeps and alarms
 		storetest.StepClock(t, 0)
 
-		decide(t, sarah, ask, acl.ApproveAlways)
+		decide(t, sarah, ask, acl.Approve)
 		answer := sarah.Post(held)
 		must(t, answer, http.StatusOK)
 

@@ -90,7 +90,7 @@ func wantTexts(t *testing.T, m *meshtest.Member, state node.ItemState, want ...s
 // TestTailIsReleased (AM-33, AM-34): all messages of a stranger while the owner decides belong to one question, one
 // notice and one decision, whatever their conversation.
 func TestTailIsReleased(t *testing.T) {
-	for _, choice := range []acl.Choice{acl.Approve, acl.ApproveConversation, acl.ApproveAlways} {
+	for _, choice := range []acl.Choice{acl.Approve, acl.ApproveOnce, acl.ApproveConversation} {
 		chris, sarah, _ := newHeldStranger(t, mode(acl.Approval))
 		raws := chris.says("a1", "b1", "a2", "c1")
 		if n := len(notices(t, sarah)); n != 1 {
@@ -200,7 +200,7 @@ func TestTailShownIsDecided(t *testing.T) {
 	chris.says("a1", "b1")
 	ask := theAsk(t, sarah)
 	chris.says("a2", "c1")
-	decide(t, sarah, ask, acl.Approve)
+	decide(t, sarah, ask, acl.ApproveOnce)
 	wantTexts(t, sarah, node.ItemNew, "a1", "b1")
 	wantTexts(t, sarah, node.ItemHeld, "a2", "c1")
 	chris.says("d1")
@@ -496,7 +496,7 @@ func TestSummary(t *testing.T) {
 		if !strings.HasPrefix(view.Says(), tt.want) || strings.ContainsAny(view.Says(), "\x1b\n") {
 			t.Errorf("%s says %q, want %q", tt.intent, view.Says(), tt.want)
 		}
-		decide(t, sarah, ask, acl.Approve)
+		decide(t, sarah, ask, acl.ApproveOnce)
 	}
 }
 

@@ -100,14 +100,10 @@ func (a *acceptance) newAsk(item Item, words rules.Words) acl.Ask {
 		Proof: item.Verified, Intent: item.Intent, Reason: words.Owner, Sealed: item.Sealed, Payload: item.Payload,
 		Unproven: a.in.Unproven, Bound: string(a.verdict.Bound),
 	})
-	choices := []acl.Choice{acl.Approve, acl.ApproveConversation, acl.ApproveAlways, acl.Reject, acl.Block}
-	if a.verdict.Bound != "" { // as many turns again, any number for a day, or the end
-		choices = []acl.Choice{acl.Approve, acl.ApproveConversation, acl.Reject}
-	}
 	return acl.Ask{
 		ID: acl.NewAskID(a.now), Kind: owner.AskMessage, Subject: item.subject(), Conv: a.key,
 		Title: fmt.Sprintf("%s from %s", item.Intent, bridge.Party("", item.Address, string(item.Peer))), Body: body, Hash: item.Digest, Size: len(item.Payload),
-		Choices: choices,
+		Choices: rules.Choices(words.Hold, item.Verified),
 		Created: a.now, Expires: a.now.Add(a.n.cfg.HoldFor), Rule: words.Rule, Purge: a.in.Purge,
 	}
 }

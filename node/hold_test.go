@@ -32,7 +32,7 @@ func TestUnknownSenderIsHeld(t *testing.T) {
 	if at, ok := wire.ParseTime(held.Payload.GetStr("estimated_response")); !ok || time.Until(at) < 50*time.Minute {
 		t.Errorf("estimated_response = %q", held.Payload.GetStr("estimated_response"))
 	}
-	decide(t, sarah, theAsk(t, sarah), acl.ApproveAlways)
+	decide(t, sarah, theAsk(t, sarah), acl.Approve)
 	final := meshtest.Post(t, sarah.URL, raw)
 	must(t, final, http.StatusOK)
 	reply := final.Message(t, sarah)
@@ -155,7 +155,7 @@ func TestTwoDeciders(t *testing.T) {
 		raw := chris.Sign(chris.Draft(sarah.ID(), wire.Deliver, hello))
 		must(t, meshtest.Post(t, sarah.URL, raw), http.StatusAccepted)
 		ask := theAsk(t, sarah)
-		choices := []acl.Choice{acl.Approve, acl.Reject, acl.ApproveAlways, acl.Block}
+		choices := []acl.Choice{acl.Approve, acl.Reject, acl.ApproveOnce, acl.Block}
 		errs := make([]error, len(choices))
 		var group sync.WaitGroup
 		for j, choice := range choices {
@@ -300,6 +300,6 @@ func TestAlwaysKeepsTheAllowed(t *testing.T) {
 	sarah.Call("POST", "/peers/"+string(chris.ID), map[string]string{"action": "allow"}, nil)
 	d := chris.Draft(sarah.ID(), wire.Handoff, `{"action":"request_human","reason":"talk"}`)
 	must(t, meshtest.Post(t, sarah.URL, chris.Sign(d)), http.StatusAccepted)
-	decide(t, sarah, theAsk(t, sarah), acl.ApproveAlways)
+	decide(t, sarah, theAsk(t, sarah), acl.Approve)
 	must(t, meshtest.Post(t, sarah.URL, chris.Sign(chris.Draft(sarah.ID(), wire.Deliver, hello))), http.StatusOK)
 }

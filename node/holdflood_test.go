@@ -117,7 +117,7 @@ func TestTwoDoorsDecide(t *testing.T) {
 		doors := []struct {
 			by     string
 			choice acl.Choice
-		}{{"cli", acl.Approve}, {"page", acl.Reject}, {"page", acl.Block}, {"cli", acl.ApproveAlways}}
+		}{{"cli", acl.Approve}, {"page", acl.Reject}, {"page", acl.Block}, {"cli", acl.Approve}}
 		var group sync.WaitGroup
 		answers := make([]meshtest.Answer, len(doors))
 		for j, d := range doors {

@@ -239,7 +239,7 @@ func TestTrustIsThatOfNow(t *testing.T) {
 		})
 		sarah.Start()
 		must(t, sarah.Post(chris.Sign(chris.Draft(sarah.ID(), wire.Deliver, hello))), http.StatusAccepted)
-		decide(t, sarah, theAsk(t, sarah), acl.ApproveAlways)
+		decide(t, sarah, theAsk(t, sarah), acl.Approve)
 		time.Sleep(time.Minute)
 		synctest.Wait()
 		if got := g.trust.Load(); got != string(acl.Approved) {

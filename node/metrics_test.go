@@ -89,7 +89,7 @@ func TestDecisions(t *testing.T) {
 	must(t, meshtest.Post(t, sarah.URL, raw), http.StatusAccepted)     // repeated
 	full := chris.Draft(sarah.ID(), wire.Deliver, longPayload(65<<10)) // more than may wait behind the first message
 	meshtest.Post(t, sarah.URL, chris.Sign(full))
-	decide(t, sarah, theAsk(t, sarah), acl.ApproveAlways)
+	decide(t, sarah, theAsk(t, sarah), acl.Approve)
 	must(t, meshtest.Post(t, sarah.URL, chris.Sign(chris.Draft(sarah.ID(), wire.Deliver, hello))), http.StatusOK)
 	payload, err := wire.Parse([]byte(hello))
 	if err != nil {
@@ -115,7 +115,7 @@ func TestDecisions(t *testing.T) {
 	if forgedLine["message_id"] != string(forged.ID) || forgedLine["conversation_id"] != string(forged.Conversation) || forgedLine["peer"] != string(chris.ID) {
 		t.Errorf("the line of a forged message = %v", forgedLine)
 	}
-	if decisions := log.lines(t, "decision"); len(decisions) != 1 || decisions[0]["choice"] != string(acl.ApproveAlways) || decisions[0]["by"] != "test" {
+	if decisions := log.lines(t, "decision"); len(decisions) != 1 || decisions[0]["choice"] != string(acl.Approve) || decisions[0]["by"] != "test" {
 		t.Errorf("decision lines = %v", decisions)
 	}
 	putOff := false

@@ -26,6 +26,7 @@ type spec struct {
 	idle     time.Duration
 	paused   bool
 	standing map[wire.AgentID]acl.Standing
+	written  map[wire.AgentID]bool // our owner wrote to it, which may have let it in (AM-97)
 	talks    map[talkKey]*exchange
 	heard    map[heardKey]*heard
 	allowed  map[string]int // messages of ours that the owner let go, by [outKey]
@@ -93,7 +94,7 @@ func (o outcome) String() string {
 
 func newSpec(mode acl.Mode, idle time.Duration) *spec {
 	return &spec{
-		mode: mode, idle: idle, standing: make(map[wire.AgentID]acl.Standing), talks: make(map[talkKey]*exchange),
+		mode: mode, idle: idle, standing: make(map[wire.AgentID]acl.Standing), written: make(map[wire.AgentID]bool), talks: make(map[talkKey]*exchange),
 		heard: make(map[heardKey]*heard), allowed: make(map[string]int),
 	}
 }
@@ -211,6 +212,9 @@ func hasShape(m wire.Message) bool {
 func (s *spec) waits(m wire.Message, t *exchange, expected likely) likely {
 	w := no
 	if t == nil || !slices.Contains(t.admitted, m.Intent) {
+		if s.written[m.From] {
+			expected = max(expected, perhaps)
+		}
 		if s.mode == acl.Approval && s.standing[m.From] == acl.Unknown {
 			w = yes - expected
 		}
@@ -364,6 +368,7 @@ func (s *spec) decide(ask owner.Approval, choice acl.Choice, ids map[string]wire
 		name := outKey(out.To, out.Conv, payload)
 		if choice.Approves() {
 			s.allowed[name]++
+			s.written[out.To] = true
 			unasked := yes
 			if out.Answers != "" {
 				unasked = perhaps
@@ -386,7 +391,7 @@ func (s *spec) decide(ask owner.Approval, choice acl.Choice, ids map[string]wire
 	}
 	isSender := len(ask.Messages) > 0 && ask.Messages[0].Hold == "sender"
 	switch {
-	case choice == acl.ApproveAlways && isSender:
+	case choice == acl.Approve && isSender:
 		s.standing[subject] = acl.Approved
 	case choice == acl.Reject && isSender:
 		s.standing[subject] = acl.Rejected

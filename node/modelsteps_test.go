@@ -115,10 +115,18 @@ func (w *world) send(st step) {
 	if st.c%5 > 0 {
 		body["conversation"] = convOf(st.c)
 	}
+	w.noteWriting(s, st.b>>3, to)
 	var sent owner.Sent
 	if s.call(s.door(st.b>>3), "POST", "/send", body, &sent) == http.StatusOK {
 		w.noteSent(s, to, sent, kind.intent, yes)
 	}
+}
+
+// noteWriting notes, before the call, that s writes to a peer.
+func (w *world) noteWriting(s *side, door int, to wire.AgentID) {
+	w.mu.Lock()
+	defer w.mu.Unlock()
+	s.spec.written[to] = s.spec.written[to] || door&1 == 0
 }
 
 func (w *world) noteSent(s *side, to wire.AgentID, sent owner.Sent, intent wire.Intent, unasked likely) {
@@ -165,6 +173,7 @@ func (w *world) talk(st step) {
 }
 
 func (w *world) reply(s *side, door int, to wire.AgentID, intent wire.Intent, body map[string]any) {
+	w.noteWriting(s, door, to)
 	var sent owner.Sent
 	if s.call(s.door(door), "POST", "/reply", body, &sent) == http.StatusOK {
 		w.noteSent(s, to, sent, intent, perhaps)

@@ -201,14 +201,17 @@ func (n *Node) findRecipient(ctx context.Context, id wire.AgentID) (client.Peer,
 	return peer, nil, err
 }
 
-// pinChanges returns the changes that pin the key that the owner was shown, if any.
-func (n *Node) pinChanges(ctx context.Context, agent wire.AgentID, shown *bridge.UnprovenKey, now time.Time) ([]store.Change, error) {
-	if shown == nil {
+// pinChanges returns the changes that pin the key that the owner was shown, if any, or else keep the pinned key, if keep
+// is set.
+func (n *Node) pinChanges(ctx context.Context, agent wire.AgentID, shown *bridge.UnprovenKey, keep bool, now time.Time) ([]store.Change, error) {
+	pin := client.Pin{Agent: agent}
+	switch {
+	case shown != nil:
+		pin.Fingerprint, pin.PublicKey, pin.Directory = shown.Fingerprint, shown.PublicKey, shown.Directory
+	case !keep:
 		return nil, nil
 	}
-	changes, err := n.cards.PinChanges(ctx, client.Pin{
-		Agent: agent, Fingerprint: shown.Fingerprint, PublicKey: shown.PublicKey, Directory: shown.Directory,
-	}, now)
+	changes, err := n.cards.PinChanges(ctx, pin, now)
 	if errors.Is(err, client.ErrOtherKey) {
 		return nil, ErrOtherKey
 	}
@@ -319,7 +322,7 @@ func (n *Node) openOutgoingAsk(ctx context.Context, u *conversations.Unit, out O
 // again.
 func (q outgoingAsk) resolve(ctx context.Context, n *Node, ask acl.Ask, d acl.Decision) error {
 	out := q.Outgoing
-	out.askExpires = ask.Expires
+	out.askExpires, out.proven = ask.Expires, q.Recipient.Fingerprint != ""
 	if d.Choice != acl.Approve && d.Choice != acl.ApproveAlways {
 		return q.drop(ctx, n, ask, d)
 	}
@@ -338,7 +341,7 @@ func (q outgoingAsk) resolve(ctx context.Context, n *Node, ask acl.Ask, d acl.De
 	if q.Sealed && out.sealTo == "" {
 		return ErrCannotSeal.At("you were shown it as sealed")
 	}
-	changes, err := n.pinChanges(ctx, out.To, q.Recipient.Unproven, d.Now)
+	changes, err := n.pinChanges(ctx, out.To, q.Recipient.Unproven, false, d.Now)
 	if err != nil {
 		return err
 	}

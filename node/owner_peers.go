@@ -172,7 +172,11 @@ func (o OwnerAPI) changePeer(ctx context.Context, id wire.AgentID, change owner.
 	var changes []store.Change
 	switch change.Action {
 	case "allow", "approve", "block", "unblock":
-		changes = append(changes, n.rules.Change(peer, standings[change.Action], now))
+		pins, err := n.pinChanges(ctx, id, nil, standings[change.Action].Known(), now)
+		if err != nil {
+			return err
+		}
+		changes = append(pins, n.rules.Change(peer, standings[change.Action], now))
 	case "write":
 		changes = append(changes, n.recipients.Change(peer, acl.Approved, now))
 	case "no-write":

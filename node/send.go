@@ -40,6 +40,7 @@ type Outgoing struct {
 	answered   wire.Intent         // of the message that this one answers, whose hold rules apply, too (AM-89); may be empty
 	seen       wire.MessageID      // the message with the proposal that the writer saw, or ""
 	unproven   *bridge.UnprovenKey // the owner must accept this key of the recipient first; may be nil
+	proven     bool                // the recipient is an agent whose key is proven, or accepted by the owner
 }
 
 func (o Outgoing) key() store.ConvKey { return store.ConvKey{Peer: string(o.To), ID: string(o.Conv)} }
@@ -147,6 +148,7 @@ func (n *Node) checkSendable(ctx context.Context, out *Outgoing) error {
 		return n.bridges.screen(ctx, a, payload)
 	}
 	_, out.unproven, err = n.findRecipient(ctx, out.To)
+	out.proven = err == nil && out.unproven == nil
 	if errors.Is(err, client.ErrUnknownAgent) {
 		return ErrNoRecipient
 	}
@@ -250,8 +252,12 @@ func (p *posting) fill(ctx context.Context) (err error) {
 		return err
 	}
 	p.out.entryID = p.n.newEntryID(u)
+	opens := u.IsNew()
 	s, err := p.n.enqueue(ctx, u, p.out)
 	if err != nil {
+		return err
+	}
+	if err := p.letIn(ctx, opens); err != nil {
 		return err
 	}
 	if err := p.answer(ctx, s.Raw); err != nil {
@@ -303,6 +309,28 @@ func (p *posting) release(ctx context.Context) error {
 	}
 	u.Add(append(withdrawn, cancelled...)...)
 	return u.Record(ended)
+}
+
+// letIn lets in the peer to which the owner writes (AM-97): for good if the owner opens the conversation, and otherwise in
+// this conversation. A peer that proves nothing, and one that has a rule of the owner, is not let in.
+func (p *posting) letIn(ctx context.Context, opens bool) error {
+	u, out := p.unit, p.out
+	switch {
+	case out.Via != "owner" || out.isClose():
+		return nil
+	case !opens && !u.Conversation().WroteFirst && (out.Address == "" || bridge.IsProof(p.item.Verified)):
+		return u.Record(conversations.Event{Kind: conversations.OwnerAdmitted, At: u.Now})
+	case !opens || !out.proven:
+		return nil
+	}
+	standing, err := p.n.rules.Standing(ctx, string(out.To), u.Now)
+	if err != nil || standing != acl.Unknown {
+		return err
+	}
+	u.Add(p.n.rules.Change(string(out.To), acl.Approved, u.Now), p.n.audit.Change(acl.AuditEntry{
+		At: u.Now, Kind: acl.AuditRule, Subject: string(out.To), By: out.Via, Conversation: string(out.Conv), Note: "approve: the owner wrote first",
+	}))
+	return nil
 }
 
 // answer marks the inbox item as answered. If the peer got a provisional answer, the bytes in raw now answer a repeat of

@@ -258,5 +258,5 @@ func TestSquatterAndOwnerWaitApart(t *testing.T) {
 	if _, err := chris.Asks().Decide(t.Context(), asks[0].ID, asks[0].Hash, acl.Approve, "test", time.Now()); !errors.Is(err, node.ErrOtherKey) {
 		t.Errorf("approve the squatter = %v", err)
 	}
-	decide(t, chris, asks[1], acl.ApproveAlways)
+	decide(t, chris, asks[1], acl.Approve)
 }

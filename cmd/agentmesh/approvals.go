@@ -16,7 +16,7 @@ import (
 type approvalsCmd struct {
 	List    approvalsListCmd    `cmd:"" default:"withargs" help:"List the approvals that wait for you."`
 	Show    approvalsShowCmd    `cmd:"" help:"Show an approval with everything that you would agree to."`
-	Approve approvalsApproveCmd `cmd:"" help:"Approve a message or a request."`
+	Approve approvalsApproveCmd `cmd:"" help:"Approve a message or a request. If a message waits for its sender, the sender is let in."`
 	Reject  approvalsRejectCmd  `cmd:"" help:"Reject a message or a request, or all strangers that wait."`
 }
 
@@ -53,6 +53,12 @@ func (c *approvalsShowCmd) Run(ctx context.Context, a *app) error {
 	return callAndShow(ctx, a, owner.ShowApproval.Call(c.ID), a.showApproval)
 }
 
+// choiceFlags are the subcommands and flags that make a choice.
+var choiceFlags = map[acl.Choice]string{
+	acl.Approve: "approve", acl.ApproveOnce: "approve --once", acl.ApproveConversation: "approve --conversation",
+	acl.ApproveAlways: "approve --always", acl.Reject: "reject", acl.Block: "reject --block",
+}
+
 func (a *app) showApproval(approval owner.Approval) {
 	rows := [][]string{
 		{"id", approval.ID}, {"kind", approval.Kind}, {"from", approval.Shown().String()}, {"says", approval.Says()}, {"about", approval.Subject}, {"because", orDash(approval.Because())},
@@ -66,6 +72,11 @@ func (a *app) showApproval(approval owner.Approval) {
 	}
 	if !approval.Decided.IsZero() {
 		rows = append(rows, []string{"decided", terminal.FormatTime(approval.Decided) + " by " + approval.By + ": " + string(approval.Choice)})
+	}
+	if approval.State == acl.AskPending {
+		for _, choice := range approval.Choices {
+			rows = append(rows, []string{choiceFlags[choice], approval.Label(choice)})
+		}
 	}
 	a.Table(rows)
 	if len(approval.Messages) > 1 {
@@ -94,7 +105,8 @@ func (a *app) showApproval(approval owner.Approval) {
 type approvalsApproveCmd struct {
 	ID     string `arg:"" help:"Id of the approval."`
 	Hash   string `placeholder:"HEX" help:"Approve only if the approval still has this hash, which show prints."`
-	Always bool   `xor:"how" help:"Always allow messages from this agent or, for an outgoing message, to this agent. Messages that always wait for you still wait."`
+	Once   bool   `xor:"how" help:"Approve only this message of an unknown sender, without letting the sender in."`
+	Always bool   `xor:"how" help:"For an outgoing message: always allow messages to this agent. Messages that always wait for you still wait."`
 	// Conversation applies only to incoming messages.
 	Conversation bool   `xor:"how" help:"Also allow later messages from this agent with the same intent in this conversation. If your agent has no turn left: any number of turns for 24 hours."`
 	Text         string `help:"Answer a question of your agent with this text."`
@@ -103,6 +115,8 @@ type approvalsApproveCmd struct {
 func (c *approvalsApproveCmd) Run(ctx context.Context, a *app) error {
 	choice := acl.Approve
 	switch {
+	case c.Once:
+		choice = acl.ApproveOnce
 	case c.Always:
 		choice = acl.ApproveAlways
 	case c.Conversation:
@@ -143,7 +157,7 @@ func (a *app) decide(ctx context.Context, id string, d owner.Decision) error {
 		return decideApproval(ctx, o, id, d)
 	})
 	_, err = showAnswer(a, answer, err, func(approval owner.Approval) {
-		a.Print("%s: %s", approval.State, terminal.Clean(approval.ShowTitle()))
+		a.Print("%s: %s", owner.Outcome(approval.Ask), terminal.Clean(approval.ShowTitle()))
 	})
 	return err
 }

@@ -69,6 +69,9 @@ const (
 	VerifiedNone      = "none"      // only the foreign side names the sender
 )
 
+// IsProof reports whether a sender that was verified like this has proven who it is.
+func IsProof(verified string) bool { return verified != "" && verified != VerifiedNone }
+
 // Outcome is how the node answered a message.
 type Outcome struct {
 	Status    int           // the HTTP status: 200, or 202 if the answer comes later

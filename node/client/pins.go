@@ -40,7 +40,7 @@ type Pin struct {
 	PublicKey   string       `json:"public_key"`
 	Directory   string       `json:"directory,omitempty"` // the directory that listed the key; "" if the owner gave the card
 	Pinned      time.Time    `json:"pinned"`
-	FromOwner   bool         `json:"owner,omitempty"`  // the owner wrote to the agent, gave its card or accepted its key
+	FromOwner   bool         `json:"owner,omitempty"`  // the owner wrote to the agent, let it in, gave its card or accepted its key
 	Proven      bool         `json:"proven,omitempty"` // the agent id proved the key, perhaps through a key chain (AM-2)
 	Pending     *PendingKey  `json:"pending,omitempty"`
 }

@@ -64,17 +64,17 @@ func (c *Cards) recheck(ctx context.Context, peer Peer, now time.Time) (Peer, er
 // ErrOtherKey means that another key of the agent was accepted after the owner saw this one.
 var ErrOtherKey = errors.New("another key of this agent was accepted meanwhile")
 
-// PinChanges returns the changes that pin the key in shown, which the owner has seen and accepts. The caller applies
-// them, with its own changes. If the owner has pinned the key already, PinChanges returns no changes. If another key
-// is pinned, the error is [ErrOtherKey].
+// PinChanges returns the changes that pin the key in shown, which the owner has seen and accepts, or that keep the pinned
+// key for good, if shown has no key. The caller applies them, with its own changes. If the owner has pinned the key
+// already, PinChanges returns no changes. If another key is pinned, the error is [ErrOtherKey].
 func (c *Cards) PinChanges(ctx context.Context, shown Pin, now time.Time) ([]store.Change, error) {
 	p, err := c.loadPin(ctx, shown.Agent, now)
 	switch {
 	case err != nil:
 		return nil, err
-	case p.Fingerprint != "" && p.Fingerprint != shown.Fingerprint:
+	case p.Fingerprint != "" && shown.Fingerprint != "" && p.Fingerprint != shown.Fingerprint:
 		return nil, ErrOtherKey
-	case p.FromOwner:
+	case p.FromOwner, p.Fingerprint == "" && shown.Fingerprint == "":
 		return nil, nil
 	case p.Fingerprint == "":
 		p.Pin = shown

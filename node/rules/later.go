@@ -6,6 +6,7 @@ import (
 
 	"github.com/agentmesh/agentmesh/acl"
 	"github.com/agentmesh/agentmesh/conversations"
+	"github.com/agentmesh/agentmesh/node/bridge"
 	"github.com/agentmesh/agentmesh/node/wire"
 )
 
@@ -23,6 +24,21 @@ func Release(s State, m Answered) Verdict {
 		return refuse(s.Ended)
 	}
 	return Verdict{Do: Answerer(s.Conv, s.Route, m)}
+}
+
+// Choices returns what the owner may decide about a held message, the usual choice first. hold is that of its [Words],
+// proof how its sender was verified. A sender without a proof is not let in, so its messages are approved one by one
+// (AM-97).
+func Choices(hold, proof string) []acl.Choice {
+	switch {
+	case hold == words[ByTurns].Hold: // as many turns again, any number for a day, or the end
+		return []acl.Choice{acl.Approve, acl.ApproveConversation, acl.Reject}
+	case !bridge.IsProof(proof):
+		return []acl.Choice{acl.Approve, acl.Reject, acl.Block}
+	case hold == words[BySender].Hold: // see acl.Ask.LetsIn
+		return []acl.Choice{acl.Approve, acl.ApproveOnce, acl.ApproveConversation, acl.Reject, acl.Block}
+	}
+	return []acl.Choice{acl.Approve, acl.ApproveConversation, acl.Reject, acl.Block}
 }
 
 // Rejection returns what the owner decided about the sender by refusing its held message, or "" if nothing: only the

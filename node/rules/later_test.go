@@ -2,10 +2,13 @@ package rules
 
 import (
 	"errors"
+	"fmt"
+	"strings"
 	"testing"
 
 	"github.com/agentmesh/agentmesh/acl"
 	"github.com/agentmesh/agentmesh/conversations"
+	"github.com/agentmesh/agentmesh/node/bridge"
 	"github.com/agentmesh/agentmesh/node/wire"
 )
 
@@ -39,6 +42,33 @@ func TestRelease(t *testing.T) {
 				t.Errorf("%s, %v; want %s, %v", v.Do, v.Error, tt.do, tt.err)
 			}
 		})
+	}
+}
+
+// TestChoices (AM-97): the first choice about a stranger lets the stranger in, if a proof says who that is.
+func TestChoices(t *testing.T) {
+	for _, tt := range []struct {
+		hold, proof, want string
+		letsIn            bool
+	}{
+		{"sender", bridge.VerifiedSignature, "approve once conversation reject block", true},
+		{"sender", bridge.VerifiedBearer, "approve once conversation reject block", true},
+		{"sender", bridge.VerifiedNone, "approve reject block", false},
+		{"sender", "", "approve reject block", false},
+		{"intent", bridge.VerifiedSignature, "approve conversation reject block", false},
+		{"intent", bridge.VerifiedNone, "approve reject block", false},
+		{"turns", bridge.VerifiedSignature, "approve conversation reject", false},
+		{"turns", bridge.VerifiedNone, "approve conversation reject", false},
+	} {
+		choices := Choices(tt.hold, tt.proof)
+		if got := strings.Trim(fmt.Sprint(choices), "[]"); got != tt.want {
+			t.Errorf("%s, %q: %s, want %s", tt.hold, tt.proof, got, tt.want)
+		}
+		for _, c := range choices {
+			if got := (acl.Ask{Choices: choices}).LetsIn(c); got != (tt.letsIn && c == acl.Approve) {
+				t.Errorf("%s, %q: %s lets in: %t", tt.hold, tt.proof, c, got)
+			}
+		}
 	}
 }
 

@@ -172,7 +172,7 @@ func access(s State, in bridge.Inbound) Verdict {
 		return refuse(err)
 	}
 	v := Verdict{Do: Charge, Ask: decided == acl.HoldSender}
-	if v.Ask && slices.Contains(s.Conv.Admitted, in.Intent) { // the owner admitted it to this conversation (AM-34)
+	if v.Ask && s.Conv.Admits(in.Intent) { // AM-34, AM-97
 		v.Ask, expected = false, true
 	}
 	v.Stranger = !s.Standing.Known() && !expected

@@ -28,7 +28,7 @@ var Examples = map[string][]Example{
 	"reply":         {{"Accept a proposal:", "agentmesh reply conv_4f1 --action accept --wait"}, {"Answer the item that agentmesh inbox wait printed, unless it was answered already:", "agentmesh reply in_0199 'Gladly.'"}},
 	"calendar":      {{"Cancel an agreed event:", "agentmesh calendar cancel 4f1c --reason 'a fever'"}},
 	"inbox":         {{"Print new items, one JSON document per line:", "agentmesh inbox --follow --json"}},
-	"approvals":     {{"List what waits, and let a sender in permanently:", "agentmesh approvals\nagentmesh approvals approve ask_7c2 --always"}},
+	"approvals":     {{"List what waits, and let a sender in:", "agentmesh approvals\nagentmesh approvals approve ask_7c2"}},
 	"conversations": {{"Read a transcript:", "agentmesh conversations show conv_4f1"}},
 	"peers":         {{"Add a card that you trust, under a short name:", "agentmesh peers add https://agent.example.org/agentmesh --alias sarah"}, {"Block an agent:", "agentmesh peers block am_2xk"}},
 	"mew": {

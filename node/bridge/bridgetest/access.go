@@ -10,6 +10,7 @@ import (
 	"time"
 
 	"github.com/agentmesh/agentmesh/acl"
+	"github.com/agentmesh/agentmesh/node/bridge"
 	"github.com/agentmesh/agentmesh/node/wire"
 )
 
@@ -66,7 +67,7 @@ func (s Suite) strangerIsHeld(t *testing.T) {
 		t.Errorf("the owner is asked about %s (%s) with %d behind, want %s (%s) with 2",
 			ask.Subject, ask.ID, ask.Waiting, s.Principal(peer), calls[0].out.Ask)
 	}
-	if err := f.decide(ask, acl.Approve); err != nil {
+	if err := f.decide(ask, once(ask)); err != nil {
 		t.Fatalf("approve: %v", err)
 	}
 	for range calls {
@@ -80,6 +81,14 @@ func (s Suite) strangerIsHeld(t *testing.T) {
 	if c := f.inject(peer, 4); c.err != nil || !c.out.Held || c.out.Reply == nil {
 		t.Errorf("message after a one-time approval: held %v, notice %v, %v, want it held with a notice", c.out.Held, c.out.Reply != nil, c.err)
 	}
+}
+
+// once returns the choice that releases only the messages shown. It is the plain approval of a sender without a proof.
+func once(ask acl.Ask) acl.Choice {
+	if ask.LetsIn(acl.Approve) {
+		return acl.ApproveOnce
+	}
+	return acl.Approve
 }
 
 // checkInbox checks that the inbox contains exactly these messages, in order, each in one of the states.
@@ -136,25 +145,39 @@ func (s Suite) ownerRejects(t *testing.T) {
 	}
 }
 
-// approvedForGood: the owner's lasting approval applies to the principal.
+// approvedForGood: an approval lets the principal in if a proof says who it is. Without a proof, messages are approved
+// one by one, until the owner makes a rule about the principal (AM-97).
 func (s Suite) approvedForGood(t *testing.T) {
 	f := s.start(t, acl.Policy{}, acl.DefaultRates())
 	peer := s.Peers[0]
-	f.inject(peer, 1)
-	if err := f.decide(f.ask(), acl.ApproveAlways); err != nil {
+	proven := bridge.IsProof(f.inject(peer, 1).in.Verified)
+	ask := f.ask()
+	if offered := slices.Contains(ask.Choices, acl.ApproveConversation); offered != proven {
+		t.Errorf("the owner may approve a conversation: %t, want %t", offered, proven)
+	}
+	if err := f.decide(ask, acl.Approve); err != nil {
 		t.Fatalf("approve: %v", err)
 	}
-	if c := f.inject(peer, 2); c.err != nil || c.out.Held {
-		t.Errorf("message after the approval: held %v, %v, want it handled", c.out.Held, c.err)
+	if c := f.inject(peer, 2); c.err != nil || c.out.Held == proven {
+		t.Errorf("message after the approval: held %v, %v, want %v", c.out.Held, c.err, !proven)
+	}
+	f.set(peer, acl.Approved)
+	if c := f.inject(peer, 3); c.err != nil || c.out.Held {
+		t.Errorf("message of an approved principal: held %v, %v, want it handled", c.out.Held, c.err)
+	}
+}
+
+// set makes a rule of the owner about the principal of a peer.
+func (f *fixture) set(peer string, s acl.Standing) {
+	f.t.Helper()
+	if err := acl.NewRules(f.store.Records(), acl.Policy{}).Set(f.t.Context(), f.Principal(peer), s, time.Now()); err != nil {
+		f.t.Fatal(err)
 	}
 }
 
 func (f *fixture) block(peer string) {
 	f.t.Helper()
-	rules := acl.NewRules(f.store.Records(), acl.Policy{})
-	if err := rules.Set(f.t.Context(), f.Principal(peer), acl.Blocked, time.Now()); err != nil {
-		f.t.Fatal(err)
-	}
+	f.set(peer, acl.Blocked)
 }
 
 // blockedPrincipal: a block applies to the principal in every mode (AM-25). A bridge that checks the block itself

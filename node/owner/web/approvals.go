@@ -49,26 +49,10 @@ type button struct {
 	Class  string
 }
 
-// questions has the title of each kind of question, and the labels of choices that differ from choiceLabels.
-var questions = map[string]struct {
-	what   string
-	labels map[acl.Choice]string
-}{
-	owner.AskMessage:     {"A message waits", nil},
-	owner.AskOutgoing:    {"Your agent wants to send", map[acl.Choice]string{acl.Approve: "Send it", acl.ApproveAlways: "Always send to them", acl.Reject: "Do not send"}},
-	owner.AskTask:        {"Your agent wants to answer", map[acl.Choice]string{acl.Approve: "Send it", acl.ApproveAlways: "Always send to them", acl.Reject: "Do not send"}},
-	owner.AskInterrupted: {"A hook was interrupted", map[acl.Choice]string{acl.Approve: "Run it again", acl.Reject: "Leave it"}},
-	owner.AskQuestion:    {"Your agent asks you", map[acl.Choice]string{acl.Approve: "Yes", acl.Reject: "No"}},
-	owner.AskKeyChange:   {"A key changed", map[acl.Choice]string{acl.Approve: "Accept the new key", acl.Reject: "Keep the old key"}},
-}
-
-var choiceLabels = map[acl.Choice]string{
-	acl.Approve: "Approve once", acl.ApproveConversation: "Approve this conversation", acl.ApproveAlways: "Always approve", acl.Reject: "Reject", acl.Block: "Block",
-}
-
-// turnLabels label the choices at a bound on turns (AM-93).
-var turnLabels = map[acl.Choice]string{
-	acl.Approve: "As many turns again", acl.ApproveConversation: "Let them talk for 24 hours", acl.Reject: "End it",
+// questionTitles are the titles of questions by kind. A question of another kind has its own.
+var questionTitles = map[string]string{
+	owner.AskMessage: "A message waits", owner.AskOutgoing: "Your agent wants to send", owner.AskTask: "Your agent wants to answer",
+	owner.AskInterrupted: "A hook was interrupted", owner.AskQuestion: "Your agent asks you", owner.AskKeyChange: "A key changed",
 }
 
 var choiceClasses = map[acl.Choice]string{acl.Approve: "strong", acl.Block: "danger"}
@@ -101,19 +85,11 @@ func viewAsk(ask owner.Approval) askView {
 // viewQuestion returns the view of a question, without the later messages that are decided with it.
 func viewQuestion(ask owner.Approval) askView {
 	v := askView{Approval: ask, What: capitalize(ask.Title), Whole: true} // the title is our text, also from a bridge
-	q, ok := questions[ask.Kind]
-	if ok {
-		v.What = q.what
+	if title := questionTitles[ask.Kind]; title != "" {
+		v.What = title
 	}
 	for _, choice := range ask.Choices {
-		b := button{Choice: choice, Label: choiceLabels[choice], Class: choiceClasses[choice]}
-		if label := q.labels[choice]; label != "" {
-			b.Label = label
-		}
-		if b.Label == "" {
-			b.Label = string(choice)
-		}
-		v.Buttons = append(v.Buttons, b)
+		v.Buttons = append(v.Buttons, button{Choice: choice, Label: ask.Label(choice), Class: choiceClasses[choice]})
 	}
 	body, err := wire.ParseObject(ask.Body)
 	if err != nil { // a body in a bridge's own format
@@ -132,9 +108,6 @@ func viewQuestion(ask owner.Approval) askView {
 			v.What = "A message asks for your decision"
 		case "turns":
 			v.What = capitalize(body.GetStr("reason"))
-			for i, b := range v.Buttons {
-				v.Buttons[i].Label = turnLabels[b.Choice]
-			}
 		}
 	}
 	if ask.Rule == owner.RuleUnproven {
@@ -155,31 +128,7 @@ func capitalize(s string) string {
 
 func (v askView) Pending() bool { return v.State == acl.AskPending }
 
-func (v askView) Outcome() string {
-	switch v.State {
-	case acl.AskApproved:
-		switch v.Choice {
-		case acl.ApproveAlways:
-			return "approved, always"
-		case acl.ApproveConversation:
-			return "approved, this conversation"
-		}
-		return "approved"
-	case acl.AskRejected:
-		if v.Choice == acl.Block {
-			return "blocked"
-		}
-		return "rejected"
-	case acl.AskWithdrawn:
-		return "withdrawn, or answered elsewhere"
-	case acl.AskExpired:
-		if !v.Displaced.IsZero() {
-			return "expired: the list was full, and another sender got its place"
-		}
-		return "expired without a decision"
-	}
-	return "waiting"
-}
+func (v askView) Outcome() string { return owner.Outcome(v.Ask) }
 
 // proofText describes how a sender was verified.
 func proofText(proof string) string {
@@ -270,11 +219,11 @@ func (p *pages) decide(c echo.Context, form url.Values) error {
 	decided, err := p.n.Decide(ctx, c.Param("id"), owner.Decision{Choice: choice, Hash: form.Get("hash"), Text: form.Get("text"), By: door}, 0)
 	switch {
 	case err == nil && decided.State == acl.AskApproved && isProposal(decided.Ask): // the proposal waits for an answer
-		return doneWith(c, convPath(decided.Conv.Peer, decided.Conv.ID), string(choice), decided.Subject)
+		return doneWith(c, convPath(decided.Conv.Peer, decided.Conv.ID), didOf(decided.Ask), decided.Subject)
 	case err == nil && choice == acl.Block:
 		return p.doneBlocked(c, "approvals", decided.Subject, was)
 	case err == nil:
-		return doneWith(c, "approvals", string(choice), decided.Subject)
+		return doneWith(c, "approvals", didOf(decided.Ask), decided.Subject)
 	case errors.Is(err, acl.ErrAskGone):
 		return p.renderApproval(c, http.StatusConflict, "This was decided before: "+decidedText(decided.Ask)+". Your choice changed nothing.")
 	case errors.Is(err, acl.ErrHashMismatch):
@@ -288,6 +237,14 @@ func (p *pages) decide(c echo.Context, form url.Values) error {
 	return err
 }
 
+// didOf returns the key of the message about a decision; see doneMessages.
+func didOf(decided acl.Ask) string {
+	if decided.LetsIn(decided.Choice) {
+		return "let-in"
+	}
+	return string(decided.Choice)
+}
+
 // isProposal reports whether the question is about a meeting that somebody proposes to the owner.
 func isProposal(ask acl.Ask) bool {
 	var body owner.HeldBody
@@ -296,7 +253,7 @@ func isProposal(ask acl.Ask) bool {
 
 // decidedText returns what was decided, through which interface, and when.
 func decidedText(ask acl.Ask) string {
-	text := askView{Approval: owner.Approval{Ask: ask}}.Outcome()
+	text := owner.Outcome(ask)
 	if ask.By != "" {
 		text += " by " + ask.By
 	}

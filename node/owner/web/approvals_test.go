@@ -27,7 +27,7 @@ func newHeldPage(t *testing.T) (*meshtest.Mesh, *meshtest.Member, *ownerPage, *m
 func TestPageApproves(t *testing.T) {
 	_, sarah, p, chris, raw := newHeldPage(t)
 	body := p.must("approvals")
-	for _, want := range []string{"A stranger writes", string(chris.ID), "signature checked", "mesh.message", "hello", "Approve once", "Always approve", "Reject", "Block"} {
+	for _, want := range []string{"A stranger writes", string(chris.ID), "signature checked", "mesh.message", "hello", "Let them in", "Only this message", "Approve this conversation", "Reject", "Block"} {
 		if !strings.Contains(body, want) {
 			t.Errorf("the page lacks %q:\n%s", want, body)
 		}
@@ -45,7 +45,7 @@ func TestPageApproves(t *testing.T) {
 		t.Errorf("another choice: %d", status)
 	}
 	status, body := p.post(path, form)
-	if status != http.StatusOK || !strings.Contains(body, "Approved.") {
+	if status != http.StatusOK || !strings.Contains(body, "Let in.") {
 		t.Errorf("approve: %d\n%s", status, body)
 	}
 	final := meshtest.Post(t, sarah.URL, raw)
@@ -77,7 +77,7 @@ func TestPageTwoTabs(t *testing.T) {
 	if status, _ := p.post(path, form); status != http.StatusOK {
 		t.Fatalf("reject: %d", status)
 	}
-	form.Set("choice", "always")
+	form.Set("choice", "approve")
 	status, body := p.post(path, form)
 	if status != http.StatusConflict || !strings.Contains(body, "This was decided before: rejected by page") || !strings.Contains(body, "Your choice changed nothing.") {
 		t.Errorf("the second tab: %d\n%s", status, body)

@@ -100,7 +100,7 @@ func browserLink(t *testing.T, browser context.Context) {
 		tb.Picture(filepath.Join(to, "link-390.png"))
 	}
 	tb.Click(`button[value="approve"]`)
-	tb.Shows("Approved. This link is used up.")
+	tb.Shows("Approved, and the sender is let in. This link is used up.")
 	if n := len(pendingAsks(t, sarah)); n != 0 {
 		t.Errorf("%d questions wait", n)
 	}
@@ -128,7 +128,7 @@ func browserStranger(t *testing.T, browser context.Context) {
 	}
 	tb.WaitUntilStable()
 	tb.Click(`button[value="approve"]`)
-	tb.Shows("Approved.")
+	tb.Shows("Let in.")
 	final := meshtest.Post(t, sarah.URL, raw)
 	must(t, final, http.StatusOK)
 	if reply := final.Message(t, sarah); reply.Action() != wire.ActionReceived || reply.Meta("in_reply_to") == "" {
@@ -186,8 +186,8 @@ func browserWithoutScript(t *testing.T, browser context.Context) {
 	}
 	tb.Click("details summary")
 	tb.Until(`document.querySelector("details").open`)
-	tb.Click(`button[value="always"]`)
-	tb.Shows("Approved, and the same holds for later messages.")
+	tb.Click(`button[value="approve"]`)
+	tb.Shows("Let in.")
 	if n := len(pendingAsks(t, sarah)); n != 0 {
 		t.Errorf("%d wait", n)
 	}
@@ -228,7 +228,7 @@ func browserTwoTabs(t *testing.T, browser context.Context) {
 	second.open(path)
 	first.Click(`button[value="reject"]`)
 	first.Shows("Rejected.")
-	second.Click(`button[value="always"]`)
+	second.Click(`button[value="approve"]`)
 	second.Shows("This was decided before: rejected by page")
 	second.Forgive("409 (Conflict)")
 	third := newTab(t, browser, p) // a live tab removes the buttons
@@ -368,7 +368,7 @@ func browserGuardsClicks(t *testing.T, browser context.Context) {
 		for (const start = performance.now(); performance.now() - start < 500;); // as on a slow machine
 	}), document.body.addEventListener("htmx:afterSwap", () => {
 		const click = new MouseEvent("click", { bubbles: true, cancelable: true, detail: 1 });
-		window.taken ??= document.querySelector('button[value="always"]').dispatchEvent(click);
+		window.taken ??= document.querySelector('button[value="approve"]').dispatchEvent(click);
 	}), true)`)
 	decide(t, sarah, first, acl.Reject) // in another tab: the second question moves up
 	tb.Until(`window.taken !== undefined`)
@@ -379,8 +379,8 @@ func browserGuardsClicks(t *testing.T, browser context.Context) {
 		t.Error("the second question was decided")
 	}
 	tb.WaitUntilStable()
-	tb.Click(`button[value="always"]`)
-	tb.Shows("the same holds for later messages")
+	tb.Click(`button[value="approve"]`)
+	tb.Shows("Let in.")
 }
 
 // browserKeepsWhatIsTyped: an arriving message changes neither what the owner is typing nor which details are open.

@@ -30,9 +30,9 @@ import (
 )
 
 // DecisionLinks make links. With a link, the owner decides one question in a browser that has not signed in, for
-// example on a phone. A link is bound to the hash of the question, works once, and expires. It offers two choices:
-// approve only this question, or reject. If the sender is a stranger, a rejection also covers the sender's later
-// messages. The store keeps only the hash of the link's token.
+// example on a phone. A link is bound to the hash of the question, works once, and expires. Its buttons say what they
+// do, see linkChoices. If the sender is a stranger, a rejection also covers the sender's later messages. The store keeps
+// only the hash of the link's token.
 type DecisionLinks struct {
 	cfg   DecisionConfig
 	key   []byte // tokens are derived from it, so that a notice that this process sends again has the same link
@@ -108,14 +108,14 @@ func (l *DecisionLinks) Link(ctx context.Context, id string, now time.Time) (str
 	return l.cfg.URL + httpapi.LinkPath + "/" + url.PathEscape(ask.ID) + "?" + linkParam + "=" + token, nil
 }
 
-// linkChoices returns the choices of a question that a link offers: approve once and reject. A link offers no choice
-// if approving once would have a lasting effect, as for a new key, the key of an unproven id, or a lasting permission.
+// linkChoices returns the choices of a question that a link offers: approve, which may let a stranger in, approve once,
+// and reject. A link offers no choice about a new key, the key of an unproven id, or a lasting permission.
 func linkChoices(ask owner.Approval) (choices []acl.Choice) {
 	if ask.Lasting || ask.Kind == owner.AskKeyChange || ask.Rule == owner.RuleUnproven {
 		return nil
 	}
 	for _, choice := range ask.Choices {
-		if choice == acl.Approve || choice == acl.Reject {
+		if choice == acl.Approve || choice == acl.ApproveOnce || choice == acl.Reject {
 			choices = append(choices, choice)
 		}
 	}
@@ -259,9 +259,5 @@ func (l *DecisionLinks) decide(c echo.Context) error {
 	if err := l.cfg.Records.Apply(context.WithoutCancel(ctx), []store.Change{used}, time.Now()); err != nil {
 		l.cfg.Logger.Warn("cannot remove a used link", "ask", ask.ID, "err", err) // the question is decided, so the link is of no use
 	}
-	return l.pages.Render(c, l.page, http.StatusOK, decisionView{Title: "Done", Done: doneByLink[choice]})
-}
-
-var doneByLink = map[acl.Choice]string{
-	acl.Approve: "Approved. This link is used up.", acl.Reject: "Rejected. This link is used up.",
+	return l.pages.Render(c, l.page, http.StatusOK, decisionView{Title: "Done", Done: capitalize(owner.Outcome(decided.Ask)) + ". This link is used up."})
 }

@@ -81,12 +81,12 @@ func TestLinkDecides(t *testing.T) {
 		t.Error("a notice that is sent again has another link")
 	}
 	resp, body := p.byPhone(http.MethodGet, path+"?choice=approve&once="+token, "192.0.2.1", nil)
-	for _, want := range []string{"A stranger writes", string(chris.ID), "signature checked", "hello", "Approve once", "Reject"} {
+	for _, want := range []string{"A stranger writes", string(chris.ID), "signature checked", "hello", "Let them in", "Only this message", "Reject"} {
 		if !strings.Contains(body, want) {
 			t.Errorf("the page lacks %q:\n%s", want, body)
 		}
 	}
-	for _, lasting := range []string{"Always", "Block<", "<script", httpapi.PagePath} {
+	for _, lasting := range []string{"conversation", "Block<", "<script", httpapi.PagePath} {
 		if strings.Contains(body, lasting) {
 			t.Errorf("the page has %q:\n%s", lasting, body)
 		}
@@ -107,12 +107,12 @@ func TestLinkDecides(t *testing.T) {
 	if len(pendingAsks(t, sarah)) != 1 {
 		t.Fatal("opening the link decided the question")
 	}
-	for _, choice := range []acl.Choice{acl.ApproveAlways, acl.Block, ""} {
+	for _, choice := range []acl.Choice{acl.ApproveConversation, acl.ApproveAlways, acl.Block, ""} {
 		if status, body := p.choose(path, token, choice); status != http.StatusBadRequest || !strings.Contains(body, "Nothing was decided") {
 			t.Errorf("choice %q: %d\n%s", choice, status, body)
 		}
 	}
-	if status, body := p.choose(path, token, acl.Approve); status != http.StatusOK || !strings.Contains(body, "Approved.") {
+	if status, body := p.choose(path, token, acl.Approve); status != http.StatusOK || !strings.Contains(body, "Approved, and the sender is let in. This link is used up.") {
 		t.Fatalf("approve: %d\n%s", status, body)
 	}
 	if final := meshtest.Post(t, sarah.URL, raw); final.Message(t, sarah).Action() != wire.ActionReceived {

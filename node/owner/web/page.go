@@ -243,7 +243,8 @@ func (p *pages) countItems(ctx context.Context) int {
 
 // doneMessages are the texts for what a form did. The URL of the next page has the key.
 var doneMessages = map[string]string{
-	"approve": "Approved.", "always": "Approved, and the same holds for later messages.",
+	"approve": "Approved.", "once": "Approved, only this once.", "let-in": "Let in. What comes from there later does not wait for its sender any more.",
+	"always":       "Approved, and the same holds for later messages.",
 	"conversation": "Approved, and later messages in this conversation come in without asking.",
 	"reject":       "Rejected.", "block": "Blocked. Nothing comes in from there any more.",
 	"sent": "It is on its way.", "held": "It waits for your decision under Approvals.", "closed": "The close is on its way.",
