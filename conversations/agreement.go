@@ -10,7 +10,7 @@ import (
 	"github.com/agentmesh/agentmesh/node/wire"
 )
 
-// Proposal is the standing proposal of a conversation, the latest of either side. The side that makes a proposal
+// Proposal is the standing proposal of a [Deal], the latest of either side. The side that makes a proposal
 // thereby accepts it.
 type Proposal struct {
 	Terms
@@ -116,22 +116,22 @@ func (a Acceptance) agreement(intent wire.Intent, at time.Time) *Agreement {
 }
 
 // firstAccept returns the first accept of the standing proposal, even if it does not count yet, or nil.
-func (c Conversation) firstAccept() *Acceptance {
+func (d Deal) firstAccept() *Acceptance {
 	switch {
-	case c.Accept != nil:
-		return c.Accept
-	case c.Proposal != nil && c.Proposal.Accepted && c.Agreement != nil:
-		return &Acceptance{Terms: c.Agreement.terms(), By: c.Agreement.AcceptedBy, Message: c.Agreement.Message}
+	case d.Accept != nil:
+		return d.Accept
+	case d.Proposal != nil && d.Proposal.Accepted && d.Agreement != nil:
+		return &Acceptance{Terms: d.Agreement.terms(), By: d.Agreement.AcceptedBy, Message: d.Agreement.Message}
 	}
 	return nil
 }
 
-// FindAcceptable returns the message that an accept of ours would answer: the peer's standing proposal, or the peer's
+// findAcceptable returns the message that an accept of ours would answer: the peer's standing proposal, or the peer's
 // accept of our proposal. It returns "" if neither exists.
-func (c Conversation) FindAcceptable(intent wire.Intent) wire.MessageID {
-	p, first := c.Proposal, c.firstAccept()
+func (d Deal) findAcceptable() wire.MessageID {
+	p, first := d.Proposal, d.firstAccept()
 	switch {
-	case p == nil || p.Intent != intent:
+	case p == nil:
 		return ""
 	case p.By == Theirs:
 		return p.Message
@@ -141,50 +141,28 @@ func (c Conversation) FindAcceptable(intent wire.Intent) wire.MessageID {
 	return ""
 }
 
-// Matter returns the intent of the proposal or agreement that an action of ours is about, whatever the conversation began
-// with, and the newest message of the peer about it, or "" (AM-89). A cancel is about the agreement, and an accept,
-// decline, reject, counter or withdraw about the standing proposal if there is one. ok is false if the action is about
-// neither.
-func (c Conversation) Matter(action string) (intent wire.Intent, message wire.MessageID, ok bool) {
-	p, a := c.Proposal, c.Agreement
-	switch {
-	case !slices.Contains([]string{"accept", "decline", "reject", "counter", "withdraw", "cancel"}, action):
-		return "", "", false
-	case c.InForce() && (p == nil || p.Accepted || action == "cancel"):
-		if a.AcceptedBy == Theirs {
-			return a.Intent, a.Message, true
-		}
-		if p != nil && p.Accepted && p.By == Theirs {
-			message = p.Message
-		}
-		return a.Intent, message, true
-	case p != nil:
-		return p.Intent, c.FindAcceptable(p.Intent), true
-	}
-	return "", "", false
-}
-
 // InForce reports whether there is an agreement that neither side has cancelled.
-func (c Conversation) InForce() bool { return c.Agreement != nil && c.Agreement.Cancelled == nil }
+func (d Deal) InForce() bool { return d.Agreement != nil && d.Agreement.Cancelled == nil }
 
-// TakesBackAgreement reports whether a payload takes back the agreement and not only a proposal. A cancel always does,
-// and so does a close with the status failed; a close with the status completed never does. Other actions do while the
-// accepted proposal stands.
-func (c Conversation) TakesBackAgreement(payload wire.Value) bool {
+// TakesBack reports whether a payload takes back the agreement and not only a proposal. A cancel always does, and so does
+// a close with the status failed; a close with the status completed never does. Other actions do while the accepted
+// proposal stands.
+func (d Deal) TakesBack(payload wire.Value) bool {
 	switch payload.GetStr("action") {
 	case "cancel":
 		return true
 	case wire.ActionClose:
 		return payload.GetStr("status") == string(Failed)
 	}
-	return c.Proposal != nil && c.Proposal.Accepted
+	return d.Proposal != nil && d.Proposal.Accepted
 }
 
 // updateTerms updates the proposal, the accept and the agreement after a message. A proposal or an accept that waits
 // for our owner has no effect before its release. A message that takes a proposal back ends the proposal at once.
 func (c Conversation) updateTerms(e Event) (Conversation, error) {
 	e.Intent = cmp.Or(e.Intent, c.Intent)
-	if e.Intent != wire.Schedule && e.Intent != wire.Negotiate {
+	d := c.deal(e.Intent)
+	if d == nil {
 		return c, nil
 	}
 	from := Ours
@@ -197,20 +175,26 @@ func (c Conversation) updateTerms(e Event) (Conversation, error) {
 	}
 	switch action {
 	case "propose":
-		return c.propose(e, from, Terms{}.changedBy(readTerms(e.Intent, e.Payload))), nil
+		*d = d.propose(e, from, Terms{}.changedBy(readTerms(e.Intent, e.Payload)))
 	case "counter":
 		if from == Ours {
-			c.Counters++
+			d.Counters++
 		}
 		var previous Terms
-		if c.Proposal != nil && c.Proposal.Intent == e.Intent {
-			previous = c.Proposal.Terms
+		if d.Proposal != nil {
+			previous = d.Proposal.Terms
 		}
-		return c.propose(e, from, previous.changedBy(readTerms(e.Intent, e.Payload))), nil
+		*d = d.propose(e, from, previous.changedBy(readTerms(e.Intent, e.Payload)))
 	case "accept":
-		return c.accept(e, from)
+		next, err := d.accept(e, from, c.Unreleased)
+		if err != nil {
+			return c, err
+		}
+		*d = next
 	case "decline", "reject", "cancel", "withdraw":
-		return c.takeBack(e, from), nil
+		if in := AgreedIn(e.Payload); in == "" || in == c.Key.ID { // else it is about another conversation (AM-87)
+			*d = d.takeBack(e, from, len(c.Held) > 0)
+		}
 	}
 	return c, nil
 }
@@ -218,7 +202,7 @@ func (c Conversation) updateTerms(e Event) (Conversation, error) {
 // applyReleased applies the terms of a message that our owner released, unless a later message has made or ended a
 // proposal.
 func (c Conversation) applyReleased(e Event) Conversation {
-	if e.Kind, e.At = Received, e.Arrived.UTC(); !e.At.Before(c.TermsAt) {
+	if e.Kind, e.At = Received, e.Arrived.UTC(); !e.At.Before(c.Deal(cmp.Or(e.Intent, c.Intent)).TermsAt) {
 		c, _ = c.updateTerms(e) // only an accept of ours can be refused
 	}
 	return c
@@ -227,93 +211,96 @@ func (c Conversation) applyReleased(e Event) Conversation {
 // propose makes terms the standing proposal, which ends all earlier proposals. If a proposal of the peer replaces
 // ours, Replaced keeps ours, because the peer's next accept may mean it. Overtaken keeps an accept of ours that a
 // new proposal overtakes before its answer arrives, unless the proposal is that answer.
-func (c Conversation) propose(e Event, from Side, terms Terms) Conversation {
+func (d Deal) propose(e Event, from Side, terms Terms) Deal {
 	p := &Proposal{
-		Terms: terms, By: from, Intent: e.Intent, Message: e.ID, At: e.At, Clarifies: from == Ours && c.Unclear != "",
+		Terms: terms, By: from, Intent: e.Intent, Message: e.ID, At: e.At, Clarifies: from == Ours && d.Unclear != "",
 	}
 	if e.Direct {
 		p.Delivered = e.At
 	}
-	switch previous := c.Proposal; {
+	switch previous := d.Proposal; {
 	case from == Ours:
-		c.Replaced = nil
+		d.Replaced = nil
 	case previous != nil && previous.By == Ours && !previous.Accepted:
-		c.Replaced = previous
+		d.Replaced = previous
 	}
-	if c.Overtaken != nil && c.Overtaken.Message == e.Answers { // this answer to our accept is a proposal and confirms nothing
-		c.Overtaken = nil
+	if d.Overtaken != nil && d.Overtaken.Message == e.Answers { // this answer to our accept is a proposal and confirms nothing
+		d.Overtaken = nil
 	}
-	if a := c.Accept; a != nil && a.By == Ours && (from == Ours || a.Message != e.Answers) {
+	if a := d.Accept; a != nil && a.By == Ours && (from == Ours || a.Message != e.Answers) {
 		overtaken := *a
-		overtaken.Intent = c.Proposal.Intent
+		overtaken.Intent = d.Proposal.Intent
 		if from == Theirs {
 			overtaken.Before = e.Written
 		}
-		c.Overtaken = &overtaken
+		d.Overtaken = &overtaken
 	}
-	c.Proposal, c.Accept, c.Unclear, c.TermsAt = p, nil, "", e.At
-	return c
+	d.Proposal, d.Accept, d.Unclear, d.TermsAt = p, nil, "", e.At
+	return d
 }
 
 // Awaits reports whether our accept still waits for its answer. A later proposal of either side does not end the wait:
 // if the peer answered the accept before it received or made the proposal, the accept counts for both sides.
 func (c Conversation) Awaits(accept wire.MessageID) bool {
-	return slices.ContainsFunc([]*Acceptance{c.Accept, c.Overtaken}, func(a *Acceptance) bool {
-		return a != nil && a.By == Ours && a.Message == accept
+	return slices.ContainsFunc(c.Deals(), func(d Deal) bool {
+		return slices.ContainsFunc([]*Acceptance{d.Accept, d.Overtaken}, func(a *Acceptance) bool {
+			return a != nil && a.By == Ours && a.Message == accept
+		})
 	})
 }
 
 // IsPlainAccept reports whether the recorded accept with this message id is neither a new proposal nor unclear. For any
 // other message, the result has no meaning.
-func (c Conversation) IsPlainAccept(id wire.MessageID) bool {
-	return c.Proposal != nil && c.Proposal.Message != id && c.Unclear != id
+func (d Deal) IsPlainAccept(id wire.MessageID) bool {
+	return d.Proposal != nil && d.Proposal.Message != id && d.Unclear != id
 }
 
-// accept applies an accept by one side. It returns an error only for an accept of ours.
-func (c Conversation) accept(e Event, from Side) (Conversation, error) {
-	p := c.Proposal
-	if p == nil || p.Intent != e.Intent {
+// accept applies an accept by one side. It returns an error only for an accept of ours. hidden has the messages of the
+// peer that our owner has not released.
+func (d Deal) accept(e Event, from Side, hidden []wire.MessageID) (Deal, error) {
+	p := d.Proposal
+	if p == nil {
 		// The accept may mean a proposal that our owner has not released, or one that was taken back.
-		isTakenBack := p == nil && !c.TermsAt.IsZero()
+		isTakenBack := !d.TermsAt.IsZero()
 		switch {
-		case from == Ours && (len(c.Unreleased) > 0 || isTakenBack):
-			return c, errStaleAccept
+		case from == Ours && (len(hidden) > 0 || isTakenBack):
+			return d, errStaleAccept
 		case isTakenBack: // perhaps by a message that crossed the proposal, which still stands for the peer
-			c.Unclear = e.ID
+			d.Unclear = e.ID
 		}
-		return c, nil
+		return d, nil
 	}
-	first := c.firstAccept()
+	first := d.firstAccept()
 	switch {
-	case from == Ours && (slices.Contains(c.Unreleased, p.Message) || !c.isForStandingProposal(e, from, first)):
-		return c, errStaleAccept
-	case !c.isForStandingProposal(e, from, first):
-		c.Unclear = e.ID
-		return c, nil
+	case from == Ours && (slices.Contains(hidden, p.Message) || !d.isForStandingProposal(e, from, first)):
+		return d, errStaleAccept
+	case !d.isForStandingProposal(e, from, first):
+		d.Unclear = e.ID
+		return d, nil
 	case first != nil: // this accept answers or repeats another one, whose terms stay as they are
 		verdict, terms := JudgeAccept(Proposal{Terms: first.Terms, Intent: e.Intent}, e.Payload)
 		// JudgeAccept agrees to a location that the terms left open; here it makes a new proposal.
 		if verdict == Counter || verdict == Agreed && terms.Location != first.Location {
-			return c.propose(e, from, terms), nil
+			return d.propose(e, from, terms), nil
 		}
-		return c, nil
+		return d, nil
 	case p.By == Ours && from == Ours: // the peer would take an accept that names other terms for a new proposal
-		return c, errStaleAccept
+		return d, errStaleAccept
 	case p.By == from: // a side cannot accept its own proposal
-		return c, nil
+		return d, nil
 	}
 	verdict, terms := JudgeAccept(*p, e.Payload)
 	switch {
 	case verdict == Counter:
-		return c.propose(e, from, terms), nil
+		return d.propose(e, from, terms), nil
 	case verdict == Agreed:
-		c.Accept, c.Unclear = &Acceptance{Terms: terms, By: from, Message: e.ID}, ""
+		d.Accept, d.Unclear = &Acceptance{Terms: terms, By: from, Message: e.ID}, ""
 	case from == Ours:
-		return c, errAmbiguousAccept(p.Times)
+		return d, errAmbiguousAccept(p.Times)
 	default:
-		c.Unclear = e.ID
+		d.Unclear = e.ID
 	}
-	return c, nil
+	return d, nil
 }
 
 // isForStandingProposal reports whether the accept e means the standing proposal and not an earlier one. first is the
@@ -322,9 +309,9 @@ func (c Conversation) accept(e Event, from Side) (Conversation, error) {
 // accept before our proposal had arrived, or the accept may mean our proposal that the peer's own proposal replaced. An
 // accept of ours that names no message is older than the peer's proposal and waited for our owner. Until the other side
 // accepts, an accept by the side that made the proposal may name any message.
-func (c Conversation) isForStandingProposal(e Event, from Side, first *Acceptance) bool {
-	p := c.Proposal
-	isCrossing := from == Theirs && c.Replaced != nil // the accept may mean our replaced proposal
+func (d Deal) isForStandingProposal(e Event, from Side, first *Acceptance) bool {
+	p := d.Proposal
+	isCrossing := from == Theirs && d.Replaced != nil // the accept may mean our replaced proposal
 	switch {
 	case e.Answers != "" && (e.Answers == p.Message || e.Answers == p.Resent || first != nil && e.Answers == first.Message):
 		return true
@@ -344,9 +331,18 @@ func (c Conversation) isForStandingProposal(e Event, from Side, first *Acceptanc
 // that its owner decides. A pending_approval answers nothing. A close with the status completed answers the accept if
 // it was delivered, and any other close answers nothing.
 func (c Conversation) FindAnsweredAccept(payload wire.Value) *Acceptance {
-	a, answers := c.Accept, AnswersIn(payload)
-	if c.Overtaken != nil && c.Overtaken.Message == answers && answers != "" {
-		a = c.Overtaken
+	for _, d := range c.Deals() {
+		if a := d.findAnsweredAccept(payload); a != nil {
+			return a
+		}
+	}
+	return nil
+}
+
+func (d Deal) findAnsweredAccept(payload wire.Value) *Acceptance {
+	a, answers := d.Accept, AnswersIn(payload)
+	if d.Overtaken != nil && d.Overtaken.Message == answers && answers != "" {
+		a = d.Overtaken
 	}
 	if a == nil || a.By != Ours {
 		return nil
@@ -380,94 +376,100 @@ func AgreedIn(payload wire.Value) string {
 // an agreed event waits for our owner, the agreement stays, and takeBack ends only a proposal that nobody has accepted,
 // so that the owner cannot accept what the peer has taken back. A withdraw counts as waiting while any message waits,
 // because it may withdraw that one (AM-36).
-func (c Conversation) takeBack(e Event, from Side) Conversation {
-	if in := AgreedIn(e.Payload); in != "" && in != c.Key.ID {
-		return c // the message is about another conversation (AM-87)
-	}
-	if c.TakesBackAgreement(e.Payload) {
+func (d Deal) takeBack(e Event, from Side, anyWaits bool) Deal {
+	if d.TakesBack(e.Payload) {
 		waits := e.Waits
 		if e.Payload.GetStr("action") == "withdraw" {
-			waits = len(c.Held) > 0
+			waits = anyWaits
 		}
 		switch {
-		case !waits || e.Intent != wire.Schedule || !c.InForce():
-			c = c.cancel(from, e.At)
-		case c.Proposal == nil || c.Proposal.Accepted:
-			return c
+		case !waits || e.Intent != wire.Schedule || !d.InForce():
+			d = d.cancel(from, e.At)
+		case d.Proposal == nil || d.Proposal.Accepted:
+			return d
 		}
 	}
-	c.Proposal, c.Replaced, c.Accept, c.Overtaken, c.Unclear, c.TermsAt = nil, nil, nil, nil, "", e.At
-	return c
+	d.Proposal, d.Replaced, d.Accept, d.Overtaken, d.Unclear, d.TermsAt = nil, nil, nil, nil, "", e.At
+	return d
 }
 
 // cancel marks the agreement as cancelled and ends its proposal, but not a later proposal.
-func (c Conversation) cancel(by Side, at time.Time) Conversation {
-	if c.InForce() {
-		a := *c.Agreement
+func (d Deal) cancel(by Side, at time.Time) Deal {
+	if d.InForce() {
+		a := *d.Agreement
 		a.Cancelled = &Cancellation{By: by, At: at}
-		c.Agreement = &a
-		if c.Proposal != nil && c.Proposal.Accepted {
-			c.Proposal = nil
+		d.Agreement = &a
+		if d.Proposal != nil && d.Proposal.Accepted {
+			d.Proposal = nil
 		}
 	}
-	return c
+	return d
 }
 
 // conclude makes the accept e.ID the agreement. A proposal made after the accept stays the standing proposal.
-func (c Conversation) conclude(e Event) Conversation {
-	if a := c.Overtaken; a != nil && a.Message == e.ID && e.ID != "" {
+func (d Deal) conclude(e Event) Deal {
+	if a := d.Overtaken; a != nil && a.Message == e.ID && e.ID != "" {
 		if !a.Before.IsZero() && (e.Written.IsZero() || !e.Written.Before(a.Before)) {
-			return c
+			return d
 		}
-		c.Agreement, c.Overtaken = a.agreement(a.Intent, e.At), nil
-		return c
+		d.Agreement, d.Overtaken = a.agreement(a.Intent, e.At), nil
+		return d
 	}
-	a, p := c.Accept, c.Proposal
+	a, p := d.Accept, d.Proposal
 	if a == nil || p == nil || a.Message != e.ID {
-		return c
+		return d
 	}
 	proposal := *p
 	proposal.Accepted = true
-	c.Agreement, c.Proposal, c.Replaced, c.Accept = a.agreement(p.Intent, e.At), &proposal, nil, nil
-	return c
+	d.Agreement, d.Proposal, d.Replaced, d.Accept = a.agreement(p.Intent, e.At), &proposal, nil, nil
+	return d
 }
 
 // updateAccept updates a copy of our accept with this id, even if a proposal of ours overtook it.
-func (c Conversation) updateAccept(id wire.MessageID, update func(*Acceptance)) Conversation {
-	for _, a := range []**Acceptance{&c.Accept, &c.Overtaken} {
+func (d Deal) updateAccept(id wire.MessageID, update func(*Acceptance)) Deal {
+	for _, a := range []**Acceptance{&d.Accept, &d.Overtaken} {
 		if *a != nil && (*a).By == Ours && (*a).Message == id {
 			updated := **a
 			update(&updated)
 			*a = &updated
 		}
 	}
-	return c
+	return d
 }
 
 // markDelivered records that the peer has received our message e.ID, at the time e.Written and under the id e.Answers.
-func (c Conversation) markDelivered(e Event) Conversation {
-	c = c.updateAccept(e.ID, func(a *Acceptance) { a.Delivered = true })
-	if p := c.Proposal; p != nil && p.By == Ours && p.Message == e.ID && p.Delivered.IsZero() {
+func (d Deal) markDelivered(e Event) Deal {
+	d = d.updateAccept(e.ID, func(a *Acceptance) { a.Delivered = true })
+	if p := d.Proposal; p != nil && p.By == Ours && p.Message == e.ID && p.Delivered.IsZero() {
 		delivered := *p
 		delivered.Delivered = e.Written
 		if e.Answers != e.ID {
 			delivered.Resent = e.Answers
 		}
-		c.Proposal = &delivered
+		d.Proposal = &delivered
 	}
-	return c
+	return d
 }
 
 // Clarification returns the counter-proposal that answers an ambiguous accept: our proposal with only the first of its
 // times. ok is false if id is not such an accept, if our last proposal was a clarification, or if our proposal was
 // shortened for the store.
 func (c Conversation) Clarification(id wire.MessageID) (payload wire.Value, ok bool) {
-	p := c.Proposal
-	if c.Unclear == "" || c.Unclear != id || p == nil || p.Clarifies {
+	for _, d := range c.Deals() {
+		if payload, ok = d.clarification(id); ok {
+			return payload, true
+		}
+	}
+	return payload, false
+}
+
+func (d Deal) clarification(id wire.MessageID) (payload wire.Value, ok bool) {
+	p := d.Proposal
+	if d.Unclear == "" || d.Unclear != id || p == nil || p.Clarifies {
 		return wire.Value{}, false
 	}
 	if p.By == Theirs {
-		p = c.Replaced
+		p = d.Replaced
 	}
 	if p == nil || p.Clarifies || p.isCut() {
 		return wire.Value{}, false

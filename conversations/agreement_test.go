@@ -32,7 +32,7 @@ const (
 // TestAgreement checks AM-88 step by step: what stands as the proposal, when an accept counts, and what ends it.
 func TestAgreement(t *testing.T) {
 	proposed := after(t, messageEvent(t, conversations.Sent, "msg_1", lunch), messageEvent(t, conversations.Received, "msg_2", atCafe))
-	if p := proposed.Proposal; p == nil || p.By != conversations.Theirs || p.Terms.String() != lunchTerms {
+	if p := proposed.Schedule.Proposal; p == nil || p.By != conversations.Theirs || p.Terms.String() != lunchTerms {
 		t.Fatalf("a counter-proposal inherits what it leaves out: %+v", p)
 	}
 	next := func(c conversations.Conversation, events ...conversations.Event) conversations.Conversation {
@@ -46,18 +46,18 @@ func TestAgreement(t *testing.T) {
 		return c
 	}
 	countered := next(proposed, messageEvent(t, conversations.Sent, "msg_3", atCafe), messageEvent(t, conversations.Replied, "msg_4", atCafe))
-	if proposed.Counters != 0 || countered.Counters != 2 {
-		t.Errorf("%d counters of ours before the first, %d after the second", proposed.Counters, countered.Counters)
+	if proposed.Schedule.Counters != 0 || countered.Schedule.Counters != 2 {
+		t.Errorf("%d counters of ours before the first, %d after the second", proposed.Schedule.Counters, countered.Schedule.Counters)
 	}
 	accepted := next(proposed, messageEvent(t, conversations.Sent, "msg_3", `{"action":"accept","metadata":{"in_reply_to":"msg_2"}}`))
-	if accepted.Agreement != nil || accepted.Accept == nil || accepted.Accept.By != conversations.Ours {
-		t.Errorf("before the answer to our accept: %+v, %+v", accepted.Accept, accepted.Agreement)
+	if accepted.Schedule.Agreement != nil || accepted.Schedule.Accept == nil || accepted.Schedule.Accept.By != conversations.Ours {
+		t.Errorf("before the answer to our accept: %+v, %+v", accepted.Schedule.Accept, accepted.Schedule.Agreement)
 	}
-	if c := next(accepted, eventAbout(conversations.AcceptCounts, "msg_other")); c.Agreement != nil {
+	if c := next(accepted, eventAbout(conversations.AcceptCounts, "msg_other")); c.Schedule.Agreement != nil {
 		t.Error("our accept counts by the answer to another message")
 	}
 	agreed := next(accepted, eventAbout(conversations.AcceptCounts, "msg_3"))
-	if a := agreed.Agreement; a == nil || a.String() != lunchTerms || a.AcceptedBy != conversations.Ours || agreed.Accept != nil {
+	if a := agreed.Schedule.Agreement; a == nil || a.String() != lunchTerms || a.AcceptedBy != conversations.Ours || agreed.Schedule.Accept != nil {
 		t.Fatalf("after the answer to our accept: %+v", a)
 	}
 	for name, e := range map[string]conversations.Event{
@@ -65,24 +65,24 @@ func TestAgreement(t *testing.T) {
 		"countered": messageEvent(t, conversations.Received, "msg_4", `{"action":"counter","event":{"duration":"2h"}}`),
 		"failed":    {Kind: conversations.DeliveryFailed, At: start},
 	} {
-		if c := next(accepted, e, eventAbout(conversations.AcceptCounts, "msg_3")); c.Agreement != nil {
+		if c := next(accepted, e, eventAbout(conversations.AcceptCounts, "msg_3")); c.Schedule.Agreement != nil {
 			t.Errorf("%s: our accept counts all the same", name)
 		}
 	}
 	moved := next(accepted, messageEvent(t, conversations.Sent, "msg_4", lunch)) // the peer may have answered the accept before
-	if c := next(moved, eventAbout(conversations.AcceptCounts, "msg_3")); c.Agreement.String() != lunchTerms || c.Proposal.Message != "msg_4" || c.Proposal.Accepted {
-		t.Errorf("an accept that we overtook with a proposal: %+v, and %+v stands", c.Agreement, c.Proposal)
+	if c := next(moved, eventAbout(conversations.AcceptCounts, "msg_3")); c.Schedule.Agreement.String() != lunchTerms || c.Schedule.Proposal.Message != "msg_4" || c.Schedule.Proposal.Accepted {
+		t.Errorf("an accept that we overtook with a proposal: %+v, and %+v stands", c.Schedule.Agreement, c.Schedule.Proposal)
 	}
 	for name, payload := range map[string]string{
 		"countered": `{"action":"counter","event":{"duration":"2h"},"metadata":{"in_reply_to":"msg_3"}}`,
 		"declined":  `{"action":"decline"}`,
 	} {
-		if c := next(moved, messageEvent(t, conversations.Received, "msg_5", payload), eventAbout(conversations.AcceptCounts, "msg_3")); c.Agreement != nil {
+		if c := next(moved, messageEvent(t, conversations.Received, "msg_5", payload), eventAbout(conversations.AcceptCounts, "msg_3")); c.Schedule.Agreement != nil {
 			t.Errorf("%s: an accept that we overtook counts all the same", name)
 		}
 	}
 	closed := next(accepted, conversations.Event{Kind: conversations.ClosedByPeer, At: start, Payload: closing("completed")})
-	if c := next(closed, eventAbout(conversations.AcceptCounts, "msg_3")); c.Agreement == nil || c.State != conversations.Completed {
+	if c := next(closed, eventAbout(conversations.AcceptCounts, "msg_3")); c.Schedule.Agreement == nil || c.State != conversations.Completed {
 		t.Error("a close that overtakes the answer to our accept undoes it")
 	}
 
@@ -97,30 +97,30 @@ func TestAgreement(t *testing.T) {
 		"rejected":         {conversations.Event{Kind: conversations.OwnerRejected, At: start}, conversations.Ours},
 	} {
 		got := next(agreed, c.event)
-		if got.InForce() || got.Agreement.Cancelled.By != c.by || got.Agreement.Cancelled.At != start {
-			t.Errorf("%s: %+v", name, got.Agreement)
+		if got.Schedule.InForce() || got.Schedule.Agreement.Cancelled.By != c.by || got.Schedule.Agreement.Cancelled.At != start {
+			t.Errorf("%s: %+v", name, got.Schedule.Agreement)
 		}
-		if !agreed.InForce() {
+		if !agreed.Schedule.InForce() {
 			t.Fatalf("%s: changed a copy that somebody else holds", name)
 		}
 	}
 	move := next(agreed, messageEvent(t, conversations.Received, "msg_4", `{"action":"counter","event":{"selected_time":"2026-03-06T12:00:00Z"}}`))
-	if c := next(move, messageEvent(t, conversations.Sent, "msg_5", `{"action":"decline"}`)); !c.InForce() || c.Proposal != nil {
-		t.Errorf("a move that was declined: %+v", c.Agreement)
+	if c := next(move, messageEvent(t, conversations.Sent, "msg_5", `{"action":"decline"}`)); !c.Schedule.InForce() || c.Schedule.Proposal != nil {
+		t.Errorf("a move that was declined: %+v", c.Schedule.Agreement)
 	}
-	if c := next(agreed, messageEvent(t, conversations.Received, "msg_4", `{"action":"cancel","metadata":{"agreed_in":"conv_other"}}`)); !c.InForce() {
+	if c := next(agreed, messageEvent(t, conversations.Received, "msg_4", `{"action":"cancel","metadata":{"agreed_in":"conv_other"}}`)); !c.Schedule.InForce() {
 		t.Error("a cancel of the agreement of another conversation cancels this one")
 	}
 	ownAccept := next(proposed, messageEvent(t, conversations.Received, "msg_3", `{"action":"accept","metadata":{"in_reply_to":"msg_2"}}`))
-	if ownAccept = next(ownAccept, eventAbout(conversations.AcceptCounts, "msg_3")); ownAccept.Agreement != nil {
+	if ownAccept = next(ownAccept, eventAbout(conversations.AcceptCounts, "msg_3")); ownAccept.Schedule.Agreement != nil {
 		t.Error("the peer agrees with its own proposal")
 	}
-	if c := next(agreed, messageEvent(t, conversations.Received, "msg_4", `{"action":"accept","metadata":{"in_reply_to":"msg_1"}}`)); c.Unclear != "msg_4" || !c.InForce() {
+	if c := next(agreed, messageEvent(t, conversations.Received, "msg_4", `{"action":"accept","metadata":{"in_reply_to":"msg_1"}}`)); c.Schedule.Unclear != "msg_4" || !c.Schedule.InForce() {
 		t.Error("an accept of an earlier proposal confirms what was agreed later")
 	}
 	other := messageEvent(t, conversations.Received, "msg_4", agreeToIt)
 	other.Intent = wire.Negotiate
-	if c := next(after(t, messageEvent(t, conversations.Sent, "msg_1", lunch)), other); c.Accept != nil || c.Unclear != "" {
+	if c := next(after(t, messageEvent(t, conversations.Sent, "msg_1", lunch)), other); c.Schedule.Accept != nil || c.Schedule.Unclear != "" {
 		t.Error("an accept of another intent counts")
 	}
 }
@@ -138,8 +138,8 @@ func TestHeldCancel(t *testing.T) {
 	held := after(t, messageEvent(t, conversations.Sent, "msg_1", lunch),
 		messageEvent(t, conversations.Received, "msg_2", `{"action":"accept","selected_time":"2026-03-03T12:00:00Z","metadata":{"in_reply_to":"msg_1"}}`),
 		at(1, eventAbout(conversations.AcceptCounts, "msg_2")), at(2, messageEvent(t, conversations.Received, "msg_3", atCafe)), cancel)
-	if !held.InForce() || held.Proposal != nil {
-		t.Fatalf("while the cancel waits: agreement %+v, proposal %+v; want only the agreement", held.Agreement, held.Proposal)
+	if !held.Schedule.InForce() || held.Schedule.Proposal != nil {
+		t.Fatalf("while the cancel waits: agreement %+v, proposal %+v; want only the agreement", held.Schedule.Agreement, held.Schedule.Proposal)
 	}
 	released := at(6, conversations.Event{Kind: conversations.HoldEnded, ID: "msg_4", Intent: wire.Schedule, Payload: cancel.Payload, Arrived: cancel.At})
 	next := func(events ...conversations.Event) conversations.Conversation {
@@ -156,12 +156,12 @@ func TestHeldCancel(t *testing.T) {
 	if _, err := held.Next(at(4, messageEvent(t, conversations.Sent, "msg_5", agreeToIt)), idle); err == nil {
 		t.Error("our accept of the proposal that the peer took back is not refused")
 	}
-	if c := next(released); c.InForce() {
+	if c := next(released); c.Schedule.InForce() {
 		t.Error("after the release, the agreement is in force")
 	}
 	newer := next(at(4, messageEvent(t, conversations.Received, "msg_6", lunch)), at(4, messageEvent(t, conversations.Sent, "msg_7", `{"action":"accept","selected_time":"2026-03-04T12:00:00Z","metadata":{"in_reply_to":"msg_6"}}`)),
 		at(5, eventAbout(conversations.AcceptCounts, "msg_7")), released)
-	if a := newer.Agreement; !newer.InForce() || a.Time != "2026-03-04T12:00:00Z" {
+	if a := newer.Schedule.Agreement; !newer.Schedule.InForce() || a.Time != "2026-03-04T12:00:00Z" {
 		t.Errorf("after the release, the newer agreement is %+v, want it in force", a)
 	}
 }
@@ -240,8 +240,8 @@ func TestCoarseClocks(t *testing.T) {
 		}
 		accept := messageEvent(t, conversations.Received, "msg_2", agreeToIt)
 		accept.Written = written
-		if c, err = c.Next(accept, idle); err != nil || (c.Accept != nil) != want || (c.Unclear == "") != want {
-			t.Errorf("an accept written at %v: %+v, unclear %q, %v; want it to belong: %v", written.Sub(start), c.Accept, c.Unclear, err, want)
+		if c, err = c.Next(accept, idle); err != nil || (c.Schedule.Accept != nil) != want || (c.Schedule.Unclear == "") != want {
+			t.Errorf("an accept written at %v: %+v, unclear %q, %v; want it to belong: %v", written.Sub(start), c.Schedule.Accept, c.Schedule.Unclear, err, want)
 		}
 	}
 }
@@ -252,22 +252,31 @@ func TestHeldCancellation(t *testing.T) {
 	proposed := after(t, messageEvent(t, conversations.Received, "msg_1", lunch))
 	agreed := after(t, messageEvent(t, conversations.Received, "msg_1", atCafe), messageEvent(t, conversations.Replied, "msg_2", `{"action":"accept","metadata":{"in_reply_to":"msg_1"}}`),
 		eventAbout(conversations.AcceptCounts, "msg_2"))
-	if !agreed.InForce() {
-		t.Fatalf("no agreement: %+v, accept %+v", agreed.Agreement, agreed.Accept)
+	of := func(e conversations.Event) conversations.Event {
+		e.Intent = wire.Negotiate
+		return e
+	}
+	deal := after(t, of(messageEvent(t, conversations.Received, "msg_1", `{"action":"propose","terms":{"description":"A boat","price":"1000 EUR"}}`)),
+		of(messageEvent(t, conversations.Replied, "msg_2", `{"action":"accept","metadata":{"in_reply_to":"msg_1"}}`)), eventAbout(conversations.AcceptCounts, "msg_2"))
+	if !agreed.Schedule.InForce() || !deal.Negotiate.InForce() {
+		t.Fatalf("no agreement: %+v, %+v", agreed.Schedule, deal.Negotiate)
 	}
 	for _, action := range []string{"cancel", "decline", "withdraw"} {
 		e := messageEvent(t, conversations.Received, "msg_3", `{"action":"`+action+`"}`)
 		e.Waits = true
 		c, err := proposed.Next(e, idle)
-		if err != nil || c.Proposal != nil {
-			t.Errorf("a held %s leaves the proposal: %+v, %v", action, c.Proposal, err)
+		if err != nil || c.Schedule.Proposal != nil {
+			t.Errorf("a held %s leaves the proposal: %+v, %v", action, c.Schedule.Proposal, err)
 		}
-		if c, err = agreed.Next(e, idle); err != nil || c.InForce() != (action != "withdraw") {
-			t.Errorf("a held %s of an event: the agreement is %+v, %v", action, c.Agreement, err)
+		if c, err = agreed.Next(e, idle); err != nil || c.Schedule.InForce() != (action != "withdraw") {
+			t.Errorf("a held %s of an event: the agreement is %+v, %v", action, c.Schedule.Agreement, err)
 		}
 		e.Intent = wire.Negotiate
-		if c, err = agreed.Next(e, idle); err != nil || c.InForce() {
-			t.Errorf("a held %s of a deal: the agreement is %+v, %v", action, c.Agreement, err)
+		if c, err = deal.Next(e, idle); err != nil || c.Negotiate.InForce() {
+			t.Errorf("a held %s of a deal: the agreement is %+v, %v", action, c.Negotiate.Agreement, err)
+		}
+		if c, err = agreed.Next(e, idle); err != nil || !c.Schedule.InForce() {
+			t.Errorf("a held %s of a deal: the event is %+v, %v", action, c.Schedule.Agreement, err)
 		}
 	}
 }
@@ -297,31 +306,31 @@ func TestHeldTerms(t *testing.T) {
 	theirs := messageEvent(t, conversations.Received, "msg_1", lunch)
 	counter := messageEvent(t, conversations.Received, "msg_2", atCafe)
 	held, release := hold(after(t, theirs), counter, 1)
-	if held.Proposal.Message != "msg_1" || held.FindAcceptable(wire.Schedule) != "msg_1" {
-		t.Errorf("a held counter stands before its release: %+v", held.Proposal)
+	if held.Schedule.Proposal.Message != "msg_1" || !answers(held, "msg_1") {
+		t.Errorf("a held counter stands before its release: %+v", held.Schedule.Proposal)
 	}
-	if p := step(held, release, 3).Proposal; p.Message != "msg_2" || p.Terms.String() != lunchTerms {
+	if p := step(held, release, 3).Schedule.Proposal; p.Message != "msg_2" || p.Terms.String() != lunchTerms {
 		t.Errorf("after the release of a counter: %+v", p)
 	}
 	expired := eventAbout(conversations.HoldEnded, "")
-	if c := step(held, expired, 3); c.Proposal.Message != "msg_1" {
-		t.Errorf("after the end of the hold without a release: %+v", c.Proposal)
+	if c := step(held, expired, 3); c.Schedule.Proposal.Message != "msg_1" {
+		t.Errorf("after the end of the hold without a release: %+v", c.Schedule.Proposal)
 	}
-	if c := step(step(held, messageEvent(t, conversations.Sent, "msg_3", lunch), 2), release, 3); c.Proposal.Message != "msg_3" {
-		t.Errorf("a released counter replaces our later proposal: %+v", c.Proposal)
+	if c := step(step(held, messageEvent(t, conversations.Sent, "msg_3", lunch), 2), release, 3); c.Schedule.Proposal.Message != "msg_3" {
+		t.Errorf("a released counter replaces our later proposal: %+v", c.Schedule.Proposal)
 	}
 	ours := step(held, messageEvent(t, conversations.Sent, "msg_3", lunch), 2)
-	if c := step(step(ours, messageEvent(t, conversations.Received, "msg_4", `{"action":"reject"}`), 3), release, 4); c.Proposal != nil {
-		t.Errorf("a counter is released after a later message ended all proposals: %+v", c.Proposal)
+	if c := step(step(ours, messageEvent(t, conversations.Received, "msg_4", `{"action":"reject"}`), 3), release, 4); c.Schedule.Proposal != nil {
+		t.Errorf("a counter is released after a later message ended all proposals: %+v", c.Schedule.Proposal)
 	}
 
 	held, release = hold(after(t, messageEvent(t, conversations.Sent, "msg_1", lunch)),
 		messageEvent(t, conversations.Received, "msg_2", `{"action":"accept","selected_time":"2026-03-03T12:00:00Z","metadata":{"in_reply_to":"msg_1"}}`), 1)
-	if held.Accept != nil {
-		t.Errorf("a held accept: %+v", held.Accept)
+	if held.Schedule.Accept != nil {
+		t.Errorf("a held accept: %+v", held.Schedule.Accept)
 	}
-	if c := step(held, release, 2); c.Accept == nil || c.Accept.Message != "msg_2" {
-		t.Errorf("after the release of an accept: %+v", c.Accept)
+	if c := step(held, release, 2); c.Schedule.Accept == nil || c.Schedule.Accept.Message != "msg_2" {
+		t.Errorf("after the release of an accept: %+v", c.Schedule.Accept)
 	}
 
 	held, _ = hold(after(t, messageEvent(t, conversations.Received, "msg_0", `{}`)), theirs, 1)
@@ -336,7 +345,13 @@ func TestHeldTerms(t *testing.T) {
 	if _, err := stood.Next(accept, idle); err == nil {
 		t.Error("we accept a proposal that stands without a release")
 	}
-	if c := step(step(stood, eventAbout(conversations.HoldEnded, "msg_1"), 2), accept, 3); c.Accept == nil {
-		t.Errorf("after the release of a proposal that stood before: %+v", c.Proposal)
+	if c := step(step(stood, eventAbout(conversations.HoldEnded, "msg_1"), 2), accept, 3); c.Schedule.Accept == nil {
+		t.Errorf("after the release of a proposal that stood before: %+v", c.Schedule.Proposal)
 	}
+}
+
+// answers reports whether an accept of ours would answer the message.
+func answers(c conversations.Conversation, id wire.MessageID) bool {
+	about, ok := c.Matter("accept", wire.Schedule, "")
+	return ok && about.Message == id
 }

@@ -68,15 +68,9 @@ type Conversation struct {
 	// the owner answered the peer here: no message of it waits for its sender (AM-97).
 	Admitted []wire.Intent `json:"let,omitempty"`
 
-	// Copies of a Conversation share the values behind these pointers, so the values are never changed (AM-88).
-	Proposal  *Proposal      `json:"offer,omitempty"`     // the standing proposal
-	Replaced  *Proposal      `json:"replaced,omitempty"`  // our proposal that a proposal of the peer replaced
-	Accept    *Acceptance    `json:"accept,omitempty"`    // the accept of Proposal, which does not count yet
-	Overtaken *Acceptance    `json:"overtaken,omitempty"` // our accept, if a later proposal came before its answer
-	Unclear   wire.MessageID `json:"unclear,omitempty"`   // the newest ambiguous accept, until a later message settles it
-	Agreement *Agreement     `json:"agreement,omitempty"` // the newest agreement
-	Counters  int            `json:"counters,omitempty"`  // number of counters that we sent
-	TermsAt   time.Time      `json:"terms_at,omitzero"`   // of the newest message that made or ended a proposal
+	// Schedule and Negotiate are what stands for these intents. No other intent has proposals.
+	Schedule  Deal `json:"schedule,omitzero"`
+	Negotiate Deal `json:"negotiate,omitzero"`
 
 	// Sealed reports whether a sealed message was received or sent; from then on, we seal our messages (AM-85).
 	// PeerRecipient is the age recipient that the newest sealed message of the peer named.
@@ -274,7 +268,7 @@ func (c Conversation) applyMessage(e Event) (Conversation, error) {
 			if e.Kind == ClosedByPeer {
 				by = Theirs
 			}
-			c = c.cancel(by, e.At)
+			c = c.eachDeal(func(d Deal) Deal { return d.cancel(by, e.At) })
 		}
 		return c.touch(e.At).end(state), nil
 	}
@@ -303,6 +297,12 @@ func (c Conversation) applyMessage(e Event) (Conversation, error) {
 	return c.touch(e.At), nil
 }
 
+// eachDeal changes what stands for each intent.
+func (c Conversation) eachDeal(change func(Deal) Deal) Conversation {
+	c.Schedule, c.Negotiate = change(c.Schedule), change(c.Negotiate)
+	return c
+}
+
 // applyOther applies an event without a message. If the conversation is open, call settle first, so that c does not
 // share Held with another copy.
 func (c Conversation) applyOther(e Event) Conversation {
@@ -315,7 +315,7 @@ func (c Conversation) applyOther(e Event) Conversation {
 	case HoldEnded:
 		c = c.touch(e.At)
 		if e.Cancels {
-			c = c.cancel(Theirs, e.At)
+			c.Schedule = c.Schedule.cancel(Theirs, e.At)
 		}
 		if !e.Arrived.IsZero() {
 			c = c.applyReleased(e)
@@ -330,9 +330,9 @@ func (c Conversation) applyOther(e Event) Conversation {
 		c.Unreleased = show(c.Unreleased, e.ID)
 	case HeldByPeer:
 		c.PeerHeld = e.Until.UTC()
-		c = c.updateAccept(e.ID, func(a *Acceptance) { a.Held = true })
+		c = c.eachDeal(func(d Deal) Deal { return d.updateAccept(e.ID, func(a *Acceptance) { a.Held = true }) })
 	case OwnerRejected:
-		c = c.cancel(Ours, e.At).touch(e.At).end(Failed)
+		c = c.eachDeal(func(d Deal) Deal { return d.cancel(Ours, e.At) }).touch(e.At).end(Failed)
 		c.Rejected = true
 	case OwnerAdmitted:
 		if !slices.Contains(c.Admitted, e.Intent) {
@@ -341,9 +341,9 @@ func (c Conversation) applyOther(e Event) Conversation {
 	case DeliveryFailed:
 		c = c.end(Failed)
 	case Delivered:
-		c = c.markDelivered(e)
+		c = c.eachDeal(func(d Deal) Deal { return d.markDelivered(e) })
 	case AcceptCounts:
-		c = c.conclude(e)
+		c = c.eachDeal(func(d Deal) Deal { return d.conclude(e) })
 	case TurnTaken:
 		c.Turns, c.Handed = c.Turns+1, c.Handed || e.ID != ""
 	case OwnerActed:

@@ -125,10 +125,10 @@ func proposalOf(t interface {
 	c, err := conversations.Conversation{}.Next(conversations.Event{
 		Kind: conversations.Sent, At: start, Intent: intent, Payload: payloadOf(intent, "propose", terms),
 	}, idle)
-	if err != nil || c.Proposal == nil {
+	if err != nil || c.Deal(intent).Proposal == nil {
 		t.Fatal("no proposal stands", err)
 	}
-	return *c.Proposal
+	return *c.Deal(intent).Proposal
 }
 
 // TestLongTextsStayDifferent checks that a text that is cut is not confused with another text with the same beginning.
@@ -176,7 +176,7 @@ func TestAgreementIsContained(t *testing.T) {
 	rapid.Check(t, func(t *rapid.T) {
 		var c conversations.Conversation
 		// The proposal that our accept answered before our later proposal overtook that accept.
-		var overtaken conversations.Proposal
+		overtaken := make(map[wire.Intent]conversations.Proposal)
 		for range rapid.IntRange(1, 30).Draw(t, "events") {
 			e := conversations.Event{
 				Kind: rapid.SampledFrom([]conversations.Kind{
@@ -191,29 +191,38 @@ func TestAgreementIsContained(t *testing.T) {
 			if err != nil {
 				continue
 			}
-			a := next.Agreement
-			switch {
-			case a == nil || a == c.Agreement:
-			case c.Agreement != nil && a.Cancelled != nil:
-				if before := *c.Agreement; !cmp.Equal(before, func() conversations.Agreement { b := *a; b.Cancelled = before.Cancelled; return b }()) {
-					t.Fatalf("a cancelled agreement was edited: %+v, was %+v", a, before)
-				}
-			default:
-				if e.Kind != conversations.AcceptCounts || c.Proposal == nil {
-					t.Fatalf("kind %d with proposal %+v made an agreement", e.Kind, c.Proposal)
-				}
-				if c.Overtaken != nil && next.Overtaken == nil {
-					checkContained(t, overtaken, *a)
-				} else {
-					checkContained(t, *c.Proposal, *a)
-				}
-			}
-			if next.Overtaken != nil && next.Overtaken != c.Overtaken {
-				overtaken = *c.Proposal
+			for i, now := range next.Deals() {
+				was, intent := c.Deals()[i], []wire.Intent{wire.Schedule, wire.Negotiate}[i]
+				checkDeal(t, e, was, now, overtaken, intent)
 			}
 			c = next
 		}
 	})
+}
+
+// checkDeal checks what an event does to what stands for one intent. overtaken has, for each intent, the proposal that our
+// accept answered before a later proposal overtook it.
+func checkDeal(t *rapid.T, e conversations.Event, was, now conversations.Deal, overtaken map[wire.Intent]conversations.Proposal, intent wire.Intent) {
+	a := now.Agreement
+	switch {
+	case a == nil || a == was.Agreement:
+	case was.Agreement != nil && a.Cancelled != nil:
+		if before := *was.Agreement; !cmp.Equal(before, func() conversations.Agreement { b := *a; b.Cancelled = before.Cancelled; return b }()) {
+			t.Fatalf("a cancelled agreement was edited: %+v, was %+v", a, before)
+		}
+	case e.Kind != conversations.AcceptCounts || was.Proposal == nil || a.Intent != intent:
+		t.Fatalf("kind %d with proposal %+v made an agreement of %s", e.Kind, was.Proposal, a.Intent)
+	case was.Overtaken != nil && now.Overtaken == nil:
+		checkContained(t, overtaken[intent], *a)
+	default:
+		checkContained(t, *was.Proposal, *a)
+	}
+	if now.Overtaken != nil && now.Overtaken != was.Overtaken {
+		overtaken[intent] = *was.Proposal
+	}
+	if e.Intent != intent && e.Kind <= conversations.Replied && !cmp.Equal(was, now) {
+		t.Fatalf("a message of %s changed what stands for %s", e.Intent, intent)
+	}
 }
 
 func checkContained(t *rapid.T, p conversations.Proposal, a conversations.Agreement) {

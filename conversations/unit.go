@@ -142,6 +142,9 @@ func (u *Unit) Append(e store.Entry) {
 // Add adds changes of records to the unit.
 func (u *Unit) Add(changes ...store.Change) { u.changes = append(u.changes, changes...) }
 
+// Changes returns the changes that Add collected.
+func (u *Unit) Changes() []store.Change { return u.changes }
+
 // HasChange reports whether the unit already changes the record with this namespace and key.
 func (u *Unit) HasChange(ns, key string) bool {
 	return slices.ContainsFunc(u.changes, func(c store.Change) bool { return c.Record.NS == ns && c.Record.Key == key })

@@ -3,62 +3,196 @@ package node
 import (
 	"cmp"
 	"context"
+	"encoding/json"
 	"fmt"
 	"net/http"
 	"slices"
 	"strings"
+	"sync/atomic"
 	"time"
 
+	"github.com/agentmesh/agentmesh/acl"
 	"github.com/agentmesh/agentmesh/conversations"
 	"github.com/agentmesh/agentmesh/node/calendar"
 	"github.com/agentmesh/agentmesh/node/notify"
 	"github.com/agentmesh/agentmesh/node/owner"
 	"github.com/agentmesh/agentmesh/node/rules"
+	"github.com/agentmesh/agentmesh/node/waiting"
 	"github.com/agentmesh/agentmesh/node/wire"
 	"github.com/agentmesh/agentmesh/store"
 )
 
 // agree records that an accept counts now: its recipient has answered it (AM-88). accept may be empty, see
-// [rules.Counts]. If that makes an agreement, agree adds the notice and the calendar entry of an agreed event (AM-36), and
-// our close if we opened the conversation (AM-39). written is when the answer was written, name the peer's name.
-func (n *Node) agree(ctx context.Context, u *conversations.Unit, accept wire.MessageID, written time.Time, name string) error {
+// [rules.Counts]. If that makes an agreement, agree adds the notice and the calendar entry of an agreed event (AM-36). If
+// we opened the conversation, agree also adds our close, or a record to close it when nothing in it is open (AM-90). written
+// is when the answer was written, name the peer's name, and settles the item or outbox entry that the unit ends.
+func (n *Node) agree(ctx context.Context, u *conversations.Unit, accept wire.MessageID, written time.Time, name, settles string) error {
 	if accept == "" {
 		return nil
 	}
-	before := u.Conversation().Agreement
+	before := u.Conversation().Agreed(accept)
 	err := u.Record(conversations.Event{Kind: conversations.AcceptCounts, At: u.Now, ID: accept, Written: written, Name: name})
 	conv := u.Conversation()
-	if err != nil || conv.Agreement == before {
+	agreed := conv.Agreed(accept)
+	if err != nil || agreed == before {
 		return err
 	}
 	peer := wire.AgentID(conv.Key.Peer)
 	notice := n.notice(notify.Agreed, peer, name, conv.Key, u.Now)
-	notice.Title, notice.Text = agreedText(*conv.Agreement, name)
+	notice.Title, notice.Text = agreedText(*agreed, name)
 	u.Add(n.notices.Change(notice))
-	if conv.Agreement.Intent == wire.Schedule {
+	if agreed.Intent == wire.Schedule {
 		u.Add(n.agreedEventChange(conv, peer, name, u.Now)...)
 	}
 	if !conv.Mine || conv.State != conversations.Open {
 		return nil
 	}
-	_, err = n.enqueue(ctx, u, Outgoing{
-		To: peer, Address: conv.Address, Conv: wire.ConversationID(conv.Key.ID), Intent: conv.Agreement.Intent,
+	due := closing{Key: conv.Key, Intent: agreed.Intent, By: u.Now.Add(closeWithin).UTC()}
+	if busy, err := n.closings.isBusy(ctx, u, settles); busy || err != nil {
+		u.Add(due.change())
+		return err
+	}
+	return n.closings.close(ctx, u, due)
+}
+
+// closing is a conversation of ours with an agreement. We close it as soon as nothing in it is open, at the latest at By
+// (AM-90).
+type closing struct {
+	Key    store.ConvKey `json:"key"`
+	Intent wire.Intent   `json:"intent"` // of the agreement
+	By     time.Time     `json:"by"`
+}
+
+const (
+	nsClosing   = "closing"
+	closeWithin = 10 * time.Minute
+)
+
+func (c closing) change() store.Change {
+	return store.Change{IfRev: store.Any, Record: store.Record{
+		NS: nsClosing, Key: c.Key.Peer + "/" + c.Key.ID, Body: wire.MustMarshal(c), Expires: c.By.Add(24 * time.Hour),
+	}}
+}
+
+// closings closes conversations with an agreement. Their records are in the store, so a restart loses none.
+type closings struct {
+	n   *Node
+	due *waiting.Due
+	any atomic.Bool // a conversation waits for its close
+}
+
+// onCommit looks again after a change of something that may be open in a conversation.
+func (c *closings) onCommit(changes []store.Change) {
+	for _, change := range changes {
+		switch change.Record.NS {
+		case nsClosing:
+			if !change.Delete {
+				c.any.Store(true)
+				c.due.Changed()
+			}
+		case nsInbox, nsOutbox, acl.AskNamespace:
+			if c.any.Load() {
+				c.due.Changed()
+			}
+		}
+	}
+}
+
+// try closes what can be closed, and returns when the next conversation must be closed.
+func (c *closings) try(ctx context.Context, now time.Time) (next time.Time) {
+	c.any.Store(false)
+	for r, err := range store.AllRecords(ctx, c.n.store.Records(), nsClosing, "", now) {
+		var wait closing
+		if err == nil {
+			err = json.Unmarshal(r.Body, &wait)
+		}
+		done := false
+		if err == nil {
+			done, err = c.end(ctx, wait, now)
+		}
+		if err != nil {
+			c.n.log.Warn("close a conversation after its agreement", "err", err)
+			wait.By = now.Add(time.Minute)
+		}
+		if !done {
+			c.any.Store(true)
+			next = conversations.Sooner(next, wait.By)
+		}
+	}
+	return next
+}
+
+// end sends our close, unless something is open in the conversation: a proposal, a message that waits for our owner,
+// the run of a hook, or a message of ours that is not delivered.
+func (c *closings) end(ctx context.Context, at closing, now time.Time) (done bool, err error) {
+	drop := at.change()
+	drop.Delete = true
+	thread, err := c.n.book.Load(ctx, at.Key, now)
+	if err != nil {
+		return false, err
+	}
+	if !thread.IsOpen() {
+		return true, c.n.store.Records().Apply(ctx, []store.Change{drop}, now)
+	}
+	err = c.n.book.Do(ctx, at.Key, func(u *conversations.Unit) error {
+		busy := false
+		if u.IsNew() || !u.IsOpen() {
+			return nil // the next call deletes the record
+		}
+		if u.Now.Before(at.By) {
+			if busy, err = c.isBusy(ctx, u, ""); busy || err != nil {
+				return err
+			}
+		}
+		u.Add(drop)
+		err := c.close(ctx, u, at)
+		done = err == nil
+		return err
+	})
+	return done, err
+}
+
+func (c *closings) close(ctx context.Context, u *conversations.Unit, at closing) error {
+	conv := u.Conversation()
+	_, err := c.n.enqueue(ctx, u, Outgoing{
+		To: wire.AgentID(at.Key.Peer), Address: conv.Address, Conv: wire.ConversationID(at.Key.ID), Intent: at.Intent,
 		Payload: closePayload("completed"), InReplyTo: conv.Heard, Via: "node",
 	})
 	return err
 }
 
+// isBusy reports whether something is open in a conversation that would end with its close, apart from the item or outbox
+// entry that the unit settles.
+func (c *closings) isBusy(ctx context.Context, u *conversations.Unit, settles string) (bool, error) {
+	conv := u.Conversation()
+	open := []string{stateTerm(ItemRunning), stateTerm(ItemWaiting), waitTerm(conv.Key)}
+	isOpen := func(change store.Change) bool {
+		return slices.ContainsFunc(change.Record.Terms, func(term string) bool { return slices.Contains(open, term) })
+	}
+	if conv.Holds(u.Now) > 0 || slices.ContainsFunc(conv.Deals(), conversations.Deal.Stands) || slices.ContainsFunc(u.Changes(), isOpen) {
+		return true, nil
+	}
+	for entry, err := range c.n.allEntries(ctx, waitTerm(conv.Key)) {
+		if err != nil || entry.ID != settles {
+			return true, err
+		}
+	}
+	working, err := c.n.itemsOf(ctx, conv.Key, ItemRunning, ItemWaiting)
+	return slices.ContainsFunc(working, func(i Item) bool { return i.ID != settles }), err
+}
+
 // agreedEventChange returns the change that adds an agreed event to the owner's calendar, if the node has one and the
 // agreement has a time and a duration. It cleans and shortens the texts, which come from the peer.
 func (n *Node) agreedEventChange(conv conversations.Conversation, peer wire.AgentID, name string, now time.Time) []store.Change {
-	start, ok := wire.ParseInstant(conv.Agreement.Time)
-	length, known := calendar.ParseLength(conv.Agreement.Duration)
+	agreed := conv.Schedule.Agreement
+	start, ok := wire.ParseInstant(agreed.Time)
+	length, known := calendar.ParseLength(agreed.Duration)
 	if n.cfg.Agreed == nil || !ok || !known {
 		return nil
 	}
 	return []store.Change{n.cfg.Agreed.Add(calendar.Event{
-		UID: calendar.UID(conv.Key.Peer, conv.Key.ID), Title: cmp.Or(wire.OneLine(conv.Agreement.Title, 200), "Meeting"),
-		Location: wire.OneLine(conv.Agreement.Location, 200), With: wire.OneLine(cmp.Or(name, string(peer)), 200),
+		UID: calendar.UID(conv.Key.Peer, conv.Key.ID), Title: cmp.Or(wire.OneLine(agreed.Title, 200), "Meeting"),
+		Location: wire.OneLine(agreed.Location, 200), With: wire.OneLine(cmp.Or(name, string(peer)), 200),
 		Start: start, Duration: length, Made: now,
 		Peer: conv.Key.Peer, Address: conv.Address, Conversation: conv.Key.ID,
 	})}
@@ -74,7 +208,7 @@ func (n *Node) countAccept(ctx context.Context, u *conversations.Unit, item Item
 			confirmed = accept.Message
 		}
 	}
-	return n.agree(ctx, u, rules.Counts(conv, confirmed, item.MessageID, reply), time.Time{}, item.PeerName)
+	return n.agree(ctx, u, rules.Counts(conv, confirmed, item.MessageID, reply), time.Time{}, item.PeerName, item.ID)
 }
 
 // agreedText returns the title of an agreement, and a line with what was agreed. The peer may have written these texts;
@@ -135,19 +269,26 @@ const metaAgreedIn = "agreed_in"
 
 // record records a message, or that the owner rejected the peer. If that cancels an agreed event, record removes the
 // event from the calendar. If the event was agreed in another conversation, record marks that agreement as cancelled. If
-// the peer cancelled, record also notifies the owner.
+// the peer cancelled an event or a deal, record also notifies the owner.
 func (n *Node) record(ctx context.Context, u *conversations.Unit, e conversations.Event) error {
 	before, by, payload := u.Conversation(), conversations.Ours, e.Payload
 	if err := u.Record(e); err != nil {
 		return err
+	}
+	if e.Kind == conversations.Received || e.Kind == conversations.ClosedByPeer {
+		by = conversations.Theirs
+	}
+	if deal := before.Negotiate; by == conversations.Theirs && deal.InForce() && !u.Conversation().Negotiate.InForce() {
+		notice := n.notice(notify.Cancelled, wire.AgentID(before.Key.Peer), e.Name, before.Key, u.Now)
+		notice.Title, notice.Text = agreedText(*deal.Agreement, e.Name)
+		notice.Title = "cancelled: " + notice.Title
+		u.Add(n.notices.Change(notice))
 	}
 	switch {
 	case e.Kind == conversations.OwnerRejected:
 		payload = rejectionPayload(wire.OwnerRejected)
 	case e.Waits:
 		return nil
-	case e.Kind == conversations.Received, e.Kind == conversations.ClosedByPeer:
-		by = conversations.Theirs
 	}
 	changes, err := n.cancelChanges(ctx, rules.CancelledEvent(e.Intent, payload, before), payload, before.Key, by, e.Name, u.Now)
 	u.Add(changes...)
@@ -194,7 +335,7 @@ func (n *Node) markCancellation(ctx context.Context, payload wire.Value, key sto
 	if err != nil {
 		return nil, err
 	}
-	v, err := viewAgreement(ctx, n.store.Records(), agreed.Conversation(), now)
+	v, err := viewAgreement(ctx, n.store.Records(), agreed.Conversation(), agreed.Conversation().Schedule, now)
 	if err != nil || v == nil {
 		return nil, err
 	}
@@ -203,15 +344,30 @@ func (n *Node) markCancellation(ctx context.Context, payload wire.Value, key sto
 	return []store.Change{{IfRev: store.Any, Record: mark}}, nil
 }
 
-// viewAgreement returns what was agreed in a conversation, with the first cancellation if any, or nil if nothing was
-// agreed.
-func viewAgreement(ctx context.Context, records store.Records, conv conversations.Conversation, now time.Time) (*owner.Agreement, error) {
-	if conv.Agreement == nil {
+// viewAgreements returns what was agreed in a conversation, the newest first.
+func viewAgreements(ctx context.Context, records store.Records, conv conversations.Conversation, now time.Time) (list []owner.Agreement, err error) {
+	for _, d := range conv.Deals() {
+		v, err := viewAgreement(ctx, records, conv, d, now)
+		if err != nil {
+			return nil, err
+		}
+		if v != nil {
+			list = append(list, *v)
+		}
+	}
+	slices.SortFunc(list, func(a, b owner.Agreement) int { return b.At.Compare(a.At) })
+	return list, nil
+}
+
+// viewAgreement returns what was agreed for one intent, with the first cancellation if any, or nil if nothing was agreed.
+func viewAgreement(ctx context.Context, records store.Records, conv conversations.Conversation, d conversations.Deal, now time.Time) (*owner.Agreement, error) {
+	if d.Agreement == nil {
 		return nil, nil
 	}
-	v := &owner.Agreement{Agreement: *conv.Agreement, Standing: owner.StandingAgreed}
+	v := &owner.Agreement{Agreement: *d.Agreement, Standing: owner.StandingAgreed}
 	var elsewhere conversations.Cancellation
-	if _, _, err := store.ReadRecord(ctx, records, nsCancelled, calendar.UID(conv.Key.Peer, conv.Key.ID), &elsewhere, now); err != nil {
+	if d.Agreement.Intent != wire.Schedule { // only an event can be cancelled in another conversation
+	} else if _, _, err := store.ReadRecord(ctx, records, nsCancelled, calendar.UID(conv.Key.Peer, conv.Key.ID), &elsewhere, now); err != nil {
 		return nil, fmt.Errorf("read cancellation: %w", err)
 	}
 	if elsewhere.At.After(v.At) && (v.Cancelled == nil || elsewhere.At.Before(v.Cancelled.At)) { // the first after the agreement
@@ -236,7 +392,7 @@ func (a *acceptance) isCancellation(ctx context.Context, before conversations.Co
 	}
 	uid := rules.CancelledEvent(a.in.Intent, payload, before)
 	changes, err := a.n.cancelChanges(ctx, uid, payload, a.key, conversations.Theirs, a.in.Name, a.now)
-	return before.InForce() && uid == calendar.UID(before.Key.Peer, before.Key.ID) || err == nil && len(changes) > 0
+	return before.Schedule.InForce() && uid == calendar.UID(before.Key.Peer, before.Key.ID) || err == nil && len(changes) > 0
 }
 
 // ErrNoEvent means that no agreed event has the given id, or that several ids begin with it.

@@ -34,15 +34,24 @@ func inReplyTo(payload wire.Value, id wire.MessageID) wire.Value {
 
 // shownConversation is a conversation as the owner sees it.
 type shownConversation struct {
-	State     conversations.State
-	Proposal  *owner.Proposal
-	Agreement *owner.Agreement
+	State      conversations.State
+	Proposals  []owner.Proposal
+	Agreements []owner.Agreement
+
+	Proposal  *owner.Proposal  // the newest
+	Agreement *owner.Agreement // the newest
 }
 
 func showConversation(t *testing.T, m *meshtest.Member, conv wire.ConversationID) (v shownConversation) {
 	t.Helper()
 	if status := m.Call("GET", "/conversations/"+string(conv), nil, &v); status != http.StatusOK {
 		t.Fatalf("show %s: %d", conv, status)
+	}
+	if len(v.Proposals) > 0 {
+		v.Proposal = &v.Proposals[0]
+	}
+	if len(v.Agreements) > 0 {
+		v.Agreement = &v.Agreements[0]
 	}
 	return v
 }

@@ -110,7 +110,7 @@ func (i *Item) prepareRelease(ctx context.Context, n *Node, ended *conversations
 	if err != nil {
 		return message, nil, err
 	}
-	if a := agreed.Conversation().Agreement; a != nil && a.At.After(i.At) {
+	if a := agreed.Conversation().Schedule.Agreement; a != nil && a.At.After(i.At) {
 		i.Cancels = ""
 	}
 	ended.ID, ended.Intent, ended.Payload, ended.Answers = i.MessageID, i.Intent, payload, conversations.AnswersIn(payload)

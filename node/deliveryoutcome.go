@@ -340,7 +340,7 @@ func (o *deliveryOutcome) hand(ctx context.Context, m *wire.Message, digest [32]
 	if err != nil {
 		return err
 	}
-	if item.State == ItemNew && c.Unclear == m.ID { // an ambiguous accept, left to the owner
+	if item.State == ItemNew && c.IsUnclear(m.ID) { // an ambiguous accept, left to the owner
 		item.Note = noteUnclear
 		o.addNotice("message", noticeTitles["message"])
 	}
@@ -399,7 +399,7 @@ func (o *deliveryOutcome) countAccept(ctx context.Context, m *wire.Message) erro
 	if o.entry.Action == "accept" && conv.Awaits(o.entry.First) {
 		confirmed = o.entry.First
 	}
-	return o.n.agree(ctx, o.unit, rules.Counts(conv, confirmed, m.ID, ""), m.Time, o.name)
+	return o.n.agree(ctx, o.unit, rules.Counts(conv, confirmed, m.ID, ""), m.Time, o.name, o.entry.ID)
 }
 
 // recordReply adds the reply to the conversation. isOpen reports whether the conversation is open afterwards. A reply
@@ -447,7 +447,7 @@ func (o *deliveryOutcome) newItem(ctx context.Context, m *wire.Message, digest [
 		Payload: signing.Canonical(m.Payload, signing.JCS), Verified: bridge.VerifiedSignature, Trust: string(standing),
 		At: o.unit.Now, Digest: hexOf(digest), Expires: conversations.Sooner(o.unit.Now.Add(o.n.cfg.Retention), c.Purge),
 		Sealed: o.seal.sealed, Unjudged: o.isUnjudged(m),
-	}, Agrees: c.IsPlainAccept(m.ID)}
+	}, Agrees: c.Deal(m.Intent).IsPlainAccept(m.ID)}
 	if !standing.Known() && !c.WroteFirst {
 		item.Origin = "id:" + item.subject()
 	}

@@ -117,7 +117,7 @@ func (s *hookOutcome) outcome() rules.Outcome {
 	return rules.Outcome{
 		Deleted: s.unit.IsNew(), Ended: !s.unit.IsOpen(), Reply: s.item.Kind == kindReply,
 		Settled: s.item.Agrees && payload.GetStr("action") == "accept" &&
-			(s.item.ConfirmsAccept || s.unit.Conversation().Agreement != nil),
+			(s.item.ConfirmsAccept || s.unit.Conversation().Deal(s.item.Intent).Agreement != nil),
 		Confirms: s.item.ConfirmsAccept,
 		Failed:   s.err != nil,
 		Retry:    hook.FaultOf(s.err) == hook.Unreachable && s.unit.Now.Sub(s.item.Failure.Since) < hook.RetryFor,
@@ -131,7 +131,8 @@ func (s *hookOutcome) checkOutgoing(ctx context.Context, payload wire.Value) (he
 	n := s.run.n
 	out := s.item.newReply(payload)
 	out.Via, out.Answers = "hook", s.item.ID
-	out.answered, _, _ = s.unit.Conversation().Matter(payload.GetStr("action"))
+	about, _ := s.unit.Conversation().Matter(payload.GetStr("action"), s.item.Intent, "")
+	out.answered = about.Intent
 	if !s.run.sealChosen { // once for all attempts at the unit, because it may ask a directory
 		recipient, err := n.sealRecipient(ctx, out, s.unit.Conversation())
 		if err == nil && recipient != "" {

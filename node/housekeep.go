@@ -62,6 +62,7 @@ func (d duties) run(ctx context.Context) {
 	all.Go(func() { n.notices.Run(ctx) })
 	all.Go(func() { n.housekeep(ctx) })
 	all.Go(func() { n.runs.Retries.Run(ctx, hookRetries{n}.try) })
+	all.Go(func() { n.closings.due.Run(ctx, n.closings.try) })
 	all.Go(func() { n.expiryAlarm.Watch(ctx, n.settleExpiredAsks) })
 	if n.cfg.Agreed != nil {
 		all.Go(func() { n.cfg.Agreed.Run(ctx) })
@@ -99,12 +100,13 @@ func (d duties) observe() {
 		d.readState(changes)
 		n.expiryAlarm.AfterCommit(changes)
 		n.notices.OnCommit(changes)
+		n.closings.onCommit(changes)
 		n.outbox.onCommit(changes)
 		n.asks.AfterCommit(changes)
 		if n.cfg.Agreed != nil {
 			n.cfg.Agreed.OnCommit(changes)
 		}
-	}, nsInbox, nsState, nsAliases, "rules", "recipients", acl.AskNamespace, notify.Namespace, nsOutbox, calendar.Namespace)
+	}, nsInbox, nsState, nsAliases, "rules", "recipients", acl.AskNamespace, notify.Namespace, nsOutbox, nsClosing, calendar.Namespace)
 	n.store.OnRemote(nsState, n.registrar.OnRemote)
 	n.store.OnLoss(d.rereadAll)
 }
@@ -131,6 +133,7 @@ func (d duties) rereadAll() {
 	n.events.Publish(Event{Topic: TopicReset})
 	n.inboxChanged.Broadcast()
 	n.runs.Retries.Changed()
+	n.closings.due.Changed()
 	n.expiryAlarm.Advance(time.Now())
 	n.notices.Wake()
 	n.outbox.Reload()

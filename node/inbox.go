@@ -53,7 +53,7 @@ type Item struct {
 	owner.Item
 	Runner string `json:"runner,omitempty"` // the process whose hook handles the item, see [hook.Pool.ID]
 	Origin string `json:"origin,omitempty"` // of a stranger: where the message came from
-	Agrees bool   `json:"agrees,omitempty"` // the message is an accept that leaves no question to the owner, see [conversations.Conversation.IsPlainAccept]
+	Agrees bool   `json:"agrees,omitempty"` // the message is an accept that leaves no question to the owner, see [conversations.Deal.IsPlainAccept]
 	// Deferred is set while a held message must not yet change what the conversation proposes or agrees (AM-88).
 	Deferred bool `json:"deferred,omitempty"`
 	rev      store.Rev
@@ -70,7 +70,7 @@ func (a *acceptance) newItem(state ItemState) Item {
 		ActionKnown: a.verdict.ActionKnown, Sealed: a.seal.sealed, Unjudged: a.verdict.Event.Unjudged,
 		Cancels: a.verdict.Cancels, ConfirmsAccept: a.verdict.Confirms, At: a.now, Digest: hexOf(in.Digest),
 		Expires: conversations.Sooner(a.now.Add(a.n.cfg.Retention), in.Purge),
-	}, Agrees: state != ItemHeld && a.unit.Conversation().IsPlainAccept(in.MessageID), Deferred: state == ItemHeld}
+	}, Agrees: state != ItemHeld && a.unit.Conversation().Deal(in.Intent).IsPlainAccept(in.MessageID), Deferred: state == ItemHeld}
 	if in.Principal != string(in.Peer) {
 		item.Principal = in.Principal
 	}

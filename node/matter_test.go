@@ -3,6 +3,7 @@ package node_test
 import (
 	"encoding/json"
 	"net/http"
+	"slices"
 	"strings"
 	"testing"
 	"time"
@@ -165,8 +166,7 @@ func TestAnswersHaveIntentOfMatter(t *testing.T) {
 	actions := []string{"propose", "counter", "accept", "decline", "reject", "withdraw", "cancel", "deliver"}
 	rapid.Check(t, func(t *rapid.T) {
 		var c conversations.Conversation
-		var stood wire.Intent // of the newest proposal that took effect
-		for i := range rapid.IntRange(1, 12).Draw(t, "messages") {
+		for range rapid.IntRange(1, 12).Draw(t, "messages") {
 			e := conversations.Event{
 				Kind: conversations.Received, At: time.Now(), ID: wire.MessageID(rapid.StringMatching(`msg_[a-z]{6}`).Draw(t, "id")),
 				Intent:  rapid.SampledFrom(intents).Draw(t, "intent"),
@@ -178,21 +178,18 @@ func TestAnswersHaveIntentOfMatter(t *testing.T) {
 				continue
 			}
 			c = next
-			if p := c.Proposal; p != nil {
-				stood = p.Intent
-				if i > 0 && p.Intent == wire.Deliver {
-					t.Fatal("a text made a proposal")
-				}
-			}
 			for _, action := range actions[2:7] {
-				intent, message, ok := c.Matter(action)
-				switch {
-				case ok != (c.Proposal != nil || c.InForce()):
-					t.Fatalf("%s: about something is %t, with %+v", action, ok, c.Proposal)
-				case ok && intent != stood:
-					t.Fatalf("%s has intent %s, what stands has %s", action, intent, stood)
-				case ok && message != c.Proposal.Message:
-					t.Fatalf("%s answers %s, want %s", action, message, c.Proposal.Message)
+				for _, of := range intents {
+					about, ok := c.Matter(action, of, "")
+					d := c.Deal(about.Intent)
+					switch {
+					case ok != slices.ContainsFunc(c.Deals(), func(d conversations.Deal) bool { return d.Proposal != nil || d.InForce() }):
+						t.Fatalf("%s: about something is %t, with %+v", action, ok, c.Deals())
+					case ok && about.Intent != of && c.Deal(of).Proposal != nil:
+						t.Fatalf("%s of %s is about %s, though a proposal of its own stands", action, of, about.Intent)
+					case ok && about.Message != d.Proposal.Message:
+						t.Fatalf("%s answers %s, want %s", action, about.Message, d.Proposal.Message)
+					}
 				}
 			}
 		}

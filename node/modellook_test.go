@@ -48,15 +48,14 @@ func (w *world) lookAtConversations(s *side) {
 		case !isOpen:
 			t.state = v.State
 		}
-		if v.Agreement != nil {
-			w.checkAgreement(s, v)
+		for _, a := range v.Agreements {
+			w.checkAgreement(s, v, a)
 		}
 	}
 }
 
 // checkAgreement: an agreement is contained in a proposal of one side, which the other side accepted.
-func (w *world) checkAgreement(s *side, v owner.Conversation) {
-	a := v.Agreement
+func (w *world) checkAgreement(s *side, v owner.Conversation, a owner.Agreement) {
 	accept, ok := w.sent[a.Message]
 	if !ok {
 		for _, c := range w.calls {

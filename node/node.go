@@ -162,6 +162,7 @@ type Node struct {
 	acceptLock   *waiting.KeyedLock // one acceptance at a time per sender and message id
 	runs         *hook.Pool         // hooks that run or wait
 	turns        turns
+	closings     *closings
 	refusals     refusals       // the newest refused messages
 	inboxChanged waiting.Signal // wakes callers that wait for the inbox
 	mailArrived  waiting.Signal // wakes the mailbox readers
@@ -213,6 +214,7 @@ func New(ctx context.Context, cfg Config) (*Node, error) {
 		expiryAlarm: acl.NewAlarm(),
 		events:      events.New(time.Now()),
 	}
+	n.closings = &closings{n: n, due: waiting.NewDue()}
 	if cfg.Guard != nil {
 		cfg.Guard.Pool = n.runs
 	}

@@ -28,8 +28,8 @@ func (o OwnerAPI) viewConversation(ctx context.Context, conv conversations.Conve
 		_, left := o.n.turns.bounds.Left(conv, false, now)
 		v.Turns = newTurns(conv.Turns, left)
 	}
-	v.Proposal = owner.NewProposal(conv)
-	v.Agreement, err = viewAgreement(ctx, o.n.store.Records(), conv, now)
+	v.Proposals = owner.NewProposals(conv)
+	v.Agreements, err = viewAgreements(ctx, o.n.store.Records(), conv, now)
 	return v, err
 }
 

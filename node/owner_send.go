@@ -170,7 +170,7 @@ func (o OwnerAPI) Reply(ctx context.Context, m owner.NewReply, wait time.Duratio
 		if err != nil {
 			return Sent{}, err
 		}
-		if out, err = o.newReply(ctx, key, m.Payload.GetStr("action")); err != nil {
+		if out, err = o.newReply(ctx, key, m); err != nil {
 			return Sent{}, err
 		}
 	}
@@ -179,9 +179,9 @@ func (o OwnerAPI) Reply(ctx context.Context, m owner.NewReply, wait time.Duratio
 	return o.send(ctx, out, wait)
 }
 
-// newReply returns a message with this action that continues a conversation. It answers the standing proposal or the
+// newReply returns a message that continues a conversation with m. It answers the standing proposal or the
 // agreement if the action is about one. Otherwise it answers the newest message that waits for an answer, if any.
-func (o OwnerAPI) newReply(ctx context.Context, key store.ConvKey, action string) (Outgoing, error) {
+func (o OwnerAPI) newReply(ctx context.Context, key store.ConvKey, m owner.NewReply) (Outgoing, error) {
 	conv, err := o.loadConversation(ctx, key, time.Now())
 	if err != nil {
 		return Outgoing{}, err
@@ -191,18 +191,18 @@ func (o OwnerAPI) newReply(ctx context.Context, key store.ConvKey, action string
 	if err != nil {
 		return Outgoing{}, err
 	}
-	intent, message, isAbout := conv.Matter(action)
+	about, isAbout := conv.Matter(m.Payload.GetStr("action"), m.Intent, m.Proposal)
 	for _, item := range items {
 		if item.Kind != kindMessage || !item.State.IsUnanswered() {
 			continue
 		}
 		isAbout = isAbout && !item.isHeldProposal() // the owner may answer it before it takes effect
-		if !isAbout || item.Intent == intent {
+		if !isAbout || item.Intent == about.Intent {
 			out.InReplyTo, out.Answers, out.Intent = item.MessageID, item.ID, item.Intent
 		}
 	}
 	if isAbout {
-		out.Intent, out.InReplyTo = intent, cmp.Or(message, out.InReplyTo)
+		out.Intent, out.InReplyTo = about.Intent, cmp.Or(about.Message, out.InReplyTo)
 	}
 	return out, nil
 }

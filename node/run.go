@@ -64,7 +64,7 @@ var clarifyRoute = Route{Name: "agreement", Repeatable: true, Replies: true, Han
 func (n *Node) routeOf(conv conversations.Conversation, item Item) Route {
 	route := n.route(item.Intent)
 	switch {
-	case item.MessageID != "" && item.MessageID == conv.Unclear:
+	case conv.IsUnclear(item.MessageID):
 		return clarifyRoute
 	case item.Unjudged && !route.ruled().Takes(item.Kind == kindReply):
 		return judgeRoute

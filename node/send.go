@@ -443,15 +443,15 @@ func (n *Node) bindAnswer(ctx context.Context, out *Outgoing, now time.Time) err
 	}
 	out.answered = item.Intent
 	action := out.Payload.GetStr("action")
-	intent, message, isAbout := conv.Matter(action)
-	p := conv.Proposal
+	about, isAbout := conv.Matter(action, out.Intent, out.seen)
+	p := conv.Deal(about.Intent).Proposal
 	switch {
 	case isAbout && out.seen != "" && p != nil && p.Message != out.seen:
 		return &wire.Error{Code: wire.InvalidMessage, Status: http.StatusConflict, Message: "another proposal stands now (" + string(p.Message) + "): " + wire.OneLine(p.String(), 300)}
-	case isAbout && out.Intent != intent:
+	case isAbout && out.Intent != about.Intent:
 		return errOtherMatter
-	case message != "" && !out.Once:
-		out.InReplyTo = message
+	case about.Message != "" && !out.Once:
+		out.InReplyTo = about.Message
 	}
 	if action != "accept" || out.Intent != wire.Schedule && out.Intent != wire.Negotiate {
 		return nil

@@ -85,11 +85,11 @@ func (a *app) showConversation(v owner.Conversation) {
 	if v.Turns != nil {
 		rows = append(rows, []string{"turns", v.Turns.String() + " without you"})
 	}
-	if v.Agreement != nil {
-		rows = append(rows, []string{string(v.Agreement.Standing), agreementLine(*v.Agreement)})
+	for _, agreement := range v.Agreements {
+		rows = append(rows, []string{string(agreement.Standing), agreementLine(agreement)})
 	}
-	if v.Proposal != nil {
-		rows = append(rows, []string{"proposed", proposalLine(*v.Proposal)})
+	for _, p := range v.Proposals {
+		rows = append(rows, []string{"proposed", proposalLine(p)})
 	}
 	a.Table(rows)
 }

@@ -20,13 +20,13 @@ func (h Calendar) Handle(ctx context.Context, c Call) (Answer, error) {
 	q := calendar.Question{
 		Event:    calendar.UID(c.Conversation.Key.Peer, c.Conversation.Key.ID),
 		Known:    c.Sender.Trust != "" || c.Conversation.Mine,
-		Rounds:   c.Conversation.Counters,
+		Rounds:   c.Conversation.Schedule.Counters,
 		Approved: c.Approved,
 	}
-	if p := c.Conversation.Proposal; p != nil && p.By == conversations.Theirs && p.Message == c.Message.ID {
+	if p := c.Conversation.Schedule.Proposal; p != nil && p.By == conversations.Theirs && p.Message == c.Message.ID {
 		q.Offered = &p.Terms
 	}
-	if a := c.Conversation.Accept; a != nil && a.By == conversations.Theirs && a.Message == c.Message.ID {
+	if a := c.Conversation.Schedule.Accept; a != nil && a.By == conversations.Theirs && a.Message == c.Message.ID {
 		q.Accepted = &a.Terms
 	}
 	r := h.Scheduler.Answer(ctx, q, time.Now())

@@ -99,10 +99,10 @@ func (n agentNode) Acknowledge(ctx context.Context, id string) (Item, error) {
 	return n.hide(ctx, item, err)
 }
 
-// hideProposal removes the proposal of a conversation if it may come from a message that the owner has not released.
-func hideProposal(c Conversation) Conversation {
+// hideProposals removes the proposals of a conversation if one may come from a message that the owner has not released.
+func hideProposals(c Conversation) Conversation {
 	if c.Unreleased > 0 {
-		c.Proposal = nil
+		c.Proposals = nil
 	}
 	return c
 }
@@ -110,7 +110,7 @@ func hideProposal(c Conversation) Conversation {
 func (n agentNode) ListConversations(ctx context.Context, q Query) (ConversationList, error) {
 	list, err := n.Node.ListConversations(ctx, q)
 	for i, c := range list.Items {
-		list.Items[i] = hideProposal(c)
+		list.Items[i] = hideProposals(c)
 	}
 	return list, err
 }
@@ -120,7 +120,7 @@ func (n agentNode) ReadTranscript(ctx context.Context, id, peer string, after ui
 	if err != nil {
 		return t, err
 	}
-	t.Conversation = hideProposal(t.Conversation)
+	t.Conversation = hideProposals(t.Conversation)
 	for i, e := range t.Transcript {
 		if e.Unreleased {
 			t.Transcript[i].Message, t.Transcript[i].Opened = withheld, nil

@@ -4,6 +4,7 @@ import (
 	"context"
 	"encoding/json"
 	"net/http"
+	"slices"
 	"strconv"
 	"time"
 
@@ -30,16 +31,16 @@ type Conversation struct {
 	Holds     int                 `json:"holds,omitempty"` // messages that wait for the owner
 	// Unreleased is the number of messages of the peer that no agent of the owner sees: the owner has not released them,
 	// or the guard has not let them through.
-	Unreleased int        `json:"unreleased,omitempty"`
-	Turns      *Turns     `json:"turns,omitempty"` // of the owner's agent since the owner's last act in the conversation
-	Proposal   *Proposal  `json:"proposal,omitempty"`
-	Agreement  *Agreement `json:"agreement,omitempty"`
-	Entries    uint64     `json:"entries"`
-	Bytes      int64      `json:"bytes"`             // of the messages in the transcript
-	Address    string     `json:"address,omitempty"` // of a foreign peer
+	Unreleased int         `json:"unreleased,omitempty"`
+	Turns      *Turns      `json:"turns,omitempty"`      // of the owner's agent since the owner's last act in the conversation
+	Proposals  []Proposal  `json:"proposals,omitempty"`  // at most one for each intent, the newest first
+	Agreements []Agreement `json:"agreements,omitempty"` // at most one for each intent, the newest first
+	Entries    uint64      `json:"entries"`
+	Bytes      int64       `json:"bytes"`             // of the messages in the transcript
+	Address    string      `json:"address,omitempty"` // of a foreign peer
 }
 
-// Proposal is the current proposal of a conversation, before it is agreed.
+// Proposal is a current proposal of a conversation, before it is agreed.
 type Proposal struct {
 	conversations.Terms
 	By       conversations.Side `json:"by"`
@@ -47,22 +48,27 @@ type Proposal struct {
 	Message  wire.MessageID     `json:"message_id,omitempty"`    // the message with the proposal; name it in an answer
 	Accepted conversations.Side `json:"accepted_by,omitempty"`   // the side that accepted, until the other side answers
 	Selected string             `json:"selected_time,omitempty"` // the time that side selected, if several are offered
+	at       time.Time
 }
 
-// NewProposal returns the current proposal of a conversation, or nil if it has no proposal or the proposal is agreed.
-func NewProposal(conv conversations.Conversation) *Proposal {
-	if conv.Proposal == nil || conv.Proposal.Accepted {
-		return nil
-	}
-	v := &Proposal{Terms: conv.Proposal.Terms, By: conv.Proposal.By, Intent: conv.Proposal.Intent, Message: conv.Proposal.Message}
-	if a := conv.Accept; a != nil {
-		v.Accepted = a.By
-		v.Location = a.Location
-		if len(a.Times) == 1 && len(v.Times) > 1 {
-			v.Selected = a.Times[0]
+// NewProposals returns the current proposals of a conversation, the newest first.
+func NewProposals(conv conversations.Conversation) (list []Proposal) {
+	for _, d := range conv.Deals() {
+		if !d.Stands() {
+			continue
 		}
+		v := Proposal{Terms: d.Proposal.Terms, By: d.Proposal.By, Intent: d.Proposal.Intent, Message: d.Proposal.Message, at: d.Proposal.At}
+		if a := d.Accept; a != nil {
+			v.Accepted = a.By
+			v.Location = a.Location
+			if len(a.Times) == 1 && len(v.Times) > 1 {
+				v.Selected = a.Times[0]
+			}
+		}
+		list = append(list, v)
 	}
-	return v
+	slices.SortFunc(list, func(a, b Proposal) int { return b.at.Compare(a.at) })
+	return list
 }
 
 // Standing is the state of an agreement.

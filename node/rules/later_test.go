@@ -165,7 +165,7 @@ func TestSettle(t *testing.T) {
 
 // TestCounts: an accept counts once its recipient has answered it (AM-88).
 func TestCounts(t *testing.T) {
-	theirs, ours := &conversations.Acceptance{By: conversations.Theirs}, &conversations.Acceptance{By: conversations.Ours}
+	theirs, ours := &conversations.Acceptance{By: conversations.Theirs, Message: "msg_theirs"}, &conversations.Acceptance{By: conversations.Ours, Message: "msg_reply"}
 	for _, tt := range []struct {
 		name      string
 		accept    *conversations.Acceptance
@@ -179,8 +179,11 @@ func TestCounts(t *testing.T) {
 		{"our accept leaves through the outbox", ours, "", "", ""},
 		{"they confirm an earlier accept of ours", theirs, "msg_ours", "", "msg_ours"},
 	} {
-		if got := Counts(conversations.Conversation{Accept: tt.accept}, tt.confirmed, "msg_theirs", tt.reply); got != tt.want {
-			t.Errorf("%s: %q, want %q", tt.name, got, tt.want)
+		deal := conversations.Deal{Accept: tt.accept}
+		for intent, c := range map[wire.Intent]conversations.Conversation{wire.Schedule: {Schedule: deal}, wire.Negotiate: {Negotiate: deal}} {
+			if got := Counts(c, tt.confirmed, "msg_theirs", tt.reply); got != tt.want {
+				t.Errorf("%s, %s: %q, want %q", tt.name, intent, got, tt.want)
+			}
 		}
 	}
 }

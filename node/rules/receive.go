@@ -301,7 +301,7 @@ type Answered struct {
 
 // Answerer decides who answers a message: Clarify, Unclear, Read, Run, Judge or Inbox. c is the conversation with the message.
 func Answerer(c conversations.Conversation, route Route, m Answered) Action {
-	isUnclear := c.Unclear == m.ID && m.ID != ""
+	isUnclear := c.IsUnclear(m.ID)
 	_, canClarify := c.Clarification(m.ID)
 	switch {
 	case isUnclear && !canClarify:
@@ -323,15 +323,18 @@ func Answerer(c conversations.Conversation, route Route, m Answered) Action {
 // ours, in the reply by which we answer. reply is empty if our answer leaves through the outbox: an accept in it counts
 // when the peer has answered it.
 func Counts(c conversations.Conversation, confirmed, theirs, reply wire.MessageID) wire.MessageID {
-	switch {
-	case confirmed != "":
+	if confirmed != "" {
 		return confirmed
-	case c.Accept == nil:
-		return ""
-	case c.Accept.By == conversations.Theirs:
-		return theirs
 	}
-	return reply
+	for _, d := range c.Deals() {
+		switch a := d.Accept; {
+		case a != nil && a.By == conversations.Theirs && a.Message == theirs:
+			return theirs
+		case a != nil && a.By == conversations.Ours && a.Message == reply:
+			return reply
+		}
+	}
+	return ""
 }
 
 // checkIntent implements line 14: the node accepts the intent, and the payload has the shape that the intent requires.
@@ -398,7 +401,7 @@ func event(s State, in bridge.Inbound) conversations.Event {
 // (AM-91). c is the conversation with the message.
 func IsReceipt(c conversations.Conversation, m Answered) bool {
 	if m.Payload.GetStr("action") == "accept" {
-		return m.Confirms && c.IsPlainAccept(m.ID) &&
+		return m.Confirms && c.Deal(m.Intent).IsPlainAccept(m.ID) &&
 			m.Payload.Without("action", "metadata", "selected_time", "event", "terms", "location", "duration").Len() == 0
 	}
 	isAnswer := m.Reply || conversations.AnswersIn(m.Payload) != "" || c.WroteFirst
@@ -421,7 +424,7 @@ func CancelledEvent(intent wire.Intent, payload wire.Value, before conversations
 	default:
 		return ""
 	}
-	if !before.TakesBackAgreement(payload) {
+	if !before.Schedule.TakesBack(payload) {
 		return "" // it declines a proposal, or closes a conversation that has not failed
 	}
 	return calendar.UID(before.Key.Peer, before.Key.ID)

@@ -344,8 +344,8 @@ type readResult struct {
 	With         string      `json:"with"`
 	State        string      `json:"state"`
 	Intent       string      `json:"intent"`
-	Proposal     string      `json:"proposal,omitempty"`  // the message of the standing proposal, to name in an answer
-	Agreement    string      `json:"agreement,omitempty"` // agreed, cancelled, failed
+	Proposals    []string    `json:"proposals,omitempty"`  // the messages of the standing proposals, the newest first, to name in an answer
+	Agreements   []string    `json:"agreements,omitempty"` // for each intent: agreed, cancelled, failed
 	Entries      []readEntry `json:"entries"`
 	Next         uint64      `json:"next,omitempty"`
 }
@@ -378,12 +378,14 @@ func (t *tools) read(ctx context.Context, _ *sdk.CallToolRequest, in readArgs) (
 	}
 	with := newParty(c.Peer, c.Address)
 	out := readResult{Conversation: t.handles.name(untrusted.Text(c.ID), c.Peer), With: t.handles.partner(with), State: string(c.State), Intent: c.Intent.OrCustom(), Entries: []readEntry{}}
-	if c.Agreement != nil {
-		out.Agreement = string(c.Agreement.Standing)
+	for _, agreement := range c.Agreements {
+		out.Agreements = append(out.Agreements, string(agreement.Intent)+": "+string(agreement.Standing))
 	}
-	if c.Proposal != nil {
-		out.Proposal = t.handles.name(untrusted.Text(c.Proposal.Message), c.Peer)
-		t.proposals.Add(c.ID, c.Proposal.Message)
+	for i, p := range c.Proposals {
+		out.Proposals = append(out.Proposals, t.handles.name(untrusted.Text(p.Message), c.Peer))
+		if i == 0 {
+			t.proposals.Add(c.ID, p.Message)
+		}
 	}
 	key := t.pinOf(ctx, c.Peer)
 	for _, e := range c.Transcript {

@@ -103,10 +103,10 @@ func (v conversationView) Matter() wire.Intent { return matter(v.Conversation) }
 
 func matter(c owner.Conversation) wire.Intent {
 	switch {
-	case c.Proposal != nil:
-		return c.Proposal.Intent
-	case c.Agreement != nil:
-		return c.Agreement.Intent
+	case len(c.Proposals) > 0:
+		return c.Proposals[0].Intent
+	case len(c.Agreements) > 0:
+		return c.Agreements[0].Intent
 	}
 	return c.Intent
 }
@@ -114,37 +114,72 @@ func matter(c owner.Conversation) wire.Intent {
 // choice is an offered time: as offered, and in the zone of the owner.
 type choice struct{ Value, Text string }
 
+// offer is a standing proposal with its form.
+type offer struct {
+	owner.Proposal
+	URL  string // of the conversation
+	Open bool   // the conversation
+	n    int
+}
+
+// Offers returns the standing proposals, the newest first.
+func (v conversationView) Offers() (list []offer) {
+	for n, p := range v.Proposals {
+		list = append(list, offer{p, v.URL, v.Open, n})
+	}
+	return list
+}
+
+// ID returns the id of an element of the offer on the page.
+func (o offer) ID(element string) string {
+	if o.n == 0 {
+		return element
+	}
+	return element + "-" + strconv.Itoa(o.n)
+}
+
 // Offered returns the times of the proposal in the zone of the owner.
-func (v conversationView) Offered() []choice {
-	list := make([]choice, len(v.Proposal.Times))
-	for i, t := range v.Proposal.Times {
+func (o offer) Offered() []choice {
+	list := make([]choice, len(o.Times))
+	for i, t := range o.Times {
 		list[i] = choice{t, formatTime(t)}
 	}
 	return list
 }
 
-// CanAnswer reports whether an offer of the peer waits for an answer of ours.
-func (v conversationView) CanAnswer() bool {
-	return v.Open && v.Proposal != nil && v.Proposal.By == conversations.Theirs && v.Proposal.Accepted == ""
+// CanAnswer reports whether the offer came from the peer and waits for an answer of ours.
+func (o offer) CanAnswer() bool { return o.Open && o.By == conversations.Theirs && o.Accepted == "" }
+
+func (o offer) Length() string { return formatLength(o.Duration) }
+
+// Choices returns the times that an accept must choose from; the list is empty if an accept need not choose.
+func (o offer) Choices() []choice {
+	if o.By != conversations.Theirs || len(o.Times) < 2 {
+		return nil
+	}
+	return o.Offered()
 }
 
-func (v conversationView) Length() string { return formatLength(v.Proposal.Duration) }
+// CanAnswer reports whether an offer of the peer waits for an answer of ours.
+func (v conversationView) CanAnswer() bool { return slices.ContainsFunc(v.Offers(), offer.CanAnswer) }
 
-func (v conversationView) AgreedFacts() []fact {
-	a := v.Agreement.Agreement
+// agreed is an agreement with what the page shows of it.
+type agreed struct{ owner.Agreement }
+
+// Agreed returns what was agreed, the newest first.
+func (v conversationView) Agreed() (list []agreed) {
+	for _, a := range v.Agreements {
+		list = append(list, agreed{a})
+	}
+	return list
+}
+
+func (a agreed) Facts() []fact {
 	facts := []fact{{"When", formatTime(a.Time)}, {"How long", formatLength(a.Duration)}, {"Where", a.Location}, {"Price", a.Price}, {"Details", a.Description}}
 	for _, condition := range a.Conditions {
 		facts = append(facts, fact{"Condition", condition})
 	}
 	return slices.DeleteFunc(facts, func(f fact) bool { return f.Value == "" })
-}
-
-// Choices returns the times that an accept must choose from; the list is empty if an accept need not choose.
-func (v conversationView) Choices() []choice {
-	if v.Proposal == nil || v.Proposal.By != conversations.Theirs || len(v.Proposal.Times) < 2 {
-		return nil
-	}
-	return v.Offered()
 }
 
 // replyForm is what the owner typed. The page shows it again if it was refused. Selected is the time that an accept
@@ -280,7 +315,13 @@ func (p *pages) reply(c echo.Context, form url.Values) error {
 		return err
 	}
 	answer := owner.NewReply{Conversation: conv.ID, Peer: conv.Peer, Proposal: wire.MessageID(form.Get("proposal"))}
-	if answer.Intent, answer.Payload, err = typed.payload(matter(conv.Conversation)); err != nil {
+	about := matter(conv.Conversation)
+	for _, p := range conv.Proposals {
+		if p.Message == answer.Proposal {
+			about = p.Intent
+		}
+	}
+	if answer.Intent, answer.Payload, err = typed.payload(about); err != nil {
 		return p.renderConversation(c, http.StatusBadRequest, err.Error(), typed)
 	}
 	sent, err := p.n.Reply(ctx, answer, 0)
