@@ -5,11 +5,13 @@ package node_test
 import (
 	"bytes"
 	"net/http"
+	"sync/atomic"
 	"testing"
 	"time"
 
 	"github.com/agentmesh/agentmesh/acl"
 	"github.com/agentmesh/agentmesh/node/meshtest"
+	"github.com/agentmesh/agentmesh/node/rules"
 	"github.com/agentmesh/agentmesh/node/wire"
 	"github.com/agentmesh/agentmesh/store/storetest"
 )
@@ -45,5 +47,30 @@ func TestClockStep(t *testing.T) {
 		must(t, sarah.Post(chris.Sign(in("conv_other", chris.Draft(sarah.ID(), wire.Deliver, hello)))), http.StatusOK)
 		time.Sleep(2 * time.Minute)
 		must(t, sarah.Post(chris.Sign(in("conv_busy", chris.Draft(sarah.ID(), wire.Deliver, hello)))), http.StatusOK)
+	})
+}
+
+// TestClockStepOfTurns (AM-92): a clock that steps a day gives the agent at most the turns of one more day, and the turns
+// of before count again when it is right.
+func TestClockStepOfTurns(t *testing.T) {
+	storetest.ClockSteps(t, func(t *testing.T, by time.Duration) {
+		mesh := meshtest.InMemory(t)
+		var runs atomic.Int32
+		chris, sarah := mesh.Stranger("chris"), mesh.Node("sarah", bounded(&runs, func(a *rules.Autonomy) { a.Peer = 3 }))
+		sarah.Start()
+		for _, step := range []time.Duration{0, 25 * by, 0, 25 * by, 0} {
+			storetest.StepClock(t, step)
+			for range 5 {
+				sarah.Post(chris.Sign(chris.Draft(sarah.ID(), wire.Deliver, hello)))
+			}
+			time.Sleep(20 * time.Minute) // several sweeps
+		}
+		want := int32(3)
+		if by > 0 {
+			want = 6
+		}
+		if n := runs.Load(); n != want || len(pendingAsks(t, sarah)) != 1 {
+			t.Errorf("%d runs and %d questions, want %d runs", n, len(pendingAsks(t, sarah)), want)
+		}
 	})
 }

@@ -345,7 +345,7 @@ func (q outgoingAsk) resolve(ctx context.Context, n *Node, ask acl.Ask, d acl.De
 	if err != nil {
 		return err
 	}
-	p := posting{queuedMessage: queuedMessage{n: n, out: out}}
+	p := posting{queuedMessage: queuedMessage{n: n, out: out}, approved: true}
 	queued, err := p.result(n.book.Try(ctx, out.key(), d.Now, func(u *conversations.Unit) error {
 		p.unit = u
 		u.Add(changes...)

@@ -114,6 +114,11 @@ func (n *Node) Send(ctx context.Context, out Outgoing, wait time.Duration) (Sent
 		return n.askOutgoing(ctx, out, p)
 	}
 	queued, err := n.dispatch(ctx, out)
+	if errors.Is(err, ErrOutboxFull) { // or other messages took the agent's last turns meanwhile
+		if p, err := n.permit(ctx, out, time.Now()); err == nil && p.NeedsOwner {
+			return n.askOutgoing(ctx, out, p)
+		}
+	}
 	if err != nil {
 		return Sent{}, err
 	}
@@ -218,6 +223,7 @@ type posting struct {
 	queuedMessage // what the unit stores
 	unit          *conversations.Unit
 	item          Item // the inbox item that the message answers; zero if it answers none
+	approved      bool // by the owner
 }
 
 // result returns the queued message. If the commit failed with err, result returns err, translated for the caller.
@@ -264,7 +270,7 @@ func (p *posting) fill(ctx context.Context) (err error) {
 		return err
 	}
 	if p.out.isTurn(p.item) {
-		if err := p.n.turns.take(u, p.out.asItem(s.Message.ID), Route{}, nil); err != nil {
+		if err := p.takeTurn(ctx, p.out.asItem(s.Message.ID)); err != nil {
 			return err
 		}
 	}
@@ -274,6 +280,22 @@ func (p *posting) fill(ctx context.Context) (err error) {
 	p.first, p.unwatch = p.n.outbox.waiters.Expect(p.out.entryID)
 	u.Otherwise(p.unwatch) // if the unit is not committed
 	return nil
+}
+
+// takeTurn adds the agent's turn to the unit. The error is store.ErrQuota if none is left, unless the owner approved the
+// message.
+func (p *posting) takeTurn(ctx context.Context, turn Item) error {
+	if p.approved {
+		return p.n.turns.take(p.unit, turn, Route{}, nil)
+	}
+	spent, lifted, err := p.n.turns.findSpentInAll(ctx, p.unit.Conversation(), turn, p.unit.Now)
+	if err == nil && spent != "" {
+		err = store.ErrQuota
+	}
+	if err != nil {
+		return err
+	}
+	return p.n.turns.take(p.unit, turn, Route{}, lifted)
 }
 
 // release lets in the held message that the outgoing message answers, as an approval would: it withdraws the question

@@ -213,9 +213,14 @@ func (n *Node) spentForAgent(ctx context.Context, out Outgoing, now time.Time) (
 	if err != nil {
 		return "", err
 	}
-	if _, left := n.turns.bounds.Left(u.Conversation(), false, now); left == 0 {
-		return rules.InConversation, nil
-	}
-	spent, _, err := n.turns.findSpent(ctx, out.asItem(""), now)
+	spent, _, err := n.turns.findSpentInAll(ctx, u.Conversation(), out.asItem(""), now)
 	return spent, err
+}
+
+// findSpentInAll is [turns.findSpent] for a message that the agent writes by itself in conv, whose bound comes first.
+func (t turns) findSpentInAll(ctx context.Context, conv conversations.Conversation, item Item, now time.Time) (rules.Bound, map[string]bool, error) {
+	if _, left := t.bounds.Left(conv, false, now); left == 0 {
+		return rules.InConversation, nil, nil
+	}
+	return t.findSpent(ctx, item, now)
 }
