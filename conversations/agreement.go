@@ -221,6 +221,8 @@ func (d Deal) propose(e Event, from Side, terms Terms) Deal {
 	switch previous := d.Proposal; {
 	case from == Ours:
 		d.Replaced = nil
+		d.Offered = slices.Concat(d.Offered, terms.Times)
+		d.Offered = d.Offered[max(0, len(d.Offered)-maxOffered):]
 	case previous != nil && previous.By == Ours && !previous.Accepted:
 		d.Replaced = previous
 	}

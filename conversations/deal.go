@@ -17,8 +17,12 @@ type Deal struct {
 	Unclear   wire.MessageID `json:"unclear,omitempty"`   // the newest ambiguous accept, until a later message settles it
 	Agreement *Agreement     `json:"agreement,omitempty"` // the newest agreement
 	Counters  int            `json:"counters,omitempty"`  // number of counters that we sent
+	Offered   []string       `json:"offered,omitempty"`   // times that we offered, at most maxOffered, the newest last
 	TermsAt   time.Time      `json:"terms_at,omitzero"`   // of the newest message that made or ended a proposal
 }
+
+// maxOffered is more than three offers of the calendar have.
+const maxOffered = 20
 
 // Deal returns what stands for an intent: c.Schedule or c.Negotiate, or an empty Deal for all other intents.
 func (c Conversation) Deal(intent wire.Intent) Deal {

@@ -13,6 +13,7 @@ import (
 	"github.com/agentmesh/agentmesh/node/hook"
 	"github.com/agentmesh/agentmesh/node/rules"
 	"github.com/agentmesh/agentmesh/node/wire"
+	"github.com/agentmesh/agentmesh/signing"
 	"github.com/agentmesh/agentmesh/store"
 )
 
@@ -56,6 +57,13 @@ func (s *hookOutcome) fill(ctx context.Context) (out bridge.Outcome, err error) 
 // decide sets the new state of the item and returns the answer to the sender.
 func (s *hookOutcome) decide(ctx context.Context) (bridge.Outcome, error) {
 	s.item.Failure = s.failure()
+	again, err := s.isAgain(ctx)
+	if err != nil {
+		return bridge.Outcome{}, err
+	}
+	if again {
+		s.answer.Payload = nil
+	}
 	do, counts := rules.Settle(s.outcome())
 	if counts {
 		if err := s.run.n.countAccept(ctx, s.unit, s.item, ""); err != nil {
@@ -109,6 +117,40 @@ func (s *hookOutcome) decide(ctx context.Context) (bridge.Outcome, error) {
 		replyID = out.Reply.ID
 	}
 	return out, s.run.n.countAccept(ctx, s.unit, s.item, replyID)
+}
+
+// maxCompared is the number of messages with which a hook's answer is compared.
+const maxCompared = 60
+
+// isAgain reports whether the hook answers a message that the peer has sent before with one that we have sent before
+// (AM-94). A foreign network needs its answer, such as the end of a task.
+func (s *hookOutcome) isAgain(ctx context.Context) (bool, error) {
+	conv := s.unit.Conversation()
+	if s.answer.Payload == nil || s.item.Address != "" || conv.Entries < 3 || !rules.MayLeaveOut(s.answer.Payload.GetStr("action")) {
+		return false, nil
+	}
+	heard, err := wire.Parse(s.item.Payload)
+	if err != nil {
+		return false, err
+	}
+	entries, err := s.run.n.book.Transcript(ctx, s.run.key, conv.Entries-min(conv.Entries, maxCompared), maxCompared)
+	if err != nil {
+		return false, err
+	}
+	digest := func(payload wire.Value) [32]byte { return signing.Digest(payload.Without("metadata")) }
+	ours, theirs := digest(*s.answer.Payload), digest(heard)
+	sent, times := false, 0
+	for _, e := range entries {
+		content, ok := conversations.ReadContent(e)
+		switch {
+		case !ok || content.Intent != s.item.Intent:
+		case e.Out:
+			sent = sent || digest(content.Payload) == ours
+		case digest(content.Payload) == theirs:
+			times++
+		}
+	}
+	return sent && times > 1, nil
 }
 
 // outcome returns what the rules need to know of the outcome.

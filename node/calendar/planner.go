@@ -155,10 +155,15 @@ func (v View) Judge(start time.Time, d time.Duration) Verdict {
 const searchDays = 14
 
 // Near returns the n free times for an event of length d that are closest to the requested time, or fewer, in
-// chronological order. The times are at least d and at least an hour apart.
-func (v View) Near(requested time.Time, d time.Duration, n int) []time.Time {
+// chronological order. The times are at least d and at least an hour apart, also from the time after, which they follow. The
+// zero time means no such time.
+func (v View) Near(requested time.Time, d time.Duration, n int, after time.Time) []time.Time {
 	cfg := v.planner.cfg
+	minDistance := max(d, time.Hour)
 	earliest := v.now.Add(cfg.Notice)
+	if !after.IsZero() && earliest.Before(after.Add(minDistance)) {
+		earliest = after.Add(minDistance)
+	}
 	if requested.Before(earliest) {
 		requested = earliest
 	}
@@ -177,7 +182,6 @@ func (v View) Near(requested time.Time, d time.Duration, n int) []time.Time {
 	slices.SortStableFunc(available, func(a, b time.Time) int {
 		return int(a.Sub(requested).Abs()/time.Second) - int(b.Sub(requested).Abs()/time.Second)
 	})
-	minDistance := max(d, time.Hour)
 	var out []time.Time
 	for _, t := range available {
 		tooClose := slices.ContainsFunc(out, func(o time.Time) bool { return t.Sub(o).Abs() < minDistance })

@@ -116,7 +116,7 @@ func TestNear(t *testing.T) {
 	}
 	near := func(wished time.Time, n int) []string {
 		var out []string
-		for _, f := range view.Near(wished, time.Hour, n) {
+		for _, f := range view.Near(wished, time.Hour, n, time.Time{}) {
 			out = append(out, f.In(zone(t)).Format("2 15:04"))
 		}
 		return out
@@ -204,6 +204,9 @@ func TestAnswer(t *testing.T) {
 			at.Location = "Sightglass"
 			q.Offered = &at
 		}, `{"action":"counter","event":{"title":"Coffee","proposed_times":["2026-03-11T12:00:00+01:00","2026-03-11T13:00:00+01:00","2026-03-11T14:00:00+01:00"],"duration":"30m","location":"Sightglass"}}`},
+		{"no time fits, after an offer of ours", wednesday, func(_ *calendar.Scheduler, q *calendar.Question) {
+			q.Rounds, q.Before = 1, []string{"2026-03-11T12:00:00+01:00", "2026-03-11T13:00:00+01:00"}
+		}, `{"action":"counter","event":{"title":"Coffee","proposed_times":["2026-03-11T14:00:00+01:00","2026-03-11T15:00:00+01:00","2026-03-11T16:00:00+01:00"],"duration":"30m"}}`},
 		{"agreeing is the owner's", thursday, func(s *calendar.Scheduler, _ *calendar.Question) { s.Limits.Accept = false },
 			"hold: Thu 12 Mar 10:00 fits; agreeing is left to you"},
 		{"a stranger", thursday, func(_ *calendar.Scheduler, q *calendar.Question) { q.Known = false },

@@ -45,9 +45,10 @@ type Question struct {
 	Event    string // the [UID] of the event of this conversation
 	Offered  *conversations.Terms
 	Accepted *conversations.Terms
-	Known    bool // the owner has permanently admitted the sender, or began this conversation
-	Rounds   int  // counteroffers that we already sent in this conversation
-	Approved bool // the owner was asked and approved
+	Known    bool     // the owner has permanently admitted the sender, or began this conversation
+	Rounds   int      // counteroffers that we already sent in this conversation
+	Before   []string // times that we already offered in this conversation
+	Approved bool     // the owner was asked and approved
 }
 
 // Reply is the answer to a [Question]. At most one field is set; if both are zero, no answer is needed.
@@ -128,13 +129,19 @@ func (s *Scheduler) look(ctx context.Context, uid string, now time.Time) (View, 
 	return s.Planner.look(ctx, uid, agreed, now)
 }
 
-// proposeOthers offers free times, or declines if no time is free. After too many rounds it holds the message for the
+// proposeOthers offers free times that are later than those it offered before (AM-94), or declines if no time is free. After too many rounds it holds the message for the
 // owner.
 func (s *Scheduler) proposeOthers(q Question, view View, o offer) Reply {
 	if !q.Approved && q.Rounds >= cmp.Or(s.Limits.Rounds, defaultRounds) {
 		return hold("after several offers, no time suits both calendars")
 	}
-	near := view.Near(o.times[0], o.duration, timesPerCounter)
+	var last time.Time
+	for _, text := range q.Before {
+		if t, ok := wire.ParseInstant(text); ok && t.After(last) {
+			last = t
+		}
+	}
+	near := view.Near(o.times[0], o.duration, timesPerCounter, last)
 	if len(near) == 0 {
 		return Reply{Payload: wire.Obj(wire.TextField("action", "decline"), wire.TextField("reason", "no free time around the proposed ones"))}
 	}

@@ -21,6 +21,7 @@ func (h Calendar) Handle(ctx context.Context, c Call) (Answer, error) {
 		Event:    calendar.UID(c.Conversation.Key.Peer, c.Conversation.Key.ID),
 		Known:    c.Sender.Trust != "" || c.Conversation.Mine,
 		Rounds:   c.Conversation.Schedule.Counters,
+		Before:   c.Conversation.Schedule.Offered,
 		Approved: c.Approved,
 	}
 	if p := c.Conversation.Schedule.Proposal; p != nil && p.By == conversations.Theirs && p.Message == c.Message.ID {

@@ -2,6 +2,7 @@ package rules
 
 import (
 	"errors"
+	"slices"
 	"time"
 
 	"github.com/agentmesh/agentmesh/acl"
@@ -89,6 +90,12 @@ func Hear(c conversations.Conversation, route Route, r Reply, now time.Time) (Ac
 		}
 	}
 	return do, ""
+}
+
+// MayLeaveOut reports whether an answer of a hook with this action is left out if it and the message that it answers were
+// both sent before (AM-94). What decides something always leaves.
+func MayLeaveOut(action string) bool {
+	return !slices.Contains([]string{"accept", "decline", "reject", "withdraw", "cancel"}, action)
 }
 
 // Outcome is what came of the run of a hook.

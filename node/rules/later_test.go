@@ -187,3 +187,15 @@ func TestCounts(t *testing.T) {
 		}
 	}
 }
+
+// TestMayLeaveOut: what decides something is never left out (AM-94).
+func TestMayLeaveOut(t *testing.T) {
+	for action, want := range map[string]bool{
+		"deliver": true, "propose": true, "counter": true, "ask": true, "answer": true, "": true,
+		"accept": false, "decline": false, "reject": false, "withdraw": false, "cancel": false,
+	} {
+		if MayLeaveOut(action) != want {
+			t.Errorf("%q may be left out: %t, want %t", action, !want, want)
+		}
+	}
+}

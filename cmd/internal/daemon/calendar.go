@@ -73,7 +73,7 @@ func (p *Process) calendarOperations(s *calendar.Scheduler) []owner.Operation {
 				return err
 			}
 			out := CalendarFree{Duration: length.String(), Free: []time.Time{}}
-			for _, t := range view.Near(near, length, 3) { // as many as one counterproposal offers
+			for _, t := range view.Near(near, length, 3, time.Time{}) { // as many as one counterproposal offers
 				out.Free = append(out.Free, t.In(s.Planner.Zone()))
 			}
 			return httpapi.JSON(c, http.StatusOK, out)
