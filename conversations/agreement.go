@@ -34,6 +34,9 @@ type Acceptance struct {
 	// that the peer wrote before: with a later one, the peer may mean that its own proposal stands.
 	Before time.Time `json:"before,omitzero"`
 
+	Proposed wire.MessageID `json:"proposal_id,omitempty"` // the accepted proposal
+	Written  time.Time      `json:"written,omitzero"`      // when the peer wrote its accept
+
 	// For our accept, Delivered reports whether the peer received it, and Held whether the peer answered that its owner
 	// decides.
 	Delivered bool `json:"delivered,omitempty"`
@@ -53,8 +56,12 @@ type Agreement struct {
 	AcceptedBy  Side        `json:"accepted_by,omitempty"` // the side that accepted; the other side proposed
 	At          time.Time   `json:"at,omitzero"`
 
-	Message   wire.MessageID `json:"message_id,omitempty"` // the accept
+	Message   wire.MessageID `json:"message_id,omitempty"`  // the accept
+	Proposed  wire.MessageID `json:"proposal_id,omitempty"` // the accepted proposal
+	Written   time.Time      `json:"written,omitzero"`      // when the peer wrote its accept
 	Cancelled *Cancellation  `json:"cancelled,omitempty"`
+	// Doubtful means that a decline of the peer may be about the agreement, or about a later proposal of ours (AM-96).
+	Doubtful bool `json:"doubtful,omitempty"`
 }
 
 // Cancellation is the end of an agreement.
@@ -107,7 +114,7 @@ func (a Acceptance) agreement(intent wire.Intent, at time.Time) *Agreement {
 	agreed := &Agreement{
 		Intent: intent, Title: a.Title, Duration: a.Duration, Location: a.Location,
 		Description: a.Description, Price: a.Price, Conditions: a.Conditions,
-		AcceptedBy: a.By, Message: a.Message, At: at,
+		AcceptedBy: a.By, Message: a.Message, Proposed: a.Proposed, Written: a.Written, At: at,
 	}
 	if len(a.Times) == 1 {
 		agreed.Time = a.Times[0]
@@ -144,17 +151,37 @@ func (d Deal) findAcceptable() wire.MessageID {
 // InForce reports whether there is an agreement that neither side has cancelled.
 func (d Deal) InForce() bool { return d.Agreement != nil && d.Agreement.Cancelled == nil }
 
-// TakesBack reports whether a payload takes back the agreement and not only a proposal. A cancel always does, and so does
-// a close with the status failed; a close with the status completed never does. Other actions do while the accepted
-// proposal stands.
-func (d Deal) TakesBack(payload wire.Value) bool {
-	switch payload.GetStr("action") {
-	case "cancel":
+// TakesBack reports whether a message takes back the agreement and not only a proposal. A close with the status failed
+// does; a close with the status completed never does. A cancel or a decline that names the agreement does, unless the sender
+// wrote it before its own accept (AM-96). Any other cancel does, and other actions do while the accepted proposal stands.
+func (d Deal) TakesBack(e Event, by Side) bool {
+	action := e.Payload.GetStr("action")
+	switch {
+	case action == wire.ActionClose:
+		return e.Payload.GetStr("status") == string(Failed)
+	case d.isNamedBy(e):
+		return by == Ours || d.Agreement.AcceptedBy == Ours || e.Written.IsZero() || !e.Written.Before(d.Agreement.Written)
+	case action == "cancel":
 		return true
-	case wire.ActionClose:
-		return payload.GetStr("status") == string(Failed)
 	}
 	return d.Proposal != nil && d.Proposal.Accepted
+}
+
+// isNamedBy reports whether a message is a cancel or a decline that names the proposal or the accept of the agreement.
+func (d Deal) isNamedBy(e Event) bool {
+	action := e.Payload.GetStr("action")
+	return d.InForce() && (action == "cancel" || action == "decline") && e.Answers != "" &&
+		(e.Answers == d.Agreement.Message || e.Answers == d.Agreement.Proposed)
+}
+
+// IsTakenBackBy reports whether a message of the peer takes back the agreement that it names.
+func (d Deal) IsTakenBackBy(e Event) bool { return d.isNamedBy(e) && d.TakesBack(e, Theirs) }
+
+// isUnclearDecline reports whether a decline of the peer may mean the agreement, or our later proposal, which the peer may
+// not have seen (AM-96).
+func (d Deal) isUnclearDecline(e Event, from Side) bool {
+	return from == Theirs && e.Answers == "" && e.Payload.GetStr("action") == "decline" && d.InForce() && d.Stands() &&
+		d.Proposal.By == Ours && !isAfter(e.Written, d.Proposal.Delivered)
 }
 
 // updateTerms updates the proposal, the accept and the agreement after a message. A proposal or an accept that waits
@@ -296,7 +323,10 @@ func (d Deal) accept(e Event, from Side, hidden []wire.MessageID) (Deal, error) 
 	case verdict == Counter:
 		return d.propose(e, from, terms), nil
 	case verdict == Agreed:
-		d.Accept, d.Unclear = &Acceptance{Terms: terms, By: from, Message: e.ID}, ""
+		d.Accept, d.Unclear = &Acceptance{Terms: terms, By: from, Message: e.ID, Proposed: p.Message}, ""
+		if from == Theirs {
+			d.Accept.Written = e.Written
+		}
 	case from == Ours:
 		return d, errAmbiguousAccept(p.Times)
 	default:
@@ -379,7 +409,14 @@ func AgreedIn(payload wire.Value) string {
 // so that the owner cannot accept what the peer has taken back. A withdraw counts as waiting while any message waits,
 // because it may withdraw that one (AM-36).
 func (d Deal) takeBack(e Event, from Side, anyWaits bool) Deal {
-	if d.TakesBack(e.Payload) {
+	if d.isUnclearDecline(e, from) {
+		doubtful := *d.Agreement
+		doubtful.Doubtful = true
+		d.Agreement = &doubtful
+		return d
+	}
+	isNamed := d.isNamedBy(e)
+	if d.TakesBack(e, from) {
 		waits := e.Waits
 		if e.Payload.GetStr("action") == "withdraw" {
 			waits = anyWaits
@@ -390,6 +427,9 @@ func (d Deal) takeBack(e Event, from Side, anyWaits bool) Deal {
 		case d.Proposal == nil || d.Proposal.Accepted:
 			return d
 		}
+	}
+	if isNamed && (d.Stands() || d.InForce()) { // a later proposal stays, and so does what the message is older than
+		return d
 	}
 	d.Proposal, d.Replaced, d.Accept, d.Overtaken, d.Unclear, d.TermsAt = nil, nil, nil, nil, "", e.At
 	return d

@@ -355,3 +355,37 @@ func answers(c conversations.Conversation, id wire.MessageID) bool {
 	about, ok := c.Matter("accept", wire.Schedule, "")
 	return ok && about.Message == id
 }
+
+// TestTakenBackByName (AM-96): a cancel or a decline that names the agreement ends it, although a later proposal stands, and
+// leaves that proposal. A decline that names nothing and may be older than our later proposal ends neither.
+func TestTakenBackByName(t *testing.T) {
+	const move = `{"action":"counter","event":{"selected_time":"2026-03-06T12:00:00Z"}}`
+	accept := messageEvent(t, conversations.Received, "msg_2", `{"action":"accept"}`)
+	accept.Answers, accept.Written = "msg_1", start.Add(time.Second)
+	agreed := after(t, messageEvent(t, conversations.Sent, "msg_1", atCafe), accept, eventAbout(conversations.AcceptCounts, "msg_2"))
+	ours, err := agreed.Next(messageEvent(t, conversations.Replied, "msg_3", move), idle)
+	if err != nil || !ours.Schedule.InForce() || !ours.Schedule.Stands() {
+		t.Fatalf("no later proposal: %+v, %v", ours.Schedule, err)
+	}
+	for _, tt := range []struct {
+		name            string
+		action          string
+		answers         wire.MessageID
+		written         time.Duration
+		inForce, stands bool
+		doubtful        bool
+	}{
+		{"names the accept", "decline", "msg_2", time.Minute, false, true, false},
+		{"names the proposal", "cancel", "msg_1", time.Minute, false, true, false},
+		{"is older than the accept", "decline", "msg_1", 0, true, true, false},
+		{"names the later proposal", "decline", "msg_3", time.Minute, true, false, false},
+		{"names nothing", "decline", "", time.Minute, true, true, true},
+	} {
+		e := messageEvent(t, conversations.Received, "msg_4", `{"action":"`+tt.action+`"}`)
+		e.Answers, e.Written = tt.answers, start.Add(tt.written)
+		c, err := ours.Next(e, idle)
+		if d := c.Schedule; err != nil || d.InForce() != tt.inForce || d.Stands() != tt.stands || d.Agreement.Doubtful != tt.doubtful {
+			t.Errorf("%s: in force %t, stands %t, doubtful %t, %v", tt.name, d.InForce(), d.Stands(), d.Agreement.Doubtful, err)
+		}
+	}
+}

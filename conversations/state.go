@@ -106,6 +106,7 @@ const (
 	TurnTaken                      // the owner's agent gets the message Event.ID to answer, or wrote by itself if Event.ID is empty
 	OwnerActed                     // the owner wrote or decided here; until Event.Until, the agent may take any number of turns
 	Judged                         // the guard, or the owner after it, let the peer's message Event.ID through
+	Afterwards                     // a message from the peer after the end of the conversation (AM-96)
 )
 
 // Event is something that happened to a conversation. Principal, Address, Idle and Deadline are used only if the event
@@ -211,7 +212,7 @@ func show(hidden []wire.MessageID, id wire.MessageID) []wire.MessageID {
 // wire.ErrCloseStatus, in this order if several apply. It also refuses an accept of ours that does not answer the
 // standing proposal, or that selects none of several times. A refused event changes nothing. An event without a message
 // (a hold, a failed delivery) is refused only before the conversation begins. After the end it has no effect, except
-// that an accept may still count if the conversation was closed as completed.
+// that an accept may still count if the conversation was closed as completed, and that the peer may take an agreement back.
 func (c Conversation) Next(e Event, idle time.Duration) (Conversation, error) {
 	e.At = e.At.UTC()
 	if c.State == "" {
@@ -234,6 +235,10 @@ func (c Conversation) Next(e Event, idle time.Duration) (Conversation, error) {
 	switch {
 	case e.Kind == Judged: // a conversation may end during the judgment
 		c.Unjudged = show(c.Unjudged, e.ID)
+	case e.Kind == Afterwards:
+		if d := c.deal(e.Intent); d != nil && d.IsTakenBackBy(e) {
+			*d = d.cancel(Theirs, e.At)
+		}
 	case isOpen || e.Kind == AcceptCounts && c.State == Completed: // a close may overtake the answer to an accept
 		c = c.applyOther(e)
 	}

@@ -275,14 +275,24 @@ func (n *Node) record(ctx context.Context, u *conversations.Unit, e conversation
 	if err := u.Record(e); err != nil {
 		return err
 	}
-	if e.Kind == conversations.Received || e.Kind == conversations.ClosedByPeer {
+	if e.Kind == conversations.Received || e.Kind == conversations.ClosedByPeer || e.Kind == conversations.Afterwards {
 		by = conversations.Theirs
 	}
-	if deal := before.Negotiate; by == conversations.Theirs && deal.InForce() && !u.Conversation().Negotiate.InForce() {
-		notice := n.notice(notify.Cancelled, wire.AgentID(before.Key.Peer), e.Name, before.Key, u.Now)
-		notice.Title, notice.Text = agreedText(*deal.Agreement, e.Name)
-		notice.Title = "cancelled: " + notice.Title
-		u.Add(n.notices.Change(notice))
+	for i, deal := range before.Deals() {
+		after, fate := u.Conversation().Deals()[i], ""
+		switch {
+		case by == conversations.Ours || !deal.InForce():
+		case after.Agreement.Doubtful && !deal.Agreement.Doubtful:
+			fate = "perhaps cancelled: "
+		case !after.InForce() && deal.Agreement.Intent == wire.Negotiate: // cancelChanges tells of events
+			fate = "cancelled: "
+		}
+		if fate != "" {
+			notice := n.notice(notify.Cancelled, wire.AgentID(before.Key.Peer), e.Name, before.Key, u.Now)
+			notice.Title, notice.Text = agreedText(*deal.Agreement, e.Name)
+			notice.Title = fate + notice.Title
+			u.Add(n.notices.Change(notice))
+		}
 	}
 	switch {
 	case e.Kind == conversations.OwnerRejected:
@@ -290,7 +300,9 @@ func (n *Node) record(ctx context.Context, u *conversations.Unit, e conversation
 	case e.Waits:
 		return nil
 	}
-	changes, err := n.cancelChanges(ctx, rules.CancelledEvent(e.Intent, payload, before), payload, before.Key, by, e.Name, u.Now)
+	cancelling := e
+	cancelling.Payload = payload
+	changes, err := n.cancelChanges(ctx, rules.CancelledEvent(cancelling, before, by), payload, before.Key, by, e.Name, u.Now)
 	u.Add(changes...)
 	return err
 }
@@ -376,6 +388,8 @@ func viewAgreement(ctx context.Context, records store.Records, conv conversation
 	switch {
 	case v.Cancelled != nil:
 		v.Standing = owner.StandingCancelled
+	case v.Doubtful:
+		v.Standing = owner.StandingDoubtful
 	case conv.State == conversations.Failed:
 		v.Standing = owner.StandingFailed
 	}
@@ -390,7 +404,9 @@ func (a *acceptance) isCancellation(ctx context.Context, before conversations.Co
 	if conversations.IsSealed(payload) {
 		payload = payload.With("action", wire.Text("cancel"))
 	}
-	uid := rules.CancelledEvent(a.in.Intent, payload, before)
+	uid := rules.CancelledEvent(conversations.Event{
+		Intent: a.in.Intent, Payload: payload, Answers: conversations.AnswersIn(payload), Written: a.in.Time,
+	}, before, conversations.Theirs)
 	changes, err := a.n.cancelChanges(ctx, uid, payload, a.key, conversations.Theirs, a.in.Name, a.now)
 	return before.Schedule.InForce() && uid == calendar.UID(before.Key.Peer, before.Key.ID) || err == nil && len(changes) > 0
 }

@@ -1,13 +1,18 @@
 package node_test
 
 import (
+	"context"
 	"net/http"
 	"testing"
 	"time"
 
 	"github.com/agentmesh/agentmesh/acl"
+	"github.com/agentmesh/agentmesh/conversations"
 	"github.com/agentmesh/agentmesh/node"
+	"github.com/agentmesh/agentmesh/node/hook"
 	"github.com/agentmesh/agentmesh/node/meshtest"
+	"github.com/agentmesh/agentmesh/node/notify"
+	"github.com/agentmesh/agentmesh/node/owner"
 	"github.com/agentmesh/agentmesh/node/wire"
 )
 
@@ -112,5 +117,44 @@ func TestOwnAcceptOfOwnProposal(t *testing.T) {
 	out.Payload = parsePayload(t, `{"action":"accept","selected_time":"2036-02-21T14:00:00-08:00"}`)
 	if _, err := sarah.Send(t.Context(), out, 10*time.Second); err == nil || len(ann.got()) != 1 {
 		t.Errorf("the accept of our own proposal: %v, %d messages left", err, len(ann.got()))
+	}
+}
+
+// TestMessagesAfterTheClose (AM-96): a text that crosses the close is kept and answered, and starts no hook. A cancel that
+// names the agreement removes the event, and the owner learns of it. Everything else is refused.
+func TestMessagesAfterTheClose(t *testing.T) {
+	mesh := meshtest.New(t)
+	ann := newPeer(t, mesh, "ann")
+	ann.answers(ann.says(`{"action":"received"}`))
+	runs := 0
+	sarah := mesh.Node("sarah", func(cfg *node.Config) {
+		withBook(cfg)
+		cfg.Routes = []node.Route{{Pattern: "mesh.message", Name: "test", Handler: handler(func(context.Context, hook.Call) (hook.Answer, error) {
+			runs++
+			return hook.Answer{}, nil
+		})}}
+	})
+	sent := mustSend(t, sarah.Node, outgoing(t, ann.ID, wire.Schedule, proposeCoffee), 10*time.Second)
+	say := func(intent wire.Intent, payload wire.Value) meshtest.Answer {
+		t.Helper()
+		d := in(sent.Conversation, ann.Draft(sarah.ID(), intent, `{}`))
+		d.Payload = payload
+		return sarah.Post(ann.Sign(d))
+	}
+	must(t, say(wire.Schedule, inReplyTo(parsePayload(t, `{"action":"accept"}`), sent.MessageID)), http.StatusOK)
+	waitFor(t, "the conversation is closed", func() bool { return showConversation(t, sarah, sent.Conversation).State == conversations.Completed })
+	if a := say(wire.Deliver, parsePayload(t, hello)); a.Status != http.StatusOK || a.Message(t, sarah).Action() != wire.ActionReceived || runs != 0 {
+		t.Errorf("a text gets %d %s, and %d hooks", a.Status, a.Body, runs)
+	}
+	for _, payload := range []string{proposeCoffee, `{"action":"cancel"}`, `{"action":"close","status":"failed"}`} {
+		must(t, say(wire.Schedule, parsePayload(t, payload)), http.StatusConflict)
+	}
+	if len(agreedEvents(t, sarah)) != 1 {
+		t.Fatal("the event is gone")
+	}
+	must(t, say(wire.Schedule, inReplyTo(parsePayload(t, `{"action":"cancel"}`), sent.MessageID)), http.StatusOK)
+	v := showConversation(t, sarah, sent.Conversation)
+	if len(agreedEvents(t, sarah)) != 0 || v.Agreement.Standing != owner.StandingCancelled || v.State != conversations.Completed || countNotices(t, sarah, notify.Cancelled) != 1 {
+		t.Errorf("after the cancel: %+v, events %v", v, agreedEvents(t, sarah))
 	}
 }

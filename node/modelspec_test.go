@@ -170,6 +170,10 @@ func (s *spec) judge(m wire.Message, raw []byte, now time.Time) (may []outcome) 
 		if !t.rejected {
 			add("refuse", 409, wire.ConversationClosed)
 		}
+		decides := []string{"propose", "counter", "accept", "reject", "withdraw", "ask"}
+		if t.state == conversations.Completed && !t.rejected && m.Intent.IsStandard() && !slices.Contains(decides, action) { // AM-96
+			add("take", 0, "")
+		}
 		if ended == yes {
 			return may
 		}

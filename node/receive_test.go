@@ -176,7 +176,7 @@ func TestClose(t *testing.T) {
 	if echo.Action() != wire.ActionClose || echo.Payload.GetStr("status") != "completed" {
 		t.Errorf("echo = %s", a.Body)
 	}
-	for _, payload := range []string{closing, hello} {
+	for _, payload := range []string{closing, `{"action":"accept"}`} {
 		if a := post(payload); a.Code() != wire.ConversationClosed {
 			t.Errorf("after the close, %s: %d %s", payload, a.Status, a.Body)
 		}

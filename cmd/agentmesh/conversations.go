@@ -116,7 +116,7 @@ func agreementLine(agreement owner.Agreement) string {
 	switch agreement.Standing {
 	case owner.StandingCancelled:
 		return fmt.Sprintf("%s; by %s, %s", agreement.Agreement, sides[agreement.Cancelled.By], terminal.FormatTime(agreement.Cancelled.At))
-	case owner.StandingFailed:
+	case owner.StandingFailed, owner.StandingDoubtful:
 		return agreement.Agreement.String() + "; ask the other side whether it still holds"
 	}
 	return agreement.Agreement.String()

@@ -77,7 +77,8 @@ type Standing string
 const (
 	StandingAgreed    Standing = "agreed"
 	StandingCancelled Standing = "cancelled"
-	StandingFailed    Standing = "failed" // the conversation failed later; perhaps the other side no longer agrees
+	StandingDoubtful  Standing = "perhaps cancelled" // by a decline that may also mean a later proposal
+	StandingFailed    Standing = "failed"            // the conversation failed later; perhaps the other side no longer agrees
 )
 
 // Agreement is what was agreed in a conversation. It is valid only if Standing is StandingAgreed.

@@ -252,11 +252,16 @@ func Decide(s State, in bridge.Inbound) Verdict {
 		v.Do, v.Event.Kind, v.Event.Withheld = Close, conversations.ClosedByPeer, len(v.Waits) > 0
 		return v
 	}
-	if s.Ended != nil {
-		return refuse(s.Ended)
-	}
 	known, err := checkIntent(s, in) // line 14
-	if err != nil {
+	switch {
+	case s.Ended != nil:
+		if err != nil || len(v.Waits) > 0 || !staysAfterwards(s, v.Event) {
+			return refuse(s.Ended)
+		}
+		v.Do, v.ActionKnown, v.Event.Kind = Inbox, known, conversations.Afterwards
+		v.Cancels = CancelledEvent(v.Event, s.Conv, conversations.Theirs)
+		return v
+	case err != nil:
 		return refuse(err)
 	}
 	v.ActionKnown = known
@@ -264,12 +269,29 @@ func Decide(s State, in bridge.Inbound) Verdict {
 		v.Do, v.Event.Withheld = Withdraw, len(v.Waits) > 0
 		return v
 	}
-	v.Cancels = CancelledEvent(in.Intent, in.Payload, s.Conv)
+	v.Cancels = CancelledEvent(v.Event, s.Conv, conversations.Theirs)
 	if len(v.Waits) > 0 { // line 15
 		v.Do, v.Event.Waits = Hold, true
 		return v
 	}
 	return answerer(s, in, v) // line 16
+}
+
+// afterClose is the time after a close in which messages that crossed it are kept.
+const afterClose = time.Minute
+
+// staysAfterwards reports whether the node keeps a message that came after the end of its conversation (AM-96): one that takes
+// back the agreement that it names, or, shortly after a close, one that decides nothing.
+func staysAfterwards(s State, e conversations.Event) bool {
+	action := e.Payload.GetStr("action")
+	switch {
+	case s.Conv.State != conversations.Completed || s.Conv.Rejected || s.Conv.Address != "": // foreign networks have ends of their own
+		return false
+	case action == "cancel" || action == "decline":
+		return s.Conv.Deal(e.Intent).IsTakenBackBy(e)
+	}
+	decides := []string{"propose", "counter", "accept", "reject", "withdraw", "ask"}
+	return !slices.Contains(decides, action) && !s.Arrived.After(s.Conv.Last.Add(afterClose))
 }
 
 // answerer implements line 16: who answers a message that does not wait.
@@ -408,23 +430,23 @@ func IsReceipt(c conversations.Conversation, m Answered) bool {
 	return isAnswer && wire.IsReceipt(m.Intent, m.Payload)
 }
 
-// CancelledEvent returns the UID of the agreed event that a message cancels, or "". The UID is computed from the peer
+// CancelledEvent returns the UID of the agreed event that a message of one side cancels, or "". The UID is computed from the peer
 // and the conversation, so no peer can cancel the events of others. The parameter before is the conversation without the
 // message.
-func CancelledEvent(intent wire.Intent, payload wire.Value, before conversations.Conversation) string {
-	switch payload.GetStr("action") {
+func CancelledEvent(e conversations.Event, before conversations.Conversation, by conversations.Side) string {
+	switch e.Payload.GetStr("action") {
 	case "cancel", "decline":
-		if intent != wire.Schedule {
+		if e.Intent != wire.Schedule {
 			return ""
 		}
-		if elsewhere := conversations.AgreedIn(payload); elsewhere != "" {
+		if elsewhere := conversations.AgreedIn(e.Payload); elsewhere != "" {
 			return calendar.UID(before.Key.Peer, elsewhere)
 		}
 	case wire.ActionClose:
 	default:
 		return ""
 	}
-	if !before.Schedule.TakesBack(payload) {
+	if !before.Schedule.TakesBack(e, by) {
 		return "" // it declines a proposal, or closes a conversation that has not failed
 	}
 	return calendar.UID(before.Key.Peer, before.Key.ID)

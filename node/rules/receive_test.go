@@ -303,8 +303,71 @@ func TestCancelledEvent(t *testing.T) {
 		{wire.Deliver, payload("action", "close", "status", "failed"), calendar.UID(chat.Peer, chat.ID)},
 		{wire.Deliver, payload("action", "close", "status", "completed"), ""},
 	} {
-		if got := CancelledEvent(tt.intent, tt.payload, conv); got != tt.want {
+		if got := CancelledEvent(conversations.Event{Intent: tt.intent, Payload: tt.payload}, conv, conversations.Theirs); got != tt.want {
 			t.Errorf("%s %s: %q, want %q", tt.intent, tt.payload.JSON(), got, tt.want)
+		}
+	}
+}
+
+// TestAfterwards (AM-96): after the end of a conversation, a message counts that takes back the agreement that it names, and for
+// a minute after a close the node keeps what decides nothing.
+func TestAfterwards(t *testing.T) {
+	accepted := now.Add(-time.Minute)
+	agreed := conversations.Deal{
+		Agreement: &conversations.Agreement{Intent: wire.Schedule, AcceptedBy: conversations.Theirs, Message: "msg_accept", Proposed: "msg_offer", Written: accepted},
+		Proposal:  &conversations.Proposal{Intent: wire.Schedule, By: conversations.Ours, Message: "msg_later"},
+	}
+	text := in().Payload
+	naming := func(action string, id wire.MessageID) wire.Value {
+		return payload("action", action).With("metadata", payload("in_reply_to", string(id)))
+	}
+	for _, tt := range []struct {
+		name    string
+		intent  wire.Intent
+		payload wire.Value
+		with    func(*State, *bridge.Inbound)
+		kept    bool
+		cancels bool
+	}{
+		{"a text at once", wire.Deliver, text, nil, true, false},
+		{"a receipt", wire.Schedule, payload("action", "received"), nil, true, false},
+		{"a text too late", wire.Deliver, text, func(s *State, _ *bridge.Inbound) { s.Conv.Last = now.Add(-61 * time.Second) }, false, false},
+		{"mail that arrived in time", wire.Deliver, text, func(s *State, _ *bridge.Inbound) { s.Now = now.Add(time.Hour) }, true, false},
+		{"a text in a failed conversation", wire.Deliver, text, func(s *State, _ *bridge.Inbound) { s.Conv.State = conversations.Failed }, false, false},
+		{"a text in an expired conversation", wire.Deliver, text, func(s *State, _ *bridge.Inbound) { s.Conv.State = conversations.Open }, false, false},
+		{"a text that must wait", wire.Deliver, text, func(s *State, _ *bridge.Inbound) { s.Policy.Hold = []acl.HoldRule{{Intent: "*", Hold: acl.Always}} }, false, false},
+		{"of a foreign network", wire.Deliver, text, func(s *State, m *bridge.Inbound) { s.Conv.Address, m.Address = "mess:ann", "mess:ann" }, false, false},
+		{"a payload of a wrong shape", wire.Deliver, payload("message", "x"), nil, false, false},
+		{"a proposal", wire.Schedule, payload("action", "propose").With("event", payload("title", "Tea")), nil, false, false},
+		{"an accept", wire.Schedule, payload("action", "accept"), nil, false, false},
+		{"a question", wire.RequestInfo, payload("action", "ask", "question", "why?"), nil, false, false},
+		{"a cancel that names nothing", wire.Schedule, payload("action", "cancel"), nil, false, false},
+		{"a cancel of the accept", wire.Schedule, naming("cancel", "msg_accept"), nil, true, true},
+		{"a decline of the proposal, an hour later", wire.Schedule, naming("decline", "msg_offer"), func(s *State, _ *bridge.Inbound) { s.Conv.Last = now.Add(-time.Hour) }, true, true},
+		{"a decline that is older than the accept", wire.Schedule, naming("decline", "msg_offer"), func(_ *State, m *bridge.Inbound) { m.Time = accepted.Add(-time.Second) }, false, false},
+		{"a cancel of a later proposal", wire.Schedule, naming("cancel", "msg_later"), nil, false, false},
+		{"a cancel of an offer", wire.Negotiate, naming("cancel", "msg_offer"), nil, false, false},
+	} {
+		s, m := state(), in()
+		s.New, s.Ended = false, wire.ErrConversationClosed
+		s.Conv.State, s.Conv.Opened, s.Conv.Last, s.Conv.Schedule = conversations.Completed, now, now.Add(-40*time.Second), agreed
+		m.Intent, m.Payload = tt.intent, tt.payload
+		if tt.with != nil {
+			tt.with(&s, &m)
+		}
+		v := proceed(s, m)
+		if (v.Do == Inbox) != tt.kept || v.Do != Inbox && v.Do != Refuse || (v.Cancels != "") != tt.cancels {
+			t.Errorf("%s: %s (%v), cancels %q; want kept %t, cancels %t", tt.name, v.Do, v.Error, v.Cancels, tt.kept, tt.cancels)
+		}
+		if v.Do == Refuse && !errors.Is(v.Error, wire.ErrConversationClosed) {
+			t.Errorf("%s: %v", tt.name, v.Error)
+		}
+		if v.Do != Inbox {
+			continue
+		}
+		after, err := s.Conv.Next(v.Event, time.Hour)
+		if err != nil || after.Schedule.InForce() == tt.cancels || after.State != s.Conv.State || !after.Last.Equal(s.Conv.Last) {
+			t.Errorf("%s: afterwards %+v, %v", tt.name, after, err)
 		}
 	}
 }
