@@ -7,6 +7,7 @@ import (
 	"fmt"
 	"net/http"
 	"slices"
+	"strings"
 	"time"
 
 	"github.com/agentmesh/agentmesh/acl"
@@ -257,7 +258,12 @@ func (n *Node) openOwnAsk(p rules.Permission, out Outgoing, name string, ask acl
 	if p.AllowAlways {
 		ask.Choices = []acl.Choice{acl.Approve, acl.ApproveAlways, acl.Reject}
 	}
-	ask, changes := n.asks.Open(ask, acl.Slot{Key: "outgoing/" + ask.ID, Term: "outgoing", Max: maxOutgoingAsks})
+	slot := acl.Slot{Key: "outgoing/" + ask.ID, Term: "outgoing", Max: maxOutgoingAsks}
+	if p.Bound != "" { // the owner decides first whether the agent goes on, so others are refused meanwhile
+		slot.Term, slot.Max = "outgoing/"+out.asItem("").boundSlot(p.Bound).Key, 1
+		ask.Choices = []acl.Choice{acl.Approve, acl.ApproveConversation, acl.Reject}
+	}
+	ask, changes := n.asks.Open(ask, slot)
 	notice := n.notice("outgoing", out.To, name, ask.Conv, ask.Created)
 	notice.Ask = ask.ID
 	return ask, append(changes, n.notices.Change(notice)), nil
@@ -323,7 +329,7 @@ func (n *Node) openOutgoingAsk(ctx context.Context, u *conversations.Unit, out O
 func (q outgoingAsk) resolve(ctx context.Context, n *Node, ask acl.Ask, d acl.Decision) error {
 	out := q.Outgoing
 	out.askExpires, out.proven = ask.Expires, q.Recipient.Fingerprint != ""
-	if d.Choice != acl.Approve && d.Choice != acl.ApproveAlways {
+	if !d.Choice.Approves() {
 		return q.drop(ctx, n, ask, d)
 	}
 	if err := ask.CheckBody(); err != nil {
@@ -350,10 +356,9 @@ func (q outgoingAsk) resolve(ctx context.Context, n *Node, ask acl.Ask, d acl.De
 		p.unit = u
 		u.Add(changes...)
 		u.Add(d.Changes...)
-		if !u.IsNew() {
-			if err := u.Record(conversations.Event{Kind: conversations.OwnerActed, At: u.Now}); err != nil {
-				return err
-			}
+		bound, isMore := strings.CutPrefix(ask.Rule, rules.Bound("").Rule())
+		if err := n.turns.grant(ctx, u, out.asItem(""), rules.Bound(bound), isMore, d.Choice == acl.ApproveConversation); err != nil {
+			return err
 		}
 		if d.Choice == acl.ApproveAlways {
 			u.Add(n.recipients.Change(ask.Subject, acl.Approved, d.Now))

@@ -161,8 +161,13 @@ func (t turns) grant(ctx context.Context, u *conversations.Unit, item Item, boun
 	if forDay && bound == rules.InConversation {
 		acted.Until = u.Now.Add(turnDay)
 	}
-	if err := u.Record(acted); err != nil || !isFirst {
-		return err
+	if !u.IsNew() { // our first message begins the conversation
+		if err := u.Record(acted); err != nil {
+			return err
+		}
+	}
+	if !isFirst {
+		return nil
 	}
 	for _, b := range item.turnBounds() {
 		switch {

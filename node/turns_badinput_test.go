@@ -11,6 +11,7 @@ import (
 	"testing/synctest"
 	"time"
 
+	"github.com/agentmesh/agentmesh/acl"
 	"github.com/agentmesh/agentmesh/acl/rate"
 	"github.com/agentmesh/agentmesh/node"
 	"github.com/agentmesh/agentmesh/node/bridge"
@@ -156,7 +157,8 @@ func TestKnownPeersKeepTheirTurns(t *testing.T) {
 	}
 }
 
-// TestDoorTurnsAtOnce (AM-92): of many messages that the agent writes at once, only as many leave as it has turns.
+// TestDoorTurnsAtOnce (AM-92, AM-93): of many messages that the agent writes at once, only as many leave as it has turns.
+// The owner gets one question and one notice, and grants as many turns again, or a day.
 func TestDoorTurnsAtOnce(t *testing.T) {
 	for _, tt := range []struct {
 		name string
@@ -175,29 +177,42 @@ func TestDoorTurnsAtOnce(t *testing.T) {
 			tt.set(&bounds)
 			sarah := mesh.Node("sarah", func(cfg *node.Config) { cfg.Autonomy = &bounds })
 			conv := wire.NewConversationID()
-			var left, waits atomic.Int32
-			var all sync.WaitGroup
-			for range 12 {
-				all.Go(func() {
-					body := map[string]any{"to": ann.ID, "intent": "mesh.message", "payload": map[string]any{"action": "deliver", "message": map[string]string{"body": "hi"}}}
-					if tt.one {
-						body["conversation"] = conv
-					}
-					var sent owner.Sent
-					switch status := sarah.CallAgent("POST", "/send", body, &sent); {
-					case status >= 300:
-						t.Errorf("status %d", status)
-					case sent.State == owner.SendHeld:
-						waits.Add(1)
-					default:
-						left.Add(1)
-					}
-				})
+			write := func(when string, want int32) {
+				t.Helper()
+				var left, waits, refused atomic.Int32
+				var all sync.WaitGroup
+				for range 12 {
+					all.Go(func() {
+						body := map[string]any{"to": ann.ID, "intent": "mesh.message", "payload": map[string]any{"action": "deliver", "message": map[string]string{"body": "hi"}}}
+						if tt.one {
+							body["conversation"] = conv
+						}
+						var sent owner.Sent
+						switch status := sarah.CallAgent("POST", "/send", body, &sent); {
+						case status == http.StatusTooManyRequests:
+							refused.Add(1)
+						case status >= 300:
+							t.Errorf("status %d", status)
+						case sent.State == owner.SendHeld:
+							waits.Add(1)
+						default:
+							left.Add(1)
+						}
+					})
+				}
+				all.Wait()
+				if l, w, r := left.Load(), waits.Load(), refused.Load(); l != want || w != min(1, 12-want) || r != 12-l-w {
+					t.Errorf("%s: %d left, %d waits, %d were refused, want %d to leave", when, l, w, r, want)
+				}
 			}
-			all.Wait()
-			if left.Load() != 3 || waits.Load() != 9 {
-				t.Errorf("%d left and %d wait", left.Load(), waits.Load())
+			write("at first", 3)
+			if asks, told := pendingAsks(t, sarah), askNotices(t, sarah); len(asks) != 1 || told != 1 || asks[0].Rule != "autonomy."+tt.name {
+				t.Fatalf("%d questions and %d notices", len(asks), told)
 			}
+			answerAsk(t, sarah, theAsk(t, sarah), acl.Approve)
+			write("after as many again", 2) // the one that waited took a turn, too
+			answerAsk(t, sarah, theAsk(t, sarah), acl.ApproveConversation)
+			write("on a free day", 12)
 		})
 	}
 }

@@ -8,7 +8,7 @@ import (
 )
 
 // choiceLabels say what each choice does, by kind of question. The kind "" has the labels of all other questions, and
-// kindTurns those of a question at a bound on turns (AM-93).
+// kindTurns and kindOwnTurns those of a question at a bound on turns (AM-93).
 var choiceLabels = map[string]map[acl.Choice]string{
 	"": {
 		acl.Approve: "Approve", acl.ApproveOnce: "Only this message", acl.ApproveConversation: "Approve this conversation",
@@ -20,10 +20,13 @@ var choiceLabels = map[string]map[acl.Choice]string{
 	AskInterrupted: {acl.Approve: "Run it again", acl.Reject: "Leave it"},
 	AskQuestion:    {acl.Approve: "Yes", acl.Reject: "No"},
 	AskKeyChange:   {acl.Approve: "Accept the new key", acl.Reject: "Keep the old key"},
-	kindTurns:      {acl.Approve: "As many turns again", acl.ApproveConversation: "Let them talk for 24 hours", acl.Reject: "End it"},
+	kindOwnTurns: {
+		acl.Approve: "Send it, and as many turns again", acl.ApproveConversation: "Send it, and let them talk for 24 hours", acl.Reject: "Do not send",
+	},
+	kindTurns: {acl.Approve: "As many turns again", acl.ApproveConversation: "Let them talk for 24 hours", acl.Reject: "End it"},
 }
 
-const kindTurns = "turns"
+const kindTurns, kindOwnTurns = "turns", "own turns"
 
 // Label says what a choice does.
 func (a Approval) Label(c acl.Choice) string {
@@ -33,6 +36,8 @@ func (a Approval) Label(c acl.Choice) string {
 		return "Let them in"
 	case len(a.Messages) > 0 && a.Messages[0].Hold == "turns":
 		kind = kindTurns
+	case a.Kind == AskOutgoing && strings.HasPrefix(a.Rule, "autonomy."):
+		kind = kindOwnTurns
 	}
 	label := cmp.Or(choiceLabels[kind][c], choiceLabels[""][c], string(c))
 	if len(a.Messages) > 1 {

@@ -34,6 +34,7 @@ type Permission struct {
 	NeedsOwner  bool   // the owner decides first
 	Rule        string // the rule that decided
 	Reason      string // more for the owner, or ""
+	Bound       Bound  // the bound on turns that decided, or ""
 	AllowAlways bool   // the question is about the recipient, whom the owner may approve for good
 }
 
@@ -68,7 +69,7 @@ func Leave(d Departure) (Permission, error) {
 		}
 	}
 	if d.Spent != "" {
-		return Permission{NeedsOwner: true, Rule: d.Spent.Rule(), Reason: "your agent has no turn left without you"}, nil
+		return Permission{NeedsOwner: true, Rule: d.Spent.Rule(), Reason: "your agent has no turn left without you", Bound: d.Spent}, nil
 	}
 	switch {
 	case d.Listed:

@@ -37,7 +37,7 @@ func TestLeave(t *testing.T) {
 		{"an accept that calls itself a text", func(d *Departure) {
 			d.Payload, d.Intents, d.Handled = payload("action", "accept"), []wire.Intent{wire.Deliver, wire.Negotiate}, []bool{false, false}
 		}, Permission{NeedsOwner: true, Rule: "hold=mesh.negotiate"}, nil},
-		{"a turn too many", func(d *Departure) { d.Spent, d.Listed = InConversation, true }, Permission{NeedsOwner: true, Rule: "autonomy.conversation", Reason: "your agent has no turn left without you"}, nil},
+		{"a turn too many", func(d *Departure) { d.Spent, d.Listed = InConversation, true }, Permission{NeedsOwner: true, Rule: "autonomy.conversation", Reason: "your agent has no turn left without you", Bound: InConversation}, nil},
 		{"a rejection", func(d *Departure) { deal(d, "reject") }, Permission{Rule: "outgoing.mode=open"}, nil},
 		{"a custom intent that nothing of ours handles", func(d *Departure) { d.Intents = []wire.Intent{"com.example.boat"} }, Permission{NeedsOwner: true, Rule: "hold=com.example.boat"}, nil},
 		{"a custom intent that a hook handles", func(d *Departure) {
