@@ -58,6 +58,8 @@ type HoldRule struct {
 	Actions   []string  `yaml:"actions"`   // empty means every action
 	Direction Direction `yaml:"direction"` // empty means both
 	Hold      Hold      `yaml:"hold"`
+	Name      string    `yaml:"name"`   // for the owner
+	Unless    Mandate   `yaml:"unless"` // what need not wait nevertheless
 }
 
 // Direction is the direction of a message.
@@ -90,6 +92,9 @@ func (p Policy) Validate() error {
 		}
 		if !slices.Contains([]Direction{"", In, Out}, r.Direction) {
 			return fmt.Errorf("hold rule for %q: direction must be in or out", r.Intent)
+		}
+		if why := r.CheckMandate(); why != "" {
+			return fmt.Errorf("hold rule for %q: %s", r.Intent, why)
 		}
 	}
 	return nil
@@ -126,19 +131,27 @@ func (p Policy) HoldOutgoing(intent wire.Intent, action string, handled bool) bo
 	return p.mustHold(Out, intent, action, handled, true)
 }
 
+// rule returns the rule that decides about a message, or nil.
+func (p Policy) rule(direction Direction, intent wire.Intent, action string) *HoldRule {
+	for i, r := range p.Hold {
+		if r.Direction != "" && r.Direction != direction {
+			continue
+		}
+		if Match(r.Intent, string(intent)) && (len(r.Actions) == 0 || slices.Contains(r.Actions, action)) {
+			return &p.Hold[i]
+		}
+	}
+	return nil
+}
+
 // mustHold decides for both directions. If maySendStatus is set, a message that only reports the state of another
 // message need not wait.
 func (p Policy) mustHold(direction Direction, intent wire.Intent, action string, handled, maySendStatus bool) bool {
 	if action == wire.ActionClose {
 		return false
 	}
-	for _, r := range p.Hold {
-		if r.Direction != "" && r.Direction != direction {
-			continue
-		}
-		if Match(r.Intent, string(intent)) && (len(r.Actions) == 0 || slices.Contains(r.Actions, action)) {
-			return r.Hold == Always
-		}
+	if r := p.rule(direction, intent, action); r != nil {
+		return r.Hold == Always
 	}
 	if maySendStatus && (action == wire.ActionPending || action == wire.ActionReceived) {
 		return false

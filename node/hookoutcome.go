@@ -31,11 +31,16 @@ type hookOutcome struct {
 // commit stores the outcome of the hook and returns the answer to a sender that waits on the connection. It changes
 // nothing if the item was answered or deleted meanwhile.
 func (s *hookOutcome) commit(ctx context.Context) (out bridge.Outcome, err error) {
-	err = s.run.n.book.Insist(ctx, s.run.key, func(u *conversations.Unit) (err error) {
-		s.unit = u
-		out, err = s.fill(ctx)
-		return err
-	})
+	for range 2 {
+		err = s.run.n.book.Insist(ctx, s.run.key, func(u *conversations.Unit) (err error) {
+			s.unit = u
+			out, err = s.fill(ctx)
+			return err
+		})
+		if s.run.mandate == nil || !errors.Is(err, store.ErrQuota) {
+			break // otherwise another conversation took the last place of the mandate
+		}
+	}
 	return out, err
 }
 
@@ -194,6 +199,9 @@ func (s *hookOutcome) checkOutgoing(ctx context.Context, payload wire.Value) (he
 		p = rules.Permission{NeedsOwner: true, Rule: ruleGuard, Reason: s.run.doubt}
 	}
 	if !p.NeedsOwner {
+		if s.run.mandate = p.Mandate; p.Mandate != nil {
+			n.useMandate(s.unit, out, p.Mandate)
+		}
 		s.unit.Then(func() { n.countSent(out, p) })
 		return false, nil
 	}

@@ -84,9 +84,10 @@ type Config struct {
 	// PersonalData returns the kinds of personal data in a payload that leaves over a bridge (MS-40). May be nil.
 	PersonalData func(wire.Value) []string
 
-	Notices *notify.Box
-	Audit   *acl.Audit     // nil: the node makes one over Store
-	Agreed  *calendar.Book // adds agreed events to the owner's calendar; nil: the owner gets only a notice
+	Notices  *notify.Box
+	Audit    *acl.Audit          // nil: the node makes one over Store
+	Calendar *calendar.Scheduler // knows when the owner is free; nil: never
+	Agreed   *calendar.Book      // adds agreed events to the owner's calendar; nil: the owner gets only a notice
 
 	Guard        *guard.Guard  // judges texts (AM-95); its pool is that of the hooks. Nil: none
 	SyncDeadline time.Duration // zero: DefaultSyncDeadline

@@ -88,6 +88,9 @@ func (n *Node) permit(ctx context.Context, out Outgoing, now time.Time) (p rules
 	if d.Spent, err = n.spentForAgent(ctx, out, now); err != nil {
 		return p, err
 	}
+	if d.Appointment, err = n.appointment(ctx, out, d.Policy, now); err != nil {
+		return p, err
+	}
 	return rules.Leave(d)
 }
 

@@ -76,6 +76,11 @@ func (o OwnerAPI) ListPeers(ctx context.Context, onlyID string) ([]owner.Peer, e
 		v := view(id)
 		v.Standing, v.Configured = acl.Blocked, true
 	}
+	for _, r := range n.cfg.Policy.Hold {
+		for _, id := range r.Unless.Peers {
+			view(id).Alone = r.Words()
+		}
+	}
 	items := make([]owner.Peer, 0, len(views))
 	for id, v := range views {
 		if onlyID == "" || onlyID == id {

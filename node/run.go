@@ -100,6 +100,7 @@ type run struct {
 	to         *recipientInfo // what the owner sees about the recipient of the answer; nil unless the owner must approve the answer
 	sealTo     string         // the age recipient of the answer; empty if the answer is not sealed
 	sealChosen bool           // sealTo is final, even if it is empty
+	mandate    *acl.HoldRule  // under whose mandate the answer leaves, or nil
 	doubt      string         // why the guard wants the owner to decide about the answer, or ""
 
 	turn hook.Turn

@@ -40,6 +40,7 @@ type Outgoing struct {
 	answered   wire.Intent         // of the message that this one answers, whose hold rules apply, too (AM-89); may be empty
 	seen       wire.MessageID      // the message with the proposal that the writer saw, or ""
 	unproven   *bridge.UnprovenKey // the owner must accept this key of the recipient first; may be nil
+	mandate    *acl.HoldRule       // under whose mandate the message leaves, or nil
 	proven     bool                // the recipient is an agent whose key is proven, or accepted by the owner
 }
 
@@ -113,8 +114,9 @@ func (n *Node) Send(ctx context.Context, out Outgoing, wait time.Duration) (Sent
 	if p.NeedsOwner {
 		return n.askOutgoing(ctx, out, p)
 	}
+	out.mandate = p.Mandate
 	queued, err := n.dispatch(ctx, out)
-	if errors.Is(err, ErrOutboxFull) { // or other messages took the agent's last turns meanwhile
+	if errors.Is(err, ErrOutboxFull) { // or other messages took the agent's last turns, or the last place of a mandate, meanwhile
 		if p, err := n.permit(ctx, out, time.Now()); err == nil && p.NeedsOwner {
 			return n.askOutgoing(ctx, out, p)
 		}
@@ -273,6 +275,9 @@ func (p *posting) fill(ctx context.Context) (err error) {
 		if err := p.takeTurn(ctx, p.out.asItem(s.Message.ID)); err != nil {
 			return err
 		}
+	}
+	if p.out.mandate != nil {
+		p.n.useMandate(u, p.out, p.out.mandate)
 	}
 	u.Add(p.out.Records...)
 	p.queued = Sent{MessageID: s.Message.ID, Conversation: p.out.Conv, State: SendQueued}

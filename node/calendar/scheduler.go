@@ -118,6 +118,25 @@ func (s *Scheduler) answerOffer(ctx context.Context, q Question, now time.Time) 
 	return s.proposeOthers(q, view, o)
 }
 
+// Fits reports whether every time of an appointment is free. If promise is set, it also keeps the only time free for the
+// appointment until an agreement comes. A nil scheduler has no free time.
+func (s *Scheduler) Fits(ctx context.Context, uid string, terms conversations.Terms, promise bool, now time.Time) bool {
+	o, err := parseOffer(terms)
+	if s == nil || err != nil || len(o.times) == 0 || promise && len(o.times) > 1 {
+		return false
+	}
+	view, err := s.look(ctx, uid, now)
+	if err != nil || view.isPartial() {
+		return false
+	}
+	for _, t := range o.times {
+		if view.Judge(t, o.duration) != Free {
+			return false
+		}
+	}
+	return !promise || s.Planner.Reserve(uid, Interval{o.times[0], o.times[0].Add(o.duration)}, now)
+}
+
 // look returns the view for a question about an event. The time for which the event was agreed before counts as free,
 // because a new agreement moves the event.
 func (s *Scheduler) look(ctx context.Context, uid string, now time.Time) (View, error) {

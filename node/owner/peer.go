@@ -22,6 +22,8 @@ type Peer struct {
 	FromOwner   bool         `json:"given,omitempty"`       // the owner added its card, wrote to it or accepted its key
 	Write       bool         `json:"write,omitempty"`       // the owner approved it as a recipient; see outgoing.mode
 	Unproven    bool         `json:"unproven,omitempty"`    // the derived id does not match the pinned key
+	// Alone says what the owner's agent may agree to with the peer without the owner, in words.
+	Alone string `json:"alone,omitempty"`
 	// Configured reports that the configuration names the peer. Its rule can be changed only there.
 	Configured bool `json:"-"`
 }

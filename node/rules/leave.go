@@ -24,6 +24,8 @@ type Departure struct {
 
 	Approve []string   // patterns of intents that wait for the owner
 	Policy  acl.Policy // with the hold rules of the bridges
+
+	Appointment *Appointment // nil: no rule with a mandate is about the message
 }
 
 // Asks reports whether the owner decides about each recipient that is not listed.
@@ -31,11 +33,12 @@ func (d Departure) Asks() bool { return d.Mode == acl.Approval && !d.Listed }
 
 // Permission is the decision about a message of ours that may leave.
 type Permission struct {
-	NeedsOwner  bool   // the owner decides first
-	Rule        string // the rule that decided
-	Reason      string // more for the owner, or ""
-	Bound       Bound  // the bound on turns that decided, or ""
-	AllowAlways bool   // the question is about the recipient, whom the owner may approve for good
+	NeedsOwner  bool          // the owner decides first
+	Rule        string        // the rule that decided
+	Reason      string        // more for the owner, or ""
+	Bound       Bound         // the bound on turns that decided, or ""
+	AllowAlways bool          // the question is about the recipient, whom the owner may approve for good
+	Mandate     *acl.HoldRule // under whose mandate the message leaves, or nil
 }
 
 // ErrBlocked means that the owner blocked the recipient. ErrOutbound means that the outbound allowlist does not name it.
@@ -58,26 +61,32 @@ func Leave(d Departure) (Permission, error) {
 	case d.Unproven:
 		return Permission{NeedsOwner: true, Rule: owner.RuleUnproven}, nil
 	}
+	var mandate *acl.HoldRule
 	for i, intent := range d.Intents {
 		for _, pattern := range d.Approve {
 			if acl.Match(pattern, string(intent)) {
 				return Permission{NeedsOwner: true, Rule: "outgoing.approve=" + pattern}, nil
 			}
 		}
-		if d.Policy.HoldOutgoing(intent, d.Payload.GetStr("action"), d.Handled[i]) {
+		if !d.Policy.HoldOutgoing(intent, d.Payload.GetStr("action"), d.Handled[i]) {
+			continue
+		}
+		r := d.Policy.Mandate(acl.Out, intent, d.Payload.GetStr("action"))
+		if r == nil || d.Appointment == nil || !d.Appointment.IsWithin(r.Unless) {
 			return Permission{NeedsOwner: true, Rule: "hold=" + string(intent)}, nil
 		}
+		mandate = r
 	}
 	if d.Spent != "" {
 		return Permission{NeedsOwner: true, Rule: d.Spent.Rule(), Reason: "your agent has no turn left without you", Bound: d.Spent}, nil
 	}
 	switch {
 	case d.Listed:
-		return Permission{Rule: "outgoing.allow"}, nil
+		return Permission{Rule: "outgoing.allow", Mandate: mandate}, nil
 	case d.Mode == acl.Open:
-		return Permission{Rule: "outgoing.mode=open"}, nil
+		return Permission{Rule: "outgoing.mode=open", Mandate: mandate}, nil
 	case d.Remembered == acl.Approved:
-		return Permission{Rule: "recipient=approved"}, nil
+		return Permission{Rule: "recipient=approved", Mandate: mandate}, nil
 	}
 	return Permission{NeedsOwner: true, Rule: "outgoing.mode=" + string(d.Mode), AllowAlways: true}, nil
 }

@@ -394,13 +394,20 @@ func waits(s State, in bridge.Inbound, v Verdict) (reasons []Reason) {
 		reasons = append(reasons, ByNetwork)
 	}
 	isAdmitted := slices.Contains(s.Conv.Admitted, in.Intent) // the owner admitted this intent for the whole conversation (AM-34)
-	if !isAdmitted && s.Policy.HoldIntent(in.Intent, in.Payload.GetStr("action"), s.Route.Handles, s.Conv.WroteFirst) {
+	if !isAdmitted && !hasMandate(s, in) && s.Policy.HoldIntent(in.Intent, in.Payload.GetStr("action"), s.Route.Handles, s.Conv.WroteFirst) {
 		reasons = append(reasons, ByIntent)
 	}
 	if s.Policy.HoldAbove > 0 && int64(v.Bytes) > s.Policy.HoldAbove {
 		reasons = append(reasons, BySize)
 	}
 	return reasons
+}
+
+// hasMandate reports whether the rule that holds the message lets the agent make appointments with its sender: then the
+// agent gets the message, and what it answers must keep to the mandate ([Leave]).
+func hasMandate(s State, in bridge.Inbound) bool {
+	r := s.Policy.Mandate(acl.In, in.Intent, in.Payload.GetStr("action"))
+	return r != nil && slices.Contains(r.Unless.Peers, in.Principal)
 }
 
 // event returns the event that records the message. A message that closes the conversation or withdraws a held message

@@ -46,6 +46,14 @@ func (c Config) Check(kinds []bridge.Kind) error {
 		p.checkOneOf(key+".direction", r.Direction, "", "in", "out")
 		p.checkPattern(key+".intent", r.Intent)
 	}
+	for i, r := range c.Policy().Hold {
+		if why := r.CheckMandate(); why != "" {
+			p.add(fmt.Sprintf("hold[%d]", i), why)
+		}
+		if r.Unless.Calendar != "" && !c.Calendar.On() {
+			p.add(fmt.Sprintf("hold[%d].unless.calendar", i), "needs a calendar")
+		}
+	}
 	p.checkOneOf("access.mode", c.Access.Mode, "open", "allowlist", "approval")
 	p.checkAgents("access.allow", c.Access.Allow)
 	p.checkAgents("access.block", c.Access.Block)
@@ -268,6 +276,9 @@ func (c Config) OpenGuards() []string {
 	add(c.Calendar.Accept && c.Calendar.Strangers, "calendar.strangers: anyone who reaches the node may fill free time")
 	for _, r := range c.Hold {
 		add(r.Hold == "never", "hold: %s never waits for the owner", r.Intent)
+	}
+	for _, r := range c.Policy().Hold {
+		add(r.Unless.IsOn(), "hold: %s", r.Words())
 	}
 	add(c.Limits.MessagesNewConversations == 0, "limits.messages_new_conversations: off")
 	add(c.Limits.MessagesConversation == 0, "limits.messages_conversation: off")

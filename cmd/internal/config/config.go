@@ -153,6 +153,27 @@ type HoldRule struct {
 	Direction string `key:"direction"`
 	// always or never. Danger: with never, a hook can commit you without asking you.
 	Hold string `key:"hold"`
+	// A name for the audit log and the page.
+	Name string `key:"name"`
+	// Only for mesh.schedule with hold: always. Appointments that your agent makes alone nevertheless.
+	Unless Mandate `key:"unless"`
+}
+
+// Mandate says which appointments the agent makes alone. Every key that is set must hold. Proposals of the peers go to
+// the agent.
+type Mandate struct {
+	// The ids of the agents with which it makes them. To let an agent in, or to approve it, is not enough.
+	Peers []string `key:"peers"`
+	// free: every time must be free in your calendars. Empty: the calendars do not matter.
+	Calendar string `key:"calendar"`
+	// The longest appointment.
+	Length time.Duration `key:"length"`
+	// The largest number of conversations with one agent within 24 hours.
+	PerPeerDay int `key:"per_peer_day"`
+	// ours: no place that only the other side named. Empty: any place.
+	Place string `key:"place"`
+	// Places of the other side that are fine with place: ours.
+	Places []string `key:"places"`
 }
 
 // Hook hands messages to the program or URL behind the node.

@@ -132,6 +132,7 @@ func TestOpenGuards(t *testing.T) {
 		"limits.requests_per_minute=0", "registration.cards_per_token=0", "registration.cards_per_host=0", "registration.per_hour=0",
 		"network.max_connections=0", "network.max_connections_per_address=0", "network.trusted_proxies=10.0.0.1/32",
 		"limits.exempt=mew:lab", "limits.exempt=agentrelay:free/owl", `hold=[{intent: "*", hold: never}]`,
+		`hold=[{intent: mesh.schedule, hold: always, name: short, unless: {peers: [am_3tnsdzcdnzf5yxqbv7xvpjgbvm], length: 1h, per_peer_day: 2}}]`,
 		`links=[{name: lab, kind: mew, url: "wss://mew.example", policy: {limits: {messages_per_minute: 0}}}]`,
 		`links=[{name: lab, kind: mew, url: "wss://mew.example", policy: {access: open}}]`,
 		"a2a.anonymous=true", "moltspeak.registry_auth=none", "agentrelay.registration=open", "mess.registration=open", "store.allow_unsafe=true",

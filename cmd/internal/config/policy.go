@@ -13,6 +13,7 @@ func (c Config) Policy() acl.Policy {
 	for _, r := range c.Hold {
 		p.Hold = append(p.Hold, acl.HoldRule{
 			Intent: r.Intent, Actions: r.Actions, Direction: acl.Direction(r.Direction), Hold: acl.Hold(r.Hold),
+			Name: r.Name, Unless: acl.Mandate(r.Unless),
 		})
 	}
 	return p

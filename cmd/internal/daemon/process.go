@@ -296,7 +296,7 @@ func (p *Process) addNode(ctx context.Context, base string) error {
 		Window:   client.Window{Past: p.cfg.Window.Past, Future: p.cfg.Window.Future},
 		Identity: node.Identity{Key: p.secrets.Key, Card: card}, Age: append([]*signing.PrivateKey{p.secrets.Age}, p.secrets.OldAgeKeys...),
 		Policy: p.cfg.Policy(), Outbound: p.cfg.Outbound(), Rates: p.cfg.Rates(), Exempt: exempt, Autonomy: p.cfg.Autonomy.Bounds(), Guard: guard,
-		Routes: withCalendar(scheduler, routes), Schemas: schemas, Notices: p.notices, Audit: p.audit, Agreed: p.events,
+		Routes: withCalendar(scheduler, routes), Schemas: schemas, Notices: p.notices, Audit: p.audit, Calendar: scheduler, Agreed: p.events,
 		HookTimeout: p.cfg.Timeouts.Hook, HoldFor: p.cfg.Timeouts.Hold, RemindAfter: zeroIsOff(p.cfg.Timeouts.Remind),
 		Idle: p.cfg.Conversations.Idle, Retention: p.cfg.Conversations.Retention,
 		MaxBytes: p.cfg.Conversations.MaxBytes, PersonalData: personal.Types, SaveKey: keyring{p}.save, CurrentKey: keyring{p}.readCurrent, RetiredKey: keyring{p}.readRetired, FirstKey: keyring{p}.readFirst, Logger: p.log, Metrics: p.metrics,
