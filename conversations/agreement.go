@@ -242,7 +242,7 @@ func (d Deal) propose(e Event, from Side, terms Terms) Deal {
 	p := &Proposal{
 		Terms: terms, By: from, Intent: e.Intent, Message: e.ID, At: e.At, Clarifies: from == Ours && d.Unclear != "",
 	}
-	if e.Direct {
+	if e.Direct && from == Ours {
 		p.Delivered = e.At
 	}
 	switch previous := d.Proposal; {

@@ -128,7 +128,7 @@ type Event struct {
 	ID      wire.MessageID // of the message
 	Answers wire.MessageID // the message that it answers, if known
 	Written time.Time      // when the peer wrote the message, or its answer for AcceptCounts, by its clock; for Delivered, when the peer got ours
-	Direct  bool           // our message is the reply on the peer's connection, so the peer has it
+	Direct  bool           // the message is the reply on a connection: the peer has ours, and left its own before what we got later
 
 	Name  string // name on the peer's card; untrusted text
 	Waits bool   // the peer's message waits for our owner: it makes and accepts no proposal yet, and cancels no event
@@ -212,7 +212,8 @@ func show(hidden []wire.MessageID, id wire.MessageID) []wire.MessageID {
 // wire.ErrCloseStatus, in this order if several apply. It also refuses an accept of ours that does not answer the
 // standing proposal, or that selects none of several times. A refused event changes nothing. An event without a message
 // (a hold, a failed delivery) is refused only before the conversation begins. After the end it has no effect, except
-// that an accept may still count if the conversation was closed as completed, and that the peer may take an agreement back.
+// that an accept may still count if the conversation was closed as completed (also one on the connection of our message), and
+// that the peer may take an agreement back.
 func (c Conversation) Next(e Event, idle time.Duration) (Conversation, error) {
 	e.At = e.At.UTC()
 	if c.State == "" {
@@ -227,7 +228,7 @@ func (c Conversation) Next(e Event, idle time.Duration) (Conversation, error) {
 		if c.Rejected && (e.Kind == Received || e.Kind == ClosedByPeer) {
 			return c, wire.ErrOwnerRejected
 		}
-		if !isOpen {
+		if !isOpen && !c.isOvertaken(e) {
 			return c, wire.ErrConversationClosed
 		}
 		return c.applyMessage(e)
@@ -243,6 +244,12 @@ func (c Conversation) Next(e Event, idle time.Duration) (Conversation, error) {
 		c = c.applyOther(e)
 	}
 	return c, nil
+}
+
+// isOvertaken reports whether the message is the peer's accept on the connection of ours, and the close that follows the
+// agreement came first on another connection.
+func (c Conversation) isOvertaken(e Event) bool {
+	return c.State == Completed && e.Kind == Received && e.Direct && e.Payload.GetStr("action") == "accept"
 }
 
 // begin opens a conversation. A close does not open one (AM-39).

@@ -4,6 +4,7 @@ import (
 	"context"
 	"net/http"
 	"strings"
+	"sync/atomic"
 	"testing"
 	"time"
 
@@ -32,6 +33,43 @@ func countAgreed(t *testing.T, m *meshtest.Member) (n int) {
 		}
 	}
 	return n
+}
+
+// TestCloseOvertakesAccept: the peer accepts on the connection of our proposal, and its close of the conversation comes
+// before this reply. Both sides agree, and our hook learns of it.
+func TestCloseOvertakesAccept(t *testing.T) {
+	mesh := meshtest.New(t)
+	chris := newPeer(t, mesh, "chris")
+	var ran atomic.Int32
+	sarah := mesh.Node("sarah", func(cfg *node.Config) {
+		open(cfg)
+		cfg.Routes = []node.Route{{Pattern: "mesh.schedule", Name: "counters", Replies: true, Handler: handler(func(_ context.Context, c hook.Call) (hook.Answer, error) {
+			ran.Add(1)
+			if c.Message.Payload.GetStr("action") == "accept" {
+				return hook.Answer{Payload: new(parsePayload(t, `{"action":"accept"}`))}, nil
+			}
+			return hook.Answer{Async: true}, nil
+		})}}
+	})
+	must(t, sarah.Post(chris.Sign(in("conv_1", chris.Draft(sarah.ID(), wire.Schedule, proposeSeveral)))), http.StatusAccepted)
+	chris.answers(func(w http.ResponseWriter, m wire.Message) {
+		must(t, sarah.Post(chris.Sign(chris.reply(m, closing))), http.StatusOK)
+		chris.says(`{"action":"accept"}`)(w, m)
+	})
+	out := outgoing(t, chris.ID, wire.Schedule, `{"action":"counter","event":{"selected_time":"2036-02-21T10:00:00-08:00","duration":"45m"}}`)
+	out.Conv = "conv_1"
+	mustSend(t, sarah.Node, out, 10*time.Second)
+	v := showConversation(t, sarah, "conv_1")
+	if v.State != conversations.Completed || v.Agreement == nil || len(agreedEvents(t, sarah)) != 1 || countAgreed(t, sarah) != 1 {
+		t.Errorf("%s, agreed on %+v, events %v, %d notices", v.State, v.Agreement, agreedEvents(t, sarah), countAgreed(t, sarah))
+	}
+	waitFor(t, "the hook has run", func() bool { return ran.Load() == 2 && len(runningItems(t, sarah)) == 0 })
+	if items, _, err := sarah.Inbox(t.Context(), node.ItemFailed, "", 10); len(items) != 0 || err != nil {
+		t.Errorf("failed: %+v, %v", items, err)
+	}
+	if entries, _, err := sarah.Outbox(t.Context(), "", "", 10); len(entries) != 1 || err != nil {
+		t.Errorf("sent: %+v, %v", entries, err)
+	}
 }
 
 // TestNobodyAgreesWithItself: a peer that accepts its own proposal has no agreement with us. The owner gets no notice

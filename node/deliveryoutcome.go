@@ -402,15 +402,15 @@ func (o *deliveryOutcome) countAccept(ctx context.Context, m *wire.Message) erro
 	return o.n.agree(ctx, o.unit, rules.Counts(conv, confirmed, m.ID, ""), m.Time, o.name, o.entry.ID)
 }
 
-// recordReply adds the reply to the conversation. isOpen reports whether the conversation is open afterwards. A reply
-// after the end of the conversation, such as the echo of our close, is not an event (AM-39).
+// recordReply adds the reply to the conversation. isOpen reports whether the conversation was open when the reply left. A
+// later reply, such as the echo of our close, is not an event (AM-39).
 func (o *deliveryOutcome) recordReply(ctx context.Context, m *wire.Message, action string) (isOpen bool, err error) {
 	if o.entry.Action == wire.ActionClose {
 		return false, nil
 	}
 	event := conversations.Event{
 		Kind: conversations.Received, At: o.unit.Now, Intent: m.Intent, Payload: m.Payload, Principal: o.unit.Conversation().Principal,
-		Sealed: o.seal.sealed, Recipient: o.seal.answerTo, ID: m.ID, Answers: o.entry.First, Written: m.Time, Name: o.name,
+		Sealed: o.seal.sealed, Recipient: o.seal.answerTo, ID: m.ID, Answers: o.entry.First, Written: m.Time, Direct: true, Name: o.name,
 		Unjudged: o.isUnjudged(m),
 	}
 	if action == wire.ActionClose {
