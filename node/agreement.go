@@ -181,13 +181,13 @@ func (c *closings) isBusy(ctx context.Context, u *conversations.Unit, settles st
 	return slices.ContainsFunc(working, func(i Item) bool { return i.ID != settles }), err
 }
 
-// agreedEventChange returns the change that adds an agreed event to the owner's calendar, if the node has one and the
-// agreement has a time and a duration. It cleans and shortens the texts, which come from the peer.
+// agreedEventChange returns the change that adds an agreed event to the owner's calendar, if the agreement has a time
+// and a duration. It cleans and shortens the texts, which come from the peer.
 func (n *Node) agreedEventChange(conv conversations.Conversation, peer wire.AgentID, name string, now time.Time) []store.Change {
 	agreed := conv.Schedule.Agreement
 	start, ok := wire.ParseInstant(agreed.Time)
 	length, known := calendar.ParseLength(agreed.Duration)
-	if n.cfg.Agreed == nil || !ok || !known {
+	if !ok || !known {
 		return nil
 	}
 	return []store.Change{n.cfg.Agreed.Add(calendar.Event{
@@ -314,7 +314,7 @@ func (n *Node) cancelChanges(ctx context.Context, uid string, payload wire.Value
 		return nil, nil
 	}
 	changes, err := n.markCancellation(ctx, payload, key, by, now)
-	if err != nil || n.cfg.Agreed == nil {
+	if err != nil {
 		return changes, err
 	}
 	event, removal, err := n.cfg.Agreed.Cancel(ctx, uid, now)
@@ -434,7 +434,7 @@ func (n *Node) CancelEvent(ctx context.Context, m owner.Cancellation, wait time.
 }
 
 func (n *Node) findEvent(ctx context.Context, name string) (calendar.Event, error) {
-	if n.cfg.Agreed == nil || name == "" {
+	if name == "" {
 		return calendar.Event{}, ErrNoEvent
 	}
 	events, err := n.cfg.Agreed.Events(ctx, time.Now())

@@ -64,9 +64,7 @@ func (d duties) run(ctx context.Context) {
 	all.Go(func() { n.runs.Retries.Run(ctx, hookRetries{n}.try) })
 	all.Go(func() { n.closings.due.Run(ctx, n.closings.try) })
 	all.Go(func() { n.expiryAlarm.Watch(ctx, n.settleExpiredAsks) })
-	if n.cfg.Agreed != nil {
-		all.Go(func() { n.cfg.Agreed.Run(ctx) })
-	}
+	all.Go(func() { n.cfg.Agreed.Run(ctx) })
 	for _, d := range n.cfg.Directories {
 		all.Go(func() { mailbox{n}.read(ctx, d) })
 	}
@@ -103,9 +101,7 @@ func (d duties) observe() {
 		n.closings.onCommit(changes)
 		n.outbox.onCommit(changes)
 		n.asks.AfterCommit(changes)
-		if n.cfg.Agreed != nil {
-			n.cfg.Agreed.OnCommit(changes)
-		}
+		n.cfg.Agreed.OnCommit(changes)
 	}, nsInbox, nsState, nsAliases, "rules", "recipients", acl.AskNamespace, notify.Namespace, nsOutbox, nsClosing, calendar.Namespace)
 	n.store.OnRemote(nsState, n.registrar.OnRemote)
 	n.store.OnLoss(d.rereadAll)
@@ -137,9 +133,7 @@ func (d duties) rereadAll() {
 	n.expiryAlarm.Advance(time.Now())
 	n.notices.Wake()
 	n.outbox.Reload()
-	if n.cfg.Agreed != nil {
-		n.cfg.Agreed.Wake()
-	}
+	n.cfg.Agreed.Wake()
 	ctx, now := context.Background(), time.Now()
 	if err := errors.Join(n.restoreState(ctx, now), n.registrar.Reread(ctx, now)); err != nil {
 		n.log.Warn("read state", "err", err)

@@ -87,7 +87,7 @@ type Config struct {
 	Notices  *notify.Box
 	Audit    *acl.Audit          // nil: the node makes one over Store
 	Calendar *calendar.Scheduler // knows when the owner is free; nil: never
-	Agreed   *calendar.Book      // adds agreed events to the owner's calendar; nil: the owner gets only a notice
+	Agreed   *calendar.Book      // nil: the node makes one that writes to no calendar
 
 	Guard        *guard.Guard  // judges texts (AM-95); its pool is that of the hooks. Nil: none
 	SyncDeadline time.Duration // zero: DefaultSyncDeadline
@@ -193,6 +193,7 @@ func New(ctx context.Context, cfg Config) (*Node, error) {
 	cfg.Window.Future = cmp.Or(cfg.Window.Future, client.DefaultFuture)
 	observed := store.Observe(cfg.Store)
 	cfg.Store = observed
+	cfg.Agreed = cmp.Or(cfg.Agreed, calendar.NewBook(calendar.BookConfig{Records: cfg.Store.Records(), Logger: cfg.Logger}))
 	n := &Node{
 		cfg:     cfg,
 		log:     cfg.Logger,

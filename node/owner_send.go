@@ -293,9 +293,6 @@ func explainSeal(err error) error {
 
 // CancelEvent implements [owner.Messages].
 func (o OwnerAPI) CancelEvent(ctx context.Context, m owner.Cancellation, wait time.Duration) (Sent, error) {
-	if o.n.cfg.Agreed == nil {
-		return Sent{}, owner.Fault(http.StatusNotFound, "no calendar is configured", "set calendar.files or calendar.url")
-	}
 	sent, err := o.n.CancelEvent(ctx, m, wait)
 	return sent, explainSeal(err)
 }

@@ -33,12 +33,9 @@ type CalendarFree struct {
 	Free     []time.Time `json:"free"` // start times
 }
 
-// calendarOperations returns the operations of the owner API for the calendar. s is nil if no calendar is configured.
+// calendarOperations returns the operations of the owner API for the calendar.
 func (p *Process) calendarOperations(s *calendar.Scheduler) []owner.Operation {
 	look := func(c echo.Context) (calendar.View, error) {
-		if s == nil {
-			return calendar.View{}, owner.Fault(http.StatusNotFound, "no calendar is configured", "set calendar.files or calendar.url")
-		}
 		view, err := s.Planner.Look(c.Request().Context(), time.Now())
 		if err != nil {
 			return view, owner.Fault(http.StatusConflict, err.Error(), "")
@@ -67,6 +64,9 @@ func (p *Process) calendarOperations(s *calendar.Scheduler) []owner.Operation {
 			near, length, err := freeParams(c)
 			if err != nil {
 				return err
+			}
+			if !p.cfg.Calendar.On() {
+				return owner.Fault(http.StatusNotFound, "no calendar is configured", "set calendar.files or calendar.url")
 			}
 			view, err := look(c)
 			if err != nil {

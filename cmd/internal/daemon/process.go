@@ -32,7 +32,6 @@ import (
 	"github.com/agentmesh/agentmesh/directory/site"
 	"github.com/agentmesh/agentmesh/node"
 	"github.com/agentmesh/agentmesh/node/bridge/moltspeak/personal"
-	"github.com/agentmesh/agentmesh/node/calendar"
 	"github.com/agentmesh/agentmesh/node/client"
 	"github.com/agentmesh/agentmesh/node/httpapi"
 	"github.com/agentmesh/agentmesh/node/httpapi/certs"
@@ -84,7 +83,6 @@ type Process struct {
 	hosting     hosting         // which process runs the bridges
 	bridgeStore *store.Observed // for the bridges: it stores nothing after this process has lost the lease for them
 	base        string          // URL under which others reach the listener
-	events      *calendar.Book  // nil if the owner has no calendar
 
 	rerun *rerun
 }
@@ -277,9 +275,13 @@ func (p *Process) addNode(ctx context.Context, base string) error {
 	if err != nil {
 		return err
 	}
-	scheduler, err := p.addCalendar()
+	scheduler, err := p.newScheduler()
 	if err != nil {
 		return err
+	}
+	known := scheduler
+	if !p.cfg.Calendar.On() {
+		known = nil // when the owner is free, nobody knows
 	}
 	schemas, err := p.compileSchemas()
 	if err != nil {
@@ -296,7 +298,7 @@ func (p *Process) addNode(ctx context.Context, base string) error {
 		Window:   client.Window{Past: p.cfg.Window.Past, Future: p.cfg.Window.Future},
 		Identity: node.Identity{Key: p.secrets.Key, Card: card}, Age: append([]*signing.PrivateKey{p.secrets.Age}, p.secrets.OldAgeKeys...),
 		Policy: p.cfg.Policy(), Outbound: p.cfg.Outbound(), Rates: p.cfg.Rates(), Exempt: exempt, Autonomy: p.cfg.Autonomy.Bounds(), Guard: guard,
-		Routes: withCalendar(scheduler, routes), Schemas: schemas, Notices: p.notices, Audit: p.audit, Calendar: scheduler, Agreed: p.events,
+		Routes: withCalendar(known, routes), Schemas: schemas, Notices: p.notices, Audit: p.audit, Calendar: known, Agreed: scheduler.Book,
 		HookTimeout: p.cfg.Timeouts.Hook, HoldFor: p.cfg.Timeouts.Hold, RemindAfter: zeroIsOff(p.cfg.Timeouts.Remind),
 		Idle: p.cfg.Conversations.Idle, Retention: p.cfg.Conversations.Retention,
 		MaxBytes: p.cfg.Conversations.MaxBytes, PersonalData: personal.Types, SaveKey: keyring{p}.save, CurrentKey: keyring{p}.readCurrent, RetiredKey: keyring{p}.readRetired, FirstKey: keyring{p}.readFirst, Logger: p.log, Metrics: p.metrics,

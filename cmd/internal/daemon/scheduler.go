@@ -13,12 +13,9 @@ import (
 	"github.com/agentmesh/agentmesh/node/wire"
 )
 
-// addCalendar makes the scheduler for the owner's calendars and sets p.events. It returns nil without a calendar.
-func (p *Process) addCalendar() (*calendar.Scheduler, error) {
+// newScheduler makes the scheduler for the owner's calendars. Without a calendar it has the agreed events only.
+func (p *Process) newScheduler() (*calendar.Scheduler, error) {
 	c := p.cfg.Calendar
-	if !c.On() {
-		return nil, nil
-	}
 	bookConfig := calendar.BookConfig{Records: p.store.Records(), Failed: p.eventNotWritten, Logger: p.log}
 	var sources []calendar.Source
 	for _, f := range c.Files {
@@ -39,7 +36,7 @@ func (p *Process) addCalendar() (*calendar.Scheduler, error) {
 	if c.Folder != "" {
 		bookConfig.Writer = calendar.Folder{Path: p.src.ResolvePath(c.Folder)}
 	}
-	p.events = calendar.NewBook(bookConfig)
+	book := calendar.NewBook(bookConfig)
 	zone, err := calendar.ParseZone(c.Zone)
 	if err != nil {
 		return nil, exit.Fail(exit.Config, err)
@@ -49,13 +46,13 @@ func (p *Process) addCalendar() (*calendar.Scheduler, error) {
 		return nil, exit.Fail(exit.Config, err)
 	}
 	planner, err := calendar.NewPlanner(calendar.Config{
-		Sources: append(sources, p.events), Zone: zone, Hours: hours, Buffer: c.Buffer, Notice: c.Notice, Horizon: c.Horizon,
+		Sources: append(sources, book), Zone: zone, Hours: hours, Buffer: c.Buffer, Notice: c.Notice, Horizon: c.Horizon,
 	})
 	if err != nil {
 		return nil, exit.Fail(exit.Config, err)
 	}
 	p.store.OnCommit(planner.OnCommit, calendar.Namespace)
-	return &calendar.Scheduler{Planner: planner, Book: p.events, Limits: calendar.Limits{
+	return &calendar.Scheduler{Planner: planner, Book: book, Limits: calendar.Limits{
 		Accept: c.Accept, Strangers: c.Strangers, MaxDuration: c.MaxDuration, PerDay: c.PerDay,
 	}}, nil
 }
