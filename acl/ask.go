@@ -45,13 +45,14 @@ const (
 	ApproveOnce         Choice = "once"         // only this; offered where Approve covers more
 	ApproveConversation Choice = "conversation" // this, and later messages of its conversation with the same intent
 	ApproveAlways       Choice = "always"       // this, and later messages of the subject unless the policy makes them wait
+	AskAgain            Choice = "ask_again"    // this, if the guard lets it through now; offered after a guard that failed
 	Reject              Choice = "reject"
 	Block               Choice = "block"
 )
 
 // Approves reports whether the choice allows what was asked.
 func (c Choice) Approves() bool {
-	return c == Approve || c == ApproveOnce || c == ApproveConversation || c == ApproveAlways
+	return c == Approve || c == ApproveOnce || c == ApproveConversation || c == ApproveAlways || c == AskAgain
 }
 
 // Ask is a question for the owner: about a held message, an outgoing message, a changed key, a foreign proposal, or a

@@ -266,6 +266,9 @@ func (n *Node) openOwnAsk(p rules.Permission, out Outgoing, name string, ask acl
 		slot.Term, slot.Max = "outgoing/"+out.asItem("").boundSlot(p.Bound).Key, 1
 		ask.Choices = []acl.Choice{acl.Approve, acl.ApproveConversation, acl.Reject}
 	}
+	if p.Reason == noteNoVerdict && ask.Kind == owner.AskOutgoing {
+		ask.Choices = append(ask.Choices, acl.AskAgain)
+	}
 	ask, changes := n.asks.Open(ask, slot)
 	notice := n.notice("outgoing", out.To, name, ask.Conv, ask.Created)
 	notice.Ask = ask.ID
@@ -340,6 +343,11 @@ func (q outgoingAsk) resolve(ctx context.Context, n *Node, ask acl.Ask, d acl.De
 	}
 	if _, err := n.permit(ctx, out, d.Now); err != nil {
 		return err
+	}
+	if d.Choice == acl.AskAgain {
+		if why := n.judgeOut(ctx, out); why != "" {
+			return owner.Fault(http.StatusConflict, why, "")
+		}
 	}
 	if err := n.checkRecipientKey(ctx, out, q.Recipient); err != nil {
 		return err

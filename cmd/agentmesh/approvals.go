@@ -56,7 +56,7 @@ func (c *approvalsShowCmd) Run(ctx context.Context, a *app) error {
 // choiceFlags are the subcommands and flags that make a choice.
 var choiceFlags = map[acl.Choice]string{
 	acl.Approve: "approve", acl.ApproveOnce: "approve --once", acl.ApproveConversation: "approve --conversation",
-	acl.ApproveAlways: "approve --always", acl.Reject: "reject", acl.Block: "reject --block",
+	acl.ApproveAlways: "approve --always", acl.AskAgain: "approve --ask-guard", acl.Reject: "reject", acl.Block: "reject --block",
 }
 
 func (a *app) showApproval(approval owner.Approval) {
@@ -109,6 +109,7 @@ type approvalsApproveCmd struct {
 	Always bool   `xor:"how" help:"For an outgoing message: always allow messages to this agent. Messages that always wait for you still wait."`
 	// Conversation applies only to incoming messages.
 	Conversation bool   `xor:"how" help:"Also allow later messages from this agent with the same intent in this conversation. If your agent has no turn left: any number of turns for 24 hours."`
+	AskGuard     bool   `xor:"how" help:"Ask the guard again about a message of your agent on which it gave no verdict, and send the message if the guard allows it."`
 	Text         string `help:"Answer a question of your agent with this text."`
 }
 
@@ -121,6 +122,8 @@ func (c *approvalsApproveCmd) Run(ctx context.Context, a *app) error {
 		choice = acl.ApproveAlways
 	case c.Conversation:
 		choice = acl.ApproveConversation
+	case c.AskGuard:
+		choice = acl.AskAgain
 	}
 	return a.decide(ctx, c.ID, owner.Decision{Choice: choice, Hash: c.Hash, Text: c.Text})
 }

@@ -12,7 +12,7 @@ import (
 var choiceLabels = map[string]map[acl.Choice]string{
 	"": {
 		acl.Approve: "Approve", acl.ApproveOnce: "Only this message", acl.ApproveConversation: "Approve this conversation",
-		acl.Reject: "Reject", acl.Block: "Block",
+		acl.AskAgain: "Ask the guard again", acl.Reject: "Reject", acl.Block: "Block",
 	},
 	AskMessage:     {acl.Approve: "Approve this message"},
 	AskOutgoing:    {acl.Approve: "Send it", acl.ApproveAlways: "Always send to them", acl.Reject: "Do not send"},
@@ -54,6 +54,7 @@ func Outcome(ask acl.Ask) string {
 	case ask.State == acl.AskApproved && ask.Choice != acl.Approve:
 		return map[acl.Choice]string{
 			acl.ApproveOnce: "approved once", acl.ApproveConversation: "approved, this conversation", acl.ApproveAlways: "approved, always",
+			acl.AskAgain: "the guard let it through",
 		}[ask.Choice]
 	case ask.State == acl.AskRejected && ask.Choice == acl.Block:
 		return "blocked"

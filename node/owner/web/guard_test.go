@@ -78,8 +78,22 @@ func TestPageGuard(t *testing.T) {
 			"to": chris.ID, "intent": "mesh.message", "payload": map[string]any{"action": "deliver", "message": map[string]string{"body": "mine"}},
 		}, &sent)
 		want := map[string]string{"deny": "the guard says deny: odd &lt;words&gt;", "": "the guard gave no verdict"}[verdict]
-		if body := p.must("approvals/" + sent.Ask); !strings.Contains(body, want) {
+		path := "approvals/" + sent.Ask
+		body := p.must(path)
+		if !strings.Contains(body, want) || strings.Contains(body, "Ask the guard again") != (verdict == "") {
 			t.Errorf("the question about the agent's message lacks %q:\n%s", want, body)
+		}
+		if verdict != "" {
+			continue
+		}
+		again := choices(t, body, acl.AskAgain)
+		m.verdict.Store("review")
+		if status, body := p.post(path, again); status != http.StatusConflict || !strings.Contains(body, "the guard says review: odd &lt;words&gt;") {
+			t.Errorf("the guard reviews it: %d\n%s", status, body)
+		}
+		m.verdict.Store("allow")
+		if status, body := p.post(path, again); status != http.StatusOK || !strings.Contains(p.must(path), "the guard let it through") {
+			t.Errorf("the guard allows it: %d\n%s", status, body)
 		}
 	}
 }

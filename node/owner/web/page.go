@@ -246,6 +246,7 @@ var doneMessages = map[string]string{
 	"approve": "Approved.", "once": "Approved, only this once.", "let-in": "Let in. What comes from there later does not wait for its sender any more.",
 	"always":       "Approved, and the same holds for later messages.",
 	"conversation": "Approved, and later messages in this conversation come in without asking.",
+	"ask_again":    "The guard let it through, and it is on its way.",
 	"reject":       "Rejected.", "block": "Blocked. Nothing comes in from there any more.",
 	"sent": "It is on its way.", "held": "It waits for your decision under Approvals.", "closed": "The close is on its way.",
 	"paused": "Paused.", "resumed": "The agent accepts messages again.", "read": "Marked as read.", "retried": "The hook runs again.",
