@@ -15,15 +15,17 @@ func (c *demoCmd) Run(ctx context.Context, a *app) error {
 	return demo.Run(ctx, demo.Options{UI: &a.UI, Environ: a.environ, Keep: c.Keep, JSON: a.globals.JSON})
 }
 
-// demoHookCmd is Sarah's agent in the demo.
-type demoHookCmd struct{}
+// demoHookCmd is the agent of a person in the demo.
+type demoHookCmd struct {
+	Name string `arg:""`
+}
 
 func (c *demoHookCmd) Run(a *app) error {
 	call, err := a.readObject("-")
 	if err != nil {
 		return err
 	}
-	if answer, ok := demo.AnswerAsSarah(call); ok {
+	if answer, ok := demo.Answer(c.Name, call); ok {
 		a.Print("%s", wire.Obj(wire.Field("payload", answer)).JSON())
 	}
 	return nil

@@ -103,7 +103,7 @@ type commands struct {
 	Version    versionCmd    `cmd:"" group:"debug" help:"Print version and build."`
 	Completion completionCmd `cmd:"" group:"debug" help:"Print a completion script, for example: source <(agentmesh completion bash)."`
 	Complete   completeCmd   `cmd:"" hidden:"" help:"Print the candidates for the last word of a command line."`
-	DemoHook   demoHookCmd   `cmd:"" hidden:"" help:"Answer messages as Sarah's agent in the demo."`
+	DemoHook   demoHookCmd   `cmd:"" hidden:"" help:"Answer messages as an agent of the demo."`
 }
 
 // Globals are the flags that every command has.

@@ -166,16 +166,18 @@ func (c *child) awaitCompletion(ctx context.Context, conv string) (state string,
 	return state, err
 }
 
-// sendSchedule sends a mesh.schedule message and returns the verified reply.
-func (c *child) sendSchedule(ctx context.Context, to wire.AgentID, conv string, payload wire.Value) (wire.Message, error) {
+// propose sends a proposal for an event and returns its conversation.
+func (c *child) propose(ctx context.Context, to wire.AgentID, title, length string, times ...time.Time) (conv string, err error) {
+	var texts []string
+	for _, t := range times {
+		texts = append(texts, t.Format(time.RFC3339))
+	}
+	event := wire.Obj(wire.TextField("title", title), wire.Field("proposed_times", wire.Texts(texts)), wire.TextField("duration", length))
 	s, err := daemon.Fetch(ctx, c.owner, owner.SendMessage.With(owner.NewMessage{
-		To: string(to), Conversation: wire.ConversationID(conv), Intent: wire.Schedule, Payload: payload, WaitSeconds: daemon.SendWait,
+		To: string(to), Intent: wire.Schedule, Payload: wire.Obj(wire.TextField("action", "propose"), wire.Field("event", event)), WaitSeconds: daemon.SendWait,
 	}))
-	if err != nil {
-		return wire.Message{}, err
+	if err == nil && s.State != owner.SendDelivered {
+		err = fmt.Errorf("the message is %s: %s", s.State, s.Err)
 	}
-	if s.State != owner.SendDelivered || s.ReplyTree.Kind() != wire.Object {
-		return wire.Message{}, fmt.Errorf("the message is %s: %s", s.State, s.Err)
-	}
-	return wire.ParseMessage(s.ReplyTree)
+	return string(s.Conversation), err
 }

@@ -1,5 +1,6 @@
 // Package demo runs the scheduling flow of the specification (§10) for real: three processes of this program, each with
-// its own data directory, which communicate only by HTTP with signed messages.
+// its own data directory, which communicate only by HTTP with signed messages. The agents of the two nodes settle a coffee
+// by themselves. About a dinner they never agree, and are stopped.
 package demo
 
 import (
@@ -10,6 +11,8 @@ import (
 	"net/url"
 	"os"
 	"path/filepath"
+	"slices"
+	"strings"
 	"time"
 
 	"github.com/agentmesh/agentmesh/cmd/internal/daemon"
@@ -70,9 +73,11 @@ type demo struct {
 }
 
 type demoResult struct {
-	Transcript []demoLine        `json:"transcript"`
-	States     map[string]string `json:"states"`  // state of the conversation, by owner
-	Notices    map[string]string `json:"notices"` // the notice about the agreed event, by owner
+	Transcript []demoLine        `json:"transcript"` // about the coffee
+	Dinner     []demoLine        `json:"dinner"`
+	Question   string            `json:"question"` // what Sarah is asked about the dinner
+	States     map[string]string `json:"states"`   // state of the conversation, by owner
+	Notices    map[string]string `json:"notices"`  // the notice about the agreed event, by owner
 }
 
 // demoLine is one message. Verified reports whether the demo could verify the signature with the key in the directory,
@@ -89,7 +94,7 @@ type demoLine struct {
 }
 
 func (r demoResult) err() error {
-	for _, l := range r.Transcript {
+	for _, l := range slices.Concat(r.Transcript, r.Dinner) {
 		if !l.Verified {
 			return exit.Fail(exit.No, errors.New("a signature of the transcript does not verify"))
 		}
@@ -111,10 +116,10 @@ func (d *demo) run(ctx context.Context) (demoResult, error) {
 	if err != nil {
 		return demoResult{}, err
 	}
-	d.note("Chris's agent found %s by q=sarah&capability=scheduling", sarah)
-	conv, err := d.negotiate(ctx, sarah)
+	day := nextFriday(time.Now())
+	conv, err := d.chris.propose(ctx, sarah, "Coffee", "30m", day.Add(10*time.Hour), day.Add(14*time.Hour))
 	if err != nil {
-		return demoResult{}, err
+		return demoResult{}, fmt.Errorf("propose a coffee: %w", err)
 	}
 	result := demoResult{States: map[string]string{}, Notices: map[string]string{}}
 	for _, c := range []*child{d.chris, d.sarah} {
@@ -125,7 +130,16 @@ func (d *demo) run(ctx context.Context) (demoResult, error) {
 			return demoResult{}, err
 		}
 	}
-	result.Transcript, err = d.transcript(ctx, conv)
+	if result.Transcript, err = d.transcript(ctx, conv, messageCount); err != nil {
+		return demoResult{}, err
+	}
+	if conv, err = d.chris.propose(ctx, sarah, dinner, "2h", day.Add(19*time.Hour)); err != nil {
+		return demoResult{}, fmt.Errorf("propose a dinner: %w", err)
+	}
+	if result.Question, err = d.sarah.awaitQuestion(ctx); err != nil {
+		return demoResult{}, err
+	}
+	result.Dinner, err = d.transcript(ctx, conv, 1)
 	return result, err
 }
 
@@ -139,23 +153,24 @@ func (d *demo) start(ctx context.Context) (err error) {
 	}
 	join := "--directory=" + d.directory.info.Directory
 	d.note("a directory runs at %s", d.directory.info.Directory)
-	if d.chris, err = d.spawn(ctx, self, "Chris", "--roles=node", join, "--name=Chris's Assistant"); err != nil {
+	agent := func(name string, args ...string) (*child, error) {
+		hook := wire.Arr(wire.Obj(
+			wire.TextField("intent", string(wire.Schedule)),
+			wire.Field("exec", wire.Texts([]string{self, "demo-hook", name})),
+		))
+		return d.spawn(ctx, self, name, append([]string{"--roles=node", join, "--name=" + name + "'s Assistant", "--set=hooks=" + string(hook.JSON())}, args...)...)
+	}
+	if d.chris, err = agent("Chris"); err != nil {
 		return err
 	}
-	hook := wire.Arr(wire.Obj(
-		wire.TextField("intent", string(wire.Schedule)),
-		wire.Field("exec", wire.Texts([]string{self, "demo-hook"})),
-	))
-	d.sarah, err = d.spawn(ctx, self, "Sarah", "--roles=node", join, "--name=Sarah's Assistant",
-		"--set=access.allow="+string(d.chris.info.AgentID), "--set=hooks="+string(hook.JSON()))
-	if err != nil {
+	if d.sarah, err = agent("Sarah", "--set=access.allow="+string(d.chris.info.AgentID)); err != nil {
 		return err
 	}
 	for _, c := range []*child{d.chris, d.sarah} {
 		if err := c.awaitRegistration(ctx); err != nil {
 			return err
 		}
-		d.note("%s's agent %s runs at %s", c.name, c.info.AgentID, c.info.Endpoint)
+		d.note("%s's agent runs at %s", c.name, c.info.Endpoint)
 	}
 	return nil
 }
@@ -172,49 +187,23 @@ func (d *demo) findSarah(ctx context.Context) (wire.AgentID, error) {
 	return wire.AgentID(page.Items[0].Listing.Agents[0].GetStr("agent_id")), nil
 }
 
-// negotiate proposes an event, checks that Sarah's hook answers with a counterproposal, and accepts that.
-func (d *demo) negotiate(ctx context.Context, sarah wire.AgentID) (conv string, err error) {
-	first := nextFriday(time.Now())
-	event := wire.Obj(
-		wire.TextField("title", "Coffee catch-up"),
-		wire.Field("proposed_times", wire.Texts([]string{
-			first.Format(time.RFC3339), first.Add(4 * time.Hour).Format(time.RFC3339),
-		})),
-		wire.TextField("duration", "30m"),
-	)
-	reply, err := d.chris.sendSchedule(ctx, sarah, "", wire.Obj(
-		wire.TextField("action", "propose"),
-		wire.Field("event", event),
-	))
-	if err != nil {
-		return "", fmt.Errorf("propose: %w", err)
-	}
-	if got := reply.Action(); got != "counter" {
-		return "", fmt.Errorf("propose: Sarah's agent answered %q, want a counter", got)
-	}
-	conv = string(reply.Conversation)
-	if _, err := d.chris.sendSchedule(ctx, sarah, conv, wire.Obj(wire.TextField("action", "accept"))); err != nil {
-		return "", fmt.Errorf("accept: %w", err)
-	}
-	return conv, nil
-}
-
-// nextFriday returns ten in the morning of the first Friday that is at least two calendar days ahead.
+// nextFriday returns the first Friday that is at least two calendar days ahead.
 func nextFriday(now time.Time) time.Time {
-	t := time.Date(now.Year(), now.Month(), now.Day()+2, 10, 0, 0, 0, now.Location())
+	t := time.Date(now.Year(), now.Month(), now.Day()+2, 0, 0, 0, 0, now.Location())
 	return t.AddDate(0, 0, int(time.Friday-t.Weekday()+7)%7)
 }
 
-// messageCount is the number of messages of the flow. The last one is Sarah's answer to the close of Chris's node. It
+// messageCount is the number of messages about the coffee. The last one is Sarah's answer to the close of Chris's node. It
 // arrives after Chris's conversation is completed.
 const messageCount = 6
 
-// transcript reads the conversation from Chris's node and verifies every signature with the key in the directory.
-func (d *demo) transcript(ctx context.Context, conv string) ([]demoLine, error) {
+// transcript reads the conversation from Chris's node once it has enough messages, and verifies every signature with the
+// key in the directory.
+func (d *demo) transcript(ctx context.Context, conv string, enough int) ([]demoLine, error) {
 	var conversation owner.Transcript
-	err := poll(ctx, "Sarah's node did not confirm the close", func() (_ bool, err error) {
+	err := poll(ctx, "the conversation is not complete", func() (_ bool, err error) {
 		conversation, err = daemon.Fetch(ctx, d.chris.owner, owner.ShowConversation.Call(conv)) // it fits on one page
-		return len(conversation.Transcript) >= messageCount, err
+		return len(conversation.Transcript) >= enough, err
 	})
 	if err != nil {
 		return nil, fmt.Errorf("read the transcript: %w", err)
@@ -258,17 +247,56 @@ func (d *demo) show(r demoResult) {
 	ui := d.UI
 	ui.Print("")
 	for _, l := range r.Transcript {
-		mark := "signature verified"
-		if !l.Verified {
-			mark = "SIGNATURE BAD"
-		}
-		ui.Print("%-5s → %-5s  %-8s  %s", l.From, l.To, terminal.Clean(l.Action), mark)
-		ui.Print("               %s", terminal.Truncate(wire.UnescapeHTML(l.Payload), 200))
+		l.show(ui)
+	}
+	for _, name := range []string{"Chris", "Sarah"} {
+		ui.Print("%s was told: %s", name, terminal.Clean(r.Notices[name]))
 	}
 	ui.Print("")
-	for _, name := range []string{"Chris", "Sarah"} {
-		ui.Print("%s's side: conversation %s, notice: %s", name, r.States[name], terminal.Clean(r.Notices[name]))
+	for _, l := range r.Dinner[:min(4, len(r.Dinner))] {
+		l.show(ui)
 	}
+	ui.Print("… and so on: neither gives in.")
+	ui.Print("Sarah's agent stopped and asked her: %s. May it go on?", terminal.Clean(r.Question))
+	ui.Print("")
+	if r.err() == nil {
+		ui.Print("The directory's keys prove all %d signatures.", len(r.Transcript)+len(r.Dinner))
+	}
+}
+
+// show prints what the agent did in words of people, unless it only confirmed something.
+func (l demoLine) show(ui *terminal.UI) {
+	payload, _ := wire.ParseObject(l.Payload)
+	event, _ := payload.Get("event")
+	var times []string
+	for _, text := range timesOf(event) {
+		at, _ := wire.ParseTime(text)
+		times = append(times, at.Format("Mon 15:04"))
+	}
+	verb := map[string]string{"propose": "asked", "counter": "offered", "accept": "agreed"}[l.Action]
+	if verb == "" {
+		return
+	}
+	what := []string{strings.Join(times, " or "), event.GetStr("duration"), event.GetStr("location")}
+	if l.Action == "propose" {
+		what = append([]string{event.GetStr("title")}, what...)
+	}
+	what = slices.DeleteFunc(what, func(s string) bool { return s == "" })
+	ui.Print("%s", terminal.Clean(strings.TrimSuffix(l.From+"'s agent "+verb+": "+strings.Join(what, ", "), ": ")))
+}
+
+// awaitQuestion waits until the owner is asked something, and returns why.
+func (c *child) awaitQuestion(ctx context.Context) (why string, err error) {
+	err = poll(ctx, c.name+" is asked nothing", func() (bool, error) {
+		page, err := daemon.Fetch(ctx, c.owner, owner.ListApprovals.Call())
+		if err != nil || len(page.Items) == 0 || len(page.Items[0].Messages) == 0 {
+			return false, err
+		}
+		asked := page.Items[0]
+		why = strings.ReplaceAll(asked.Messages[0].Reason, owner.ShortID(asked.Subject), strings.TrimSuffix(asked.Name, " Assistant")+" agent")
+		return true, nil
+	})
+	return why, err
 }
 
 func (c *child) agreementNotice(ctx context.Context) (string, error) {
