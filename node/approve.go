@@ -249,6 +249,7 @@ func (v *heldDecision) releaseToHook(route Route) error {
 
 func (v *heldDecision) releaseToInbox(ctx context.Context) error {
 	v.item.State = ItemNew
+	v.unit.Add(v.item.moveToEnd(v.unit.Now))
 	v.unit.Add(v.item.change())
 	if err := v.reply(ctx, receiptPayload()); err != nil {
 		return err

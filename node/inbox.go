@@ -5,6 +5,7 @@ import (
 	"context"
 	"crypto/rand"
 	"encoding/json"
+	"errors"
 	"fmt"
 	"iter"
 	"slices"
@@ -53,6 +54,7 @@ type Item struct {
 	owner.Item
 	Runner string `json:"runner,omitempty"` // the process whose hook handles the item, see [hook.Pool.ID]
 	Origin string `json:"origin,omitempty"` // of a stranger: where the message came from
+	Place  string `json:"place,omitempty"`  // in the order of the inbox, if not the place of its arrival
 	Agrees bool   `json:"agrees,omitempty"` // the message is an accept that leaves no question to the owner, see [conversations.Deal.IsPlainAccept]
 	// Deferred is set while a held message must not yet change what the conversation proposes or agrees (AM-88).
 	Deferred bool `json:"deferred,omitempty"`
@@ -88,7 +90,11 @@ func (a *acceptance) newItem(state ItemState) Item {
 
 // newItemID returns a unique id that sorts by arrival.
 func newItemID(at time.Time) string {
-	return fmt.Sprintf("in_%012x%03x%s", at.UnixMilli(), at.UnixMicro()%1000, strings.ToLower(rand.Text()[:8]))
+	return itemTime(at) + strings.ToLower(rand.Text()[:8])
+}
+
+func itemTime(at time.Time) string {
+	return fmt.Sprintf("in_%012x%03x", at.UnixMilli(), at.UnixMicro()%1000)
 }
 
 func (i Item) key() store.ConvKey {
@@ -168,10 +174,73 @@ func (n *Node) Item(ctx context.Context, id string) (Item, error) {
 }
 
 // Inbox lists the items in the given state, or with [owner.NeedsOwner] or [owner.Guarded] those, in the order of their
-// arrival. An empty state selects all items. after is "" for the first page, and otherwise next from the previous page.
-// next is "" on the last page.
+// places: an item that waited for the owner follows those that arrived before its release. An empty state selects all
+// items. after is "" for the first page, and otherwise the id of an item, such as next from the previous page. next is ""
+// on the last page.
 func (n *Node) Inbox(ctx context.Context, state ItemState, after string, limit int) (items []Item, next string, err error) {
-	return n.listItems(ctx, stateTerm(state), after, limit)
+	switch at, err := n.Item(ctx, after); {
+	case err == nil:
+		after = at.place()
+	case !errors.Is(err, store.ErrNotFound): // of the item that was deleted, the id says the place
+		return nil, "", err
+	}
+	term := stateTerm(state)
+	arrived, stop := iter.Pull2(store.All(func(at string) ([]Item, string, error) { return n.listItems(ctx, term, cmp.Or(at, after), limit) }))
+	defer stop()
+	released, stop := iter.Pull2(store.All(func(at string) ([]Item, string, error) { return n.listReleased(ctx, cmp.Or(at, after), limit) }))
+	defer stop()
+	pull := func(from func() (Item, error, bool), fits func(Item) bool) (i Item, err error, ok bool) {
+		for i, err, ok = from(); ok && err == nil && !fits(i); i, err, ok = from() {
+		}
+		return i, err, ok
+	}
+	here := func(i Item) bool { return i.Place == "" }
+	matches := func(i Item) bool { return term == "" || slices.Contains(i.terms(), term) }
+	first, errA, okA := pull(arrived, here)
+	second, errB, okB := pull(released, matches)
+	for (okA || okB) && len(items) < limit {
+		if err := errors.Join(errA, errB); err != nil {
+			return nil, "", err
+		}
+		if okA && (!okB || first.place() < second.place()) {
+			items = append(items, first)
+			first, errA, okA = pull(arrived, here)
+		} else {
+			items = append(items, second)
+			second, errB, okB = pull(released, matches)
+		}
+	}
+	if okA || okB {
+		next = items[len(items)-1].ID
+	}
+	return items, next, errors.Join(errA, errB)
+}
+
+// nsPlaces has, for each item that the owner released into the inbox, a record with the item's id under its place.
+const nsPlaces = "inbox-places"
+
+func (n *Node) listReleased(ctx context.Context, after string, limit int) (items []Item, next string, err error) {
+	page, err := n.store.Records().List(ctx, nsPlaces, "", after, limit, time.Now())
+	for _, r := range page.Records {
+		item, err := n.Item(ctx, string(r.Body))
+		if err != nil && !errors.Is(err, store.ErrNotFound) {
+			return nil, "", err
+		}
+		if err == nil {
+			items = append(items, item)
+		}
+	}
+	return items, page.Next, err
+}
+
+// place returns the item's place in the order of the inbox. Ids of items are places, too.
+func (i Item) place() string { return cmp.Or(i.Place, i.ID) }
+
+// moveToEnd puts the item behind all that are in the inbox now. It returns the change that records the place. Of items that
+// move at the same time, the first to arrive comes first.
+func (i *Item) moveToEnd(now time.Time) store.Change {
+	i.Place = itemTime(now) + strings.TrimPrefix(i.ID, "in_")
+	return store.Change{IfRev: store.Any, Record: store.Record{NS: nsPlaces, Key: i.Place, Body: []byte(i.ID), Expires: i.Expires}}
 }
 
 // stateTerm returns the index term of the items in a state. owner.NeedsOwner and owner.Guarded are terms of their own.

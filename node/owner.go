@@ -77,7 +77,7 @@ func (o OwnerAPI) findItem(ctx context.Context, id string) (Item, error) {
 	if !errors.Is(err, store.ErrNotFound) {
 		return item, err
 	}
-	candidates, _, err := o.n.Inbox(ctx, "", id, 2)
+	candidates, _, err := o.n.listItems(ctx, "", id, 2)
 	if err != nil {
 		return Item{}, err
 	}

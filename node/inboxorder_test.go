@@ -1,0 +1,62 @@
+package node_test
+
+import (
+	"net/http"
+	"testing"
+
+	"github.com/agentmesh/agentmesh/acl"
+	"github.com/agentmesh/agentmesh/node/meshtest"
+	"github.com/agentmesh/agentmesh/node/owner"
+	"github.com/agentmesh/agentmesh/node/wire"
+)
+
+// TestReleasedComesAfterwards: a message that was held and is released follows what a reader has seen before, once, and the
+// pages of a list have every message once.
+func TestReleasedComesAfterwards(t *testing.T) {
+	mesh := meshtest.New(t)
+	known, stranger := mesh.Stranger("known"), mesh.Stranger("stranger")
+	sarah := mesh.Node("sarah", mode(acl.Approval))
+	if status := sarah.Call("POST", "/peers/"+string(known.ID), owner.PeerChange{Action: "allow"}, nil); status != http.StatusOK {
+		t.Fatalf("approve the peer = %d", status)
+	}
+	say := func(from *meshtest.Stranger, status int) {
+		t.Helper()
+		must(t, sarah.Post(from.Sign(from.Draft(sarah.ID(), wire.Deliver, hello))), status)
+	}
+	list := func(query string) (ids []string, next string) {
+		t.Helper()
+		var page owner.List[owner.Item]
+		if status := sarah.Call("GET", "/inbox?"+query, nil, &page); status != http.StatusOK {
+			t.Fatalf("list %s = %d", query, status)
+		}
+		for _, i := range page.Items {
+			ids = append(ids, i.ID)
+		}
+		return ids, page.Next
+	}
+	say(known, http.StatusOK)
+	say(stranger, http.StatusAccepted)
+	say(known, http.StatusOK)
+	before, _ := list("")
+	decide(t, sarah, theAsk(t, sarah), acl.Approve)
+	say(known, http.StatusOK)
+	first, held, seen := before[0], before[1], before[2]
+	all, _ := list("")
+	want := []string{first, seen, held, all[len(all)-1]}
+	equal(t, "all", all, want)
+	for _, state := range []string{"", "&state=new"} {
+		for i, id := range want {
+			after, _ := list("after=" + id + state)
+			equal(t, "after "+id+state, after, append([]string(nil), want[i+1:]...))
+		}
+	}
+	var paged []string
+	for after := ""; ; {
+		ids, next := list("limit=1&after=" + after)
+		paged = append(paged, ids...)
+		if after = next; after == "" {
+			break
+		}
+	}
+	equal(t, "pages", paged, want)
+}
