@@ -22,7 +22,7 @@ func (o OwnerAPI) ListApprovals(ctx context.Context, q owner.Query) (owner.List[
 	asks, next, err := o.n.asks.List(ctx, acl.AskFilter{State: acl.AskState(q.State)}, q.After, q.Limit, time.Now())
 	views := make([]owner.Approval, len(asks))
 	for i, ask := range asks {
-		if views[i], err = viewAsk(ctx, o.n.asks, ask); err != nil {
+		if views[i], err = owner.NewApproval(ctx, o.n.asks, ask); err != nil {
 			break
 		}
 	}
@@ -35,7 +35,7 @@ func (o OwnerAPI) FindApproval(ctx context.Context, id string) (owner.Approval, 
 	if err != nil {
 		return owner.Approval{}, err
 	}
-	return viewAsk(ctx, o.n.asks, ask)
+	return owner.NewApproval(ctx, o.n.asks, ask)
 }
 
 // findAsk returns the question with this id, or with this unique prefix of an id. If that question waits behind another

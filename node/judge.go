@@ -112,12 +112,12 @@ func explainVerdict(v guard.Verdict) string {
 const noteNoVerdict = "the guard gave no verdict; see the log"
 
 // hideReply removes a reply of the peer that the owner's agent may not see, or not yet.
-func (n *Node) hideReply(ctx context.Context, out Outgoing, sent Sent) Sent {
+func (o OwnerAPI) hideReply(ctx context.Context, out Outgoing, sent Sent) Sent {
 	id := wire.MessageID(sent.ReplyTree.GetStr("message_id"))
 	if out.Via != "agent" || id == "" {
 		return sent
 	}
-	thread, err := n.book.Load(ctx, store.ConvKey{Peer: string(out.To), ID: string(sent.Conversation)}, time.Now())
+	thread, err := o.n.book.Load(ctx, store.ConvKey{Peer: string(out.To), ID: string(sent.Conversation)}, time.Now())
 	if err != nil || !thread.Conversation().IsReleased(id) {
 		sent.Reply, sent.ReplyTree = nil, wire.Value{}
 		sent.Hint = "the answer comes into the inbox when it was judged"

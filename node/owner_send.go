@@ -38,7 +38,7 @@ func (o OwnerAPI) Send(ctx context.Context, m owner.NewMessage, wait time.Durati
 		return Sent{}, err
 	}
 	sent, err := out.repeat.find(ctx, o.n)
-	sent = o.n.hideReply(ctx, out, sent)
+	sent = o.hideReply(ctx, out, sent)
 	if errors.Is(err, store.ErrNotFound) {
 		if sent, err = o.send(ctx, out, wait); errors.Is(err, store.ErrConflict) { // the same call came twice at once
 			sent, err = out.repeat.find(ctx, o.n)
@@ -256,7 +256,7 @@ func (o OwnerAPI) send(ctx context.Context, out Outgoing, wait time.Duration) (S
 		return Sent{}, err
 	}
 	sent, err := o.n.SendForAnswer(ctx, out, wait)
-	sent = o.n.hideReply(ctx, out, sent)
+	sent = o.hideReply(ctx, out, sent)
 	if errors.Is(err, wire.ErrConversationClosed) {
 		err = owner.Fault(http.StatusConflict, "the conversation has ended", "start a new one with: agentmesh send")
 	}
