@@ -67,7 +67,7 @@ func TestHookOfAnotherUser(t *testing.T) {
 		t.Fatal(err)
 	}
 	serve := func(data string, args ...string) *serveProcess {
-		server, err := startServe(data, args, os.Environ())
+		server, err := startServe(data, args, append(os.Environ(), "TMPDIR="+home))
 		if err != nil {
 			t.Fatal(err)
 		}
