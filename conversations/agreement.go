@@ -14,6 +14,7 @@ import (
 // thereby accepts it.
 type Proposal struct {
 	Terms
+	Decision
 	By        Side           `json:"by"`
 	Intent    wire.Intent    `json:"intent,omitempty"`
 	Message   wire.MessageID `json:"message_id,omitempty"` // the message with the proposal
@@ -27,9 +28,10 @@ type Proposal struct {
 // Acceptance is an accept of the standing proposal. It becomes the agreement only when its recipient answers.
 type Acceptance struct {
 	Terms
-	By      Side           `json:"by"`
-	Message wire.MessageID `json:"message_id,omitempty"`
-	Intent  wire.Intent    `json:"intent,omitempty"` // of the accepted proposal; set only in [Conversation.Overtaken]
+	Decision                // about the accept, or about our proposal if the peer accepts it
+	By       Side           `json:"by"`
+	Message  wire.MessageID `json:"message_id,omitempty"`
+	Intent   wire.Intent    `json:"intent,omitempty"` // of the accepted proposal; set only in [Conversation.Overtaken]
 	// Before is when the peer wrote the proposal that overtook our accept, or zero. The accept counts only by an answer
 	// that the peer wrote before: with a later one, the peer may mean that its own proposal stands.
 	Before time.Time `json:"before,omitzero"`
@@ -45,6 +47,7 @@ type Acceptance struct {
 
 // Agreement is what both sides accepted. Its terms are never edited; another accepted proposal replaces it.
 type Agreement struct {
+	Decision
 	Intent      wire.Intent `json:"intent,omitempty"`
 	Title       string      `json:"title,omitempty"`
 	Time        string      `json:"time,omitempty"` // in the form of the proposal; empty if the proposal left it open
@@ -110,11 +113,12 @@ func (a Agreement) terms() Terms {
 func (a Agreement) String() string { return a.terms().String() }
 
 // agreement returns the agreement that the accept makes. intent is that of the accepted proposal.
-func (a Acceptance) agreement(intent wire.Intent, at time.Time) *Agreement {
+func (a Acceptance) agreement(intent wire.Intent, e Event) *Agreement {
 	agreed := &Agreement{
-		Intent: intent, Title: a.Title, Duration: a.Duration, Location: a.Location,
+		Decision: Decision{DecidedBy: a.DecidedBy, Rule: a.Rule, Offered: a.Offered, Turns: e.Turns},
+		Intent:   intent, Title: a.Title, Duration: a.Duration, Location: a.Location,
 		Description: a.Description, Price: a.Price, Conditions: a.Conditions,
-		AcceptedBy: a.By, Message: a.Message, Proposed: a.Proposed, Written: a.Written, At: at,
+		AcceptedBy: a.By, Message: a.Message, Proposed: a.Proposed, Written: a.Written, At: e.At,
 	}
 	if len(a.Times) == 1 {
 		agreed.Time = a.Times[0]
@@ -240,8 +244,9 @@ func (c Conversation) applyReleased(e Event) Conversation {
 // new proposal overtakes before its answer arrives, unless the proposal is that answer.
 func (d Deal) propose(e Event, from Side, terms Terms) Deal {
 	p := &Proposal{
-		Terms: terms, By: from, Intent: e.Intent, Message: e.ID, At: e.At, Clarifies: from == Ours && d.Unclear != "",
+		Terms: terms, Decision: e.Decision, By: from, Intent: e.Intent, Message: e.ID, At: e.At, Clarifies: from == Ours && d.Unclear != "",
 	}
+	p.Offered = e.At
 	if e.Direct && from == Ours {
 		p.Delivered = e.At
 	}
@@ -323,9 +328,10 @@ func (d Deal) accept(e Event, from Side, hidden []wire.MessageID) (Deal, error) 
 	case verdict == Counter:
 		return d.propose(e, from, terms), nil
 	case verdict == Agreed:
-		d.Accept, d.Unclear = &Acceptance{Terms: terms, By: from, Message: e.ID, Proposed: p.Message}, ""
+		d.Accept, d.Unclear = &Acceptance{Terms: terms, Decision: e.Decision, By: from, Message: e.ID, Proposed: p.Message}, ""
+		d.Accept.Offered = p.Offered
 		if from == Theirs {
-			d.Accept.Written = e.Written
+			d.Accept.Decision, d.Accept.Written = p.Decision, e.Written
 		}
 	case from == Ours:
 		return d, errAmbiguousAccept(p.Times)
@@ -454,7 +460,7 @@ func (d Deal) conclude(e Event) Deal {
 		if !a.Before.IsZero() && (e.Written.IsZero() || !e.Written.Before(a.Before)) {
 			return d
 		}
-		d.Agreement, d.Overtaken = a.agreement(a.Intent, e.At), nil
+		d.Agreement, d.Overtaken = a.agreement(a.Intent, e), nil
 		return d
 	}
 	a, p := d.Accept, d.Proposal
@@ -463,7 +469,7 @@ func (d Deal) conclude(e Event) Deal {
 	}
 	proposal := *p
 	proposal.Accepted = true
-	d.Agreement, d.Proposal, d.Replaced, d.Accept = a.agreement(p.Intent, e.At), &proposal, nil, nil
+	d.Agreement, d.Proposal, d.Replaced, d.Accept = a.agreement(p.Intent, e), &proposal, nil, nil
 	return d
 }
 

@@ -130,8 +130,9 @@ type Event struct {
 	Written time.Time      // when the peer wrote the message, or its answer for AcceptCounts, by its clock; for Delivered, when the peer got ours
 	Direct  bool           // the message is the reply on a connection: the peer has ours, and left its own before what we got later
 
-	Name  string // name on the peer's card; untrusted text
-	Waits bool   // the peer's message waits for our owner: it makes and accepts no proposal yet, and cancels no event
+	Decision        // of a message of ours that our owner or agent wrote
+	Name     string // name on the peer's card; untrusted text
+	Waits    bool   // the peer's message waits for our owner: it makes and accepts no proposal yet, and cancels no event
 	// Cancels ends the agreement, because our owner released a message of the peer that cancels it.
 	Cancels bool
 	// Arrived is when the released message came, if its terms take effect only now; see Waits.
@@ -355,6 +356,7 @@ func (c Conversation) applyOther(e Event) Conversation {
 	case Delivered:
 		c = c.eachDeal(func(d Deal) Deal { return d.markDelivered(e) })
 	case AcceptCounts:
+		e.Turns = c.Turns
 		c = c.eachDeal(func(d Deal) Deal { return d.conclude(e) })
 	case TurnTaken:
 		c.Turns, c.Handed = c.Turns+1, c.Handed || e.ID != ""

@@ -40,6 +40,9 @@ func (n *Node) agree(ctx context.Context, u *conversations.Unit, accept wire.Mes
 	peer := wire.AgentID(conv.Key.Peer)
 	notice := n.notice(notify.Agreed, peer, name, conv.Key, u.Now)
 	notice.Title, notice.Text = agreedText(*agreed, name)
+	if by := agreed.Decided(); by != "" {
+		notice.Text = "agreed " + by + ": " + notice.Text // before the peer's words
+	}
 	u.Add(n.notices.Change(notice))
 	if agreed.Intent == wire.Schedule {
 		u.Add(n.agreedEventChange(conv, peer, name, u.Now)...)

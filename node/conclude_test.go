@@ -124,7 +124,7 @@ func TestAgreedTimeWithoutZone(t *testing.T) {
 	}))
 	must(t, meshtest.Post(t, sarah.URL, chris.Sign(chris.Draft(sarah.ID(), wire.Schedule, proposal))), http.StatusOK)
 	list, _, err := sarah.Notices.List(t.Context(), "", 10, time.Now())
-	if err != nil || len(list) != 1 || list[0].Kind != notify.Agreed || !strings.HasPrefix(list[0].Text, "2026-02-21T10:00 (30m)") {
+	if err != nil || len(list) != 1 || list[0].Kind != notify.Agreed || !strings.HasPrefix(list[0].Text, "agreed by your agent, 1 turn, 0s: 2026-02-21T10:00 (30m)") {
 		t.Errorf("notices = %+v, %v, want the time as it was written", list, err)
 	}
 }

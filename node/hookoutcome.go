@@ -226,7 +226,7 @@ func (s *hookOutcome) reply(ctx context.Context, payload wire.Value) (bridge.Out
 	n := s.run.n
 	if s.viaOutbox {
 		answer := s.item.newReply(payload)
-		answer.sealTo, answer.Via = s.run.sealTo, "hook"
+		answer.sealTo, answer.Via, answer.mandate = s.run.sealTo, "hook", s.run.mandate
 		queued, err := n.enqueue(ctx, s.unit, answer)
 		s.unit.Answer = s.item.newReplay(http.StatusOK, queued.Raw)
 		return bridge.Outcome{}, err
@@ -247,7 +247,7 @@ func (s *hookOutcome) reply(ctx context.Context, payload wire.Value) (bridge.Out
 	}
 	event := conversations.Event{
 		Kind: conversations.Replied, At: s.unit.Now, Intent: s.item.Intent, Payload: payload, Sealed: s.run.sealTo != "",
-		ID: reply.Message.ID, Answers: s.item.MessageID, Direct: true,
+		ID: reply.Message.ID, Answers: s.item.MessageID, Direct: true, Decision: Outgoing{Via: "hook", mandate: s.run.mandate}.decision(),
 	}
 	if payload.GetStr("action") == wire.ActionClose {
 		event.Kind = conversations.ClosedByUs

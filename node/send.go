@@ -11,6 +11,7 @@ import (
 	"github.com/agentmesh/agentmesh/conversations"
 	"github.com/agentmesh/agentmesh/node/bridge"
 	"github.com/agentmesh/agentmesh/node/client"
+	"github.com/agentmesh/agentmesh/node/httpapi"
 	"github.com/agentmesh/agentmesh/node/owner"
 	"github.com/agentmesh/agentmesh/node/rules"
 	"github.com/agentmesh/agentmesh/node/wire"
@@ -47,6 +48,19 @@ type Outgoing struct {
 func (o Outgoing) key() store.ConvKey { return store.ConvKey{Peer: string(o.To), ID: string(o.Conv)} }
 
 func (o Outgoing) isClose() bool { return o.Payload.GetStr("action") == wire.ActionClose }
+
+// decision returns who decided about the message, once it leaves.
+func (o Outgoing) decision() conversations.Decision {
+	switch {
+	case o.Via == "owner" || !o.askExpires.IsZero():
+		return conversations.Decision{DecidedBy: conversations.ByOwner}
+	case o.Via != "hook" && o.Via != httpapi.DoorOfAgent:
+		return conversations.Decision{}
+	case o.mandate != nil:
+		return conversations.Decision{DecidedBy: conversations.ByAgent, Rule: o.mandate.Name}
+	}
+	return conversations.Decision{DecidedBy: conversations.ByAgent}
+}
 
 // SendState is the state of a message that we send.
 type SendState = owner.SendState
@@ -390,7 +404,7 @@ func (n *Node) enqueue(ctx context.Context, u *conversations.Unit, out Outgoing)
 		Kind: conversations.Sent, At: u.Now, Intent: out.Intent, Payload: out.Payload, Principal: principal(out), Address: out.Address,
 		Idle: n.bridges.silence(out.Intent), Sealed: out.sealTo != "",
 	}
-	event.ID, event.Answers = s.Message.ID, out.InReplyTo
+	event.ID, event.Answers, event.Decision = s.Message.ID, out.InReplyTo, out.decision()
 	switch {
 	case out.isClose():
 		event.Kind = conversations.ClosedByUs

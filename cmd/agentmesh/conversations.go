@@ -119,6 +119,9 @@ func agreementLine(agreement owner.Agreement) string {
 	case owner.StandingFailed, owner.StandingDoubtful:
 		return agreement.Agreement.String() + "; ask the other side whether it still holds"
 	}
+	if by := agreement.Decided(); by != "" {
+		return agreement.Agreement.String() + "; agreed " + by
+	}
 	return agreement.Agreement.String()
 }
 
