@@ -10,6 +10,7 @@ import (
 	"path/filepath"
 	"regexp"
 	"slices"
+	"strconv"
 	"strings"
 	"testing"
 	"time"
@@ -86,6 +87,31 @@ func TestDefenses(t *testing.T) {
 	}
 	if len(list) < 40 || bridges < 20 {
 		t.Errorf("%d entries, %d of them in bridges, want 40 and 20 at least", len(list), bridges)
+	}
+}
+
+// TestReceiveTableInTheCode: architecture.md names, for each line of the receive table, a function, a test and an entry of
+// the list that exist and belong together.
+func TestReceiveTableInTheCode(t *testing.T) {
+	data, err := os.ReadFile("architecture.md")
+	if err != nil {
+		t.Fatal(err)
+	}
+	rows := regexp.MustCompile("(?m)^\\| (\\d+) \\| `([a-z/]+)\\.(\\w+)` \\| `(Test\\w+)` \\| `([a-z0-9-]+)` \\|$").FindAllStringSubmatch(string(data), -1)
+	if len(rows) != 16 {
+		t.Fatalf("%d lines, want 16", len(rows))
+	}
+	list := readDefenses(t)
+	for i, row := range rows {
+		pkg, function, test, entry := row[2], row[3], row[4], row[5]
+		files, _ := filepath.Glob(filepath.Join("..", filepath.FromSlash(pkg), "*.go"))
+		isDeclared := regexp.MustCompile(`(?m)^func (\([^)]*\) )?` + function + `\(`)
+		if !slices.ContainsFunc(files, func(file string) bool { data, _ := os.ReadFile(file); return isDeclared.Match(data) }) {
+			t.Errorf("line %s: %s has no function %s", row[1], pkg, function)
+		}
+		if !slices.ContainsFunc(list, func(d defense) bool { return strings.HasPrefix(d.name, entry) && d.test == test }) || row[1] != strconv.Itoa(i+1) {
+			t.Errorf("line %s: no entry %s with %s", row[1], entry, test)
+		}
 	}
 }
 
