@@ -206,8 +206,12 @@ func checkDeal(t *rapid.T, e conversations.Event, was, now conversations.Deal, o
 	a := now.Agreement
 	switch {
 	case a == nil || a == was.Agreement:
-	case was.Agreement != nil && a.Cancelled != nil:
-		if before := *was.Agreement; !cmp.Equal(before, func() conversations.Agreement { b := *a; b.Cancelled = before.Cancelled; return b }()) {
+	case was.Agreement != nil && (a.Cancelled != nil || a.Doubtful):
+		if before := *was.Agreement; !cmp.Equal(before, func() conversations.Agreement {
+			b := *a
+			b.Cancelled, b.Doubtful = before.Cancelled, before.Doubtful
+			return b
+		}()) {
 			t.Fatalf("a cancelled agreement was edited: %+v, was %+v", a, before)
 		}
 	case e.Kind != conversations.AcceptCounts || was.Proposal == nil || a.Intent != intent:
@@ -217,7 +221,7 @@ func checkDeal(t *rapid.T, e conversations.Event, was, now conversations.Deal, o
 	default:
 		checkContained(t, *was.Proposal, *a)
 	}
-	if now.Overtaken != nil && now.Overtaken != was.Overtaken {
+	if now.Overtaken != nil && now.Overtaken != was.Overtaken && e.Kind <= conversations.Replied { // a delivery only updates it
 		overtaken[intent] = *was.Proposal
 	}
 	if e.Intent != intent && e.Kind <= conversations.Replied && !cmp.Equal(was, now) {
