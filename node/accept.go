@@ -167,7 +167,7 @@ func (a *acceptance) load(ctx context.Context) (err error) {
 		New: a.unit.IsNew(), IdleFor: a.n.book.IdleFor(), Silence: a.n.bridges.silence(a.in.Intent), Schemas: a.n.cfg.Schemas,
 		Supported: a.n.Card().Supports(a.in.Intent),
 		Route:     a.route.ruled(), Turns: rules.Turns{Autonomy: a.n.turns.boundsFor(a.in.Verified), Spent: a.spent},
-		Guarded: a.n.cfg.Guard.Judges(guard.In),
+		Guarded: a.n.cfg.Guard != nil && a.n.cfg.Guard.Judges(guard.In),
 	}
 	if a.state.Replay, err = a.findReplay(ctx, string(a.in.MessageID)); err != nil || a.state.Replay != nil {
 		return err // of a known id, Admit needs nothing else

@@ -432,7 +432,7 @@ func (o *deliveryOutcome) recordReply(ctx context.Context, m *wire.Message, acti
 
 // isUnjudged reports whether the guard judges the reply before the owner's agent sees it.
 func (o *deliveryOutcome) isUnjudged(m *wire.Message) bool {
-	return o.n.cfg.Guard.Judges(guard.In) && rules.HasText(m.Payload)
+	return o.n.cfg.Guard != nil && o.n.cfg.Guard.Judges(guard.In) && rules.HasText(m.Payload)
 }
 
 func (o *deliveryOutcome) newItem(ctx context.Context, m *wire.Message, digest [32]byte) (Item, error) {

@@ -87,7 +87,10 @@ func (n *Node) claimRun(item *Item) bool {
 func (d duties) observe() {
 	n := d.n
 	n.store.OnCommit(func(changes []store.Change) {
-		if slices.ContainsFunc(changes, func(c store.Change) bool { return c.Record.NS == nsInbox }) {
+		touches := func(ns string) bool {
+			return slices.ContainsFunc(changes, func(c store.Change) bool { return c.Record.NS == ns })
+		}
+		if touches(nsInbox) {
 			n.inboxChanged.Broadcast()
 		}
 		if slices.ContainsFunc(changes, isWaitingItem) {
@@ -101,7 +104,9 @@ func (d duties) observe() {
 		n.closings.onCommit(changes)
 		n.outbox.onCommit(changes)
 		n.asks.AfterCommit(changes)
-		n.cfg.Agreed.OnCommit(changes)
+		if touches(calendar.Namespace) {
+			n.cfg.Agreed.Wake()
+		}
 	}, nsInbox, nsState, nsAliases, "rules", "recipients", acl.AskNamespace, notify.Namespace, nsOutbox, nsClosing, calendar.Namespace)
 	n.store.OnRemote(nsState, n.registrar.OnRemote)
 	n.store.OnLoss(d.rereadAll)

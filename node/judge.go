@@ -79,7 +79,7 @@ const ruleGuard = "guard"
 func (n *Node) judgeOut(ctx context.Context, out Outgoing) (why string) {
 	g := n.cfg.Guard
 	isJudged := out.Via == "hook" || out.Via == "agent" || out.Via == "owner" && g != nil && g.Owner
-	if !g.Judges(guard.Out) || !isJudged || !rules.HasText(out.Payload) {
+	if g == nil || !isJudged || !g.Judges(guard.Out) || !rules.HasText(out.Payload) {
 		return ""
 	}
 	standing, err := n.rules.Standing(ctx, principal(out), time.Now(), out.Address)

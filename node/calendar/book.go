@@ -105,13 +105,6 @@ func (b *Book) find(ctx context.Context, uid string, now time.Time) (entry, erro
 	return e, nil
 }
 
-// OnCommit wakes Run if the committed changes include events. It is an observer for [store.Observed.OnCommit].
-func (b *Book) OnCommit(changes []store.Change) {
-	if slices.ContainsFunc(changes, func(c store.Change) bool { return c.Record.NS == Namespace }) {
-		b.Wake()
-	}
-}
-
 // Wake makes Run look for events to write.
 func (b *Book) Wake() { waiting.Wake(b.wake) }
 

@@ -58,7 +58,7 @@ func TestBookTriesAgain(t *testing.T) {
 		if err := recs.Apply(t.Context(), written, time.Now()); err != nil {
 			t.Fatal(err)
 		}
-		book.OnCommit(written)
+		book.Wake()
 		synctest.Wait()
 		if w.puts.Load() != 0 || failed.Load() != 1 {
 			t.Fatalf("after the first try: %d written, %d failures reported", w.puts.Load(), failed.Load())
@@ -76,7 +76,7 @@ func TestBookTriesAgain(t *testing.T) {
 		if err := recs.Apply(t.Context(), cancelled, time.Now()); err != nil {
 			t.Fatal(err)
 		}
-		book.OnCommit(cancelled)
+		book.Wake()
 		synctest.Wait()
 		if failed.Load() != 2 {
 			t.Errorf("after a removal that failed: %d failures reported, want 2", failed.Load())
@@ -146,13 +146,12 @@ func TestFolder(t *testing.T) {
 		UID: calendar.UID("am_x", "../../etc/passwd"), Title: "Coffee\nEND:VEVENT\nBEGIN:VEVENT", Location: "a;b,c\\d", With: "Sarah",
 		Start: now.Add(72 * time.Hour), Duration: time.Hour, Made: now,
 	}
-	written := []store.Change{book.Add(e)}
 	work := func() {
 		t.Helper()
 		ctx, stop := context.WithCancel(t.Context())
 		done := make(chan struct{})
 		go func() { defer close(done); book.Run(ctx) }()
-		book.OnCommit(written)
+		book.Wake()
 		deadline := time.Now().Add(time.Minute)
 		for {
 			events, err := os.ReadDir(dir)
@@ -163,7 +162,7 @@ func TestFolder(t *testing.T) {
 			if time.Now().After(deadline) {
 				t.Fatalf("the folder has %v, the book %v", events, list)
 			}
-			book.OnCommit(written)
+			book.Wake()
 			runtime.Gosched()
 		}
 		stop()

@@ -164,7 +164,7 @@ func TestCancelledAtCalDAV(t *testing.T) {
 		done := make(chan struct{})
 		go func() { defer close(done); book.Run(ctx) }()
 		defer func() { stop(); <-done }()
-		book.OnCommit(changes)
+		book.Wake()
 		want := 0
 		if events, err := book.Events(t.Context(), time.Now()); err == nil {
 			want = len(events)
