@@ -36,8 +36,15 @@ func countAgreed(t *testing.T, m *meshtest.Member) (n int) {
 }
 
 // TestCloseOvertakesAccept: the peer accepts on the connection of our proposal, and its close of the conversation comes
-// before this reply. Both sides agree, and our hook learns of it.
+// before this reply, or later. Both sides agree, our hook learns of it, and its accept, which would only confirm what is
+// agreed, does not leave.
 func TestCloseOvertakesAccept(t *testing.T) {
+	for name, overtakes := range map[string]bool{"before": true, "later": false} {
+		t.Run(name, func(t *testing.T) { closeAndAccept(t, overtakes) })
+	}
+}
+
+func closeAndAccept(t *testing.T, overtakes bool) {
 	mesh := meshtest.New(t)
 	chris := newPeer(t, mesh, "chris")
 	var ran atomic.Int32
@@ -53,14 +60,16 @@ func TestCloseOvertakesAccept(t *testing.T) {
 	})
 	must(t, sarah.Post(chris.Sign(in("conv_1", chris.Draft(sarah.ID(), wire.Schedule, proposeSeveral)))), http.StatusAccepted)
 	chris.answers(func(w http.ResponseWriter, m wire.Message) {
-		must(t, sarah.Post(chris.Sign(chris.reply(m, closing))), http.StatusOK)
+		if overtakes {
+			must(t, sarah.Post(chris.Sign(chris.reply(m, closing))), http.StatusOK)
+		}
 		chris.says(`{"action":"accept"}`)(w, m)
 	})
 	out := outgoing(t, chris.ID, wire.Schedule, `{"action":"counter","event":{"selected_time":"2036-02-21T10:00:00-08:00","duration":"45m"}}`)
 	out.Conv = "conv_1"
 	mustSend(t, sarah.Node, out, 10*time.Second)
 	v := showConversation(t, sarah, "conv_1")
-	if v.State != conversations.Completed || v.Agreement == nil || len(agreedEvents(t, sarah)) != 1 || countAgreed(t, sarah) != 1 {
+	if (v.State == conversations.Completed) != overtakes || v.Agreement == nil || len(agreedEvents(t, sarah)) != 1 || countAgreed(t, sarah) != 1 {
 		t.Errorf("%s, agreed on %+v, events %v, %d notices", v.State, v.Agreement, agreedEvents(t, sarah), countAgreed(t, sarah))
 	}
 	waitFor(t, "the hook has run", func() bool { return ran.Load() == 2 && len(runningItems(t, sarah)) == 0 })

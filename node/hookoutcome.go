@@ -161,14 +161,17 @@ func (s *hookOutcome) isAgain(ctx context.Context) (bool, error) {
 // outcome returns what the rules need to know of the outcome.
 func (s *hookOutcome) outcome() rules.Outcome {
 	payload, _ := wire.Parse(s.item.Payload)
+	settled := s.item.Agrees && payload.GetStr("action") == "accept" &&
+		(s.item.ConfirmsAccept || s.unit.Conversation().Deal(s.item.Intent).Agreement != nil)
+	isReply, says := s.item.Kind == kindReply, s.answer.Payload
+	if isReply && settled && says != nil && says.GetStr("action") == "accept" && says.Without("action", "metadata").Len() == 0 {
+		says = nil // it would only confirm what is agreed, and meet the peer's close
+	}
 	return rules.Outcome{
-		Deleted: s.unit.IsNew(), Ended: !s.unit.IsOpen(), Reply: s.item.Kind == kindReply,
-		Settled: s.item.Agrees && payload.GetStr("action") == "accept" &&
-			(s.item.ConfirmsAccept || s.unit.Conversation().Deal(s.item.Intent).Agreement != nil),
-		Confirms: s.item.ConfirmsAccept,
-		Failed:   s.err != nil,
-		Retry:    hook.FaultOf(s.err) == hook.Unreachable && s.unit.Now.Sub(s.item.Failure.Since) < hook.RetryFor,
-		Later:    s.answer.Async, Asks: s.answer.Hold != "", Refuses: s.answer.Err != nil, Silent: s.answer.Payload == nil,
+		Deleted: s.unit.IsNew(), Ended: !s.unit.IsOpen(), Reply: isReply, Settled: settled, Confirms: s.item.ConfirmsAccept,
+		Failed: s.err != nil,
+		Retry:  hook.FaultOf(s.err) == hook.Unreachable && s.unit.Now.Sub(s.item.Failure.Since) < hook.RetryFor,
+		Later:  s.answer.Async, Asks: s.answer.Hold != "", Refuses: s.answer.Err != nil, Silent: says == nil,
 	}
 }
 
