@@ -57,9 +57,14 @@ var (
 	receiptMembers = []string{"action", "status", "reason", "estimated_response", "metadata"}
 )
 
-// IsReceipt reports whether a payload only says what became of the message that it answers (AM-91).
+// IsReceipt reports whether a payload only says what became of the message that it answers (AM-91). A custom intent may
+// use most of these actions for something else, but every node answers with received and pending_approval.
 func IsReceipt(intent Intent, payload Value) bool {
-	return intent.IsStandard() && slices.Contains(receiptActions, payload.GetStr("action")) && payload.Without(receiptMembers...).Len() == 0
+	action := payload.GetStr("action")
+	if !intent.IsStandard() && action != ActionReceived && action != ActionPending {
+		return false
+	}
+	return slices.Contains(receiptActions, action) && payload.Without(receiptMembers...).Len() == 0
 }
 
 // CheckPayload checks a payload against the shape of its intent (§6, AM-69): the action is a string, and the required

@@ -190,3 +190,30 @@ func TestParseISO8601(t *testing.T) {
 		}
 	}
 }
+
+// TestReceiptOfCustomIntent (AM-91): every node answers with received and pending_approval. All else in a custom intent is for
+// its agents.
+func TestReceiptOfCustomIntent(t *testing.T) {
+	for _, tt := range []struct {
+		payload         string
+		standard, isOne bool
+	}{
+		{`{"action":"received"}`, true, true},
+		{`{"action":"pending_approval","reason":"later","metadata":{"in_reply_to":"msg_1"}}`, true, true},
+		{`{"action":"received","table":"4"}`, false, false},
+		{`{"action":"confirmed"}`, true, false},
+		{`{"action":"close","status":"completed"}`, true, false},
+		{`{"table":"4"}`, false, false},
+	} {
+		payload, err := Parse([]byte(tt.payload))
+		if err != nil {
+			t.Fatal(err)
+		}
+		if got := IsReceipt(Schedule, payload); got != tt.standard {
+			t.Errorf("%s in mesh.schedule: %t", tt.payload, got)
+		}
+		if got := IsReceipt("com.example.table.book", payload); got != tt.isOne {
+			t.Errorf("%s in a custom intent: %t", tt.payload, got)
+		}
+	}
+}
