@@ -65,6 +65,12 @@ type mcpSession struct {
 // startMCP starts the nodes of Chris and Sarah, Chris's with the given arguments, and Chris's agent.
 func startMCP(t *testing.T, args ...string) *mcpSession {
 	t.Helper()
+	return startMCPWith(t, "[]", args...)
+}
+
+// startMCPWith is [startMCP] with hooks for Sarah.
+func startMCPWith(t *testing.T, hooks string, args ...string) *mcpSession {
+	t.Helper()
 	home, err := os.MkdirTemp("", "am")
 	if err != nil {
 		t.Fatal(err)
@@ -73,7 +79,7 @@ func startMCP(t *testing.T, args ...string) *mcpSession {
 	s := &mcpSession{t: t, mine: filepath.Join(home, "mine"), theirs: filepath.Join(home, "theirs")}
 	socket := filepath.Join(home, "agent.sock")
 	mustRun(t, s.theirs, "init", "--name=Sarah")
-	hub := mustServe(t, s.theirs, "--set=access.mode=open")
+	hub := mustServe(t, s.theirs, "--set=access.mode=open", "--set=hooks="+hooks)
 	mustRun(t, s.mine, "init", "--name=Chris")
 	s.me = mustServe(t, s.mine, append(args, "--roles=node", "--directory="+hub.info.Directory, "--set=agent_door.socket="+socket)...)
 	if err := hub.awaitListing(); err != nil {
