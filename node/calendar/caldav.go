@@ -194,7 +194,7 @@ func (e statusError) Error() string {
 
 // Put writes the event to the collection.
 func (c *CalDAV) Put(ctx context.Context, e Event) error {
-	resp, err := c.call(ctx, http.MethodPut, c.object(e.UID), ical.MIMEType+"; charset=utf-8", e.encode())
+	resp, err := c.call(ctx, http.MethodPut, c.object(e.UID), ical.MIMEType+"; charset=utf-8", e.Encode())
 	if err != nil {
 		return fmt.Errorf("write event: %w", err)
 	}

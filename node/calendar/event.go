@@ -38,7 +38,8 @@ func UID(peer, conversation string) string {
 	return UIDPrefix + strings.ToLower(name[:26]) // 130 bits
 }
 
-func (e Event) encode() []byte {
+// Encode returns the event as an iCalendar file.
+func (e Event) Encode() []byte {
 	var b bytes.Buffer
 	if err := ical.NewEncoder(&b).Encode(e.toICal()); err != nil {
 		panic(fmt.Sprintf("calendar: encode event: %v", err)) // toICal sets all required properties

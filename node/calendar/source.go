@@ -140,7 +140,7 @@ func (f Folder) Put(_ context.Context, e Event) error {
 	if err := os.MkdirAll(f.Path, 0o700); err != nil {
 		return fmt.Errorf("write event: %w", err)
 	}
-	if err := atomicfile.Write(f.file(e.UID), e.encode()); err != nil {
+	if err := atomicfile.Write(f.file(e.UID), e.Encode()); err != nil {
 		return fmt.Errorf("write event: %w", err)
 	}
 	return nil

@@ -47,6 +47,8 @@ func TestPageAgreement(t *testing.T) {
 		return strings.Contains(body, ">completed<") && strings.Contains(body, agreed)
 	})
 	has(p.must(talk), `</span> <bdi class="line">Coffee</bdi></h2>`, `<dt>When</dt><dd dir="auto"><bdi class="line">`+time.Date(2036, 2, 21, 22, 0, 0, 0, time.UTC).Local().Format("Mon 2 Jan 2006, 15:04 MST"))
+	has(p.must(talk), `href="/owner/page/`+talk+`/event.ics"`)
+	has(p.must(talk+"/event.ics"), "BEGIN:VCALENDAR", "SUMMARY:Coffee", "DTSTART:20360221T220000Z")
 	cancel := outgoing(t, sarah.ID(), wire.Schedule, `{"action":"cancel","metadata":{"agreed_in":"conv_one"}}`)
 	mustSend(t, chris.Node, cancel, 10*time.Second)
 	body = p.must(talk)

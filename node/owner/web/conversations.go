@@ -16,6 +16,7 @@ import (
 	"github.com/labstack/echo/v4"
 
 	"github.com/agentmesh/agentmesh/conversations"
+	"github.com/agentmesh/agentmesh/node/calendar"
 	"github.com/agentmesh/agentmesh/node/httpapi"
 	"github.com/agentmesh/agentmesh/node/owner"
 	"github.com/agentmesh/agentmesh/node/wire"
@@ -174,6 +175,13 @@ func (v conversationView) Agreed() (list []agreed) {
 	return list
 }
 
+// IsEvent reports whether the page offers the agreement as a calendar file.
+func (a agreed) IsEvent() bool {
+	_, ok := wire.ParseInstant(a.Time)
+	_, known := calendar.ParseLength(a.Duration)
+	return ok && known && a.Standing == owner.StandingAgreed && a.Intent == wire.Schedule
+}
+
 func (a agreed) Facts() []fact {
 	facts := []fact{{"When", formatTime(a.Time)}, {"How long", formatLength(a.Duration)}, {"Where", a.Location}, {"Price", a.Price}, {"Details", a.Description}}
 	for _, condition := range a.Conditions {
@@ -232,6 +240,27 @@ func (p *pages) renderConversation(c echo.Context, status int, errorText string,
 		Title: "Conversation", Status: status, Error: errorText, Done: p.doneMessage(c), Data: view,
 		Topics: []string{string(owner.TopicConversations)}, Self: self,
 	})
+}
+
+// getEvent serves the agreed event of a conversation as an iCalendar file. The texts of the peer are cleaned and cut.
+func (p *pages) getEvent(c echo.Context) error {
+	conv, err := p.n.ReadTranscript(c.Request().Context(), c.Param("id"), c.Param("peer"), noEntries)
+	if err != nil {
+		return err
+	}
+	for _, a := range conv.Agreements {
+		start, ok := wire.ParseInstant(a.Time)
+		length, known := calendar.ParseLength(a.Duration)
+		if !ok || !known || a.Intent != wire.Schedule {
+			continue
+		}
+		c.Response().Header().Set("Content-Disposition", `attachment; filename="event.ics"`)
+		return c.Blob(http.StatusOK, "text/calendar; charset=utf-8", calendar.Event{
+			UID: calendar.UID(conv.Peer, conv.ID), Title: cmp.Or(wire.OneLine(a.Title, 200), "Meeting"), Location: wire.OneLine(a.Location, 200),
+			With: wire.OneLine(conv.Shown().String(), 200), Start: start, Duration: length, Made: a.At,
+		}.Encode())
+	}
+	return owner.Fault(http.StatusNotFound, "no event with a time and a length was agreed here", "")
 }
 
 // newItems returns the inbox items of a conversation that nobody has read. Looking at the conversation does not mark

@@ -133,6 +133,7 @@ func Mount(shell *httpapi.Pages, n Node, setup Setup, log *slog.Logger) {
 	p.post("/inbox/:id/retry", changeItem("retried", p.n.RetryItem))
 	p.get("/conversations", p.showConversations)
 	p.get("/conversations/:peer/:id", p.showConversation)
+	p.get("/conversations/:peer/:id/event.ics", p.getEvent)
 	p.post("/conversations/:peer/:id/reply", p.reply)
 	p.post("/conversations/:peer/:id/read", p.markRead)
 	p.post("/conversations/:peer/:id/close", p.close)
