@@ -72,7 +72,7 @@ func TestHookAnswerKinds(t *testing.T) {
 			name:   "failure",
 			answer: func(*testing.T) (hook.Answer, error) { return hook.Answer{}, errors.New("broken") },
 			inTime: 202, action: "pending_approval", state: node.ItemFailed, transcript: []string{"in deliver", "out pending_approval"},
-			lateAction: "pending_approval", lateState: node.ItemFailed, late: []string{"in deliver", "out pending_approval"},
+			lateAction: "pending_approval", lateState: node.ItemFailed, late: []string{"in deliver", "out pending_approval", "out pending_approval"}, // a repeat fetches the second
 		},
 	}
 	for _, c := range cases {

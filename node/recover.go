@@ -148,11 +148,11 @@ func (s *hookOutcome) answerFailed(ctx context.Context) (bridge.Outcome, error) 
 		return bridge.Outcome{}, err
 	}
 	s.unit.Answer = s.item.newReplay(http.StatusAccepted, answer.Raw)
+	s.unit.Append(answer.transcriptEntry("node")) // also if only a repeat fetches it
 	if s.viaOutbox {
 		s.item.Pending = s.item.Pending || s.run.unattended // for a sender that waited, recordPending sets it
 		return bridge.Outcome{}, nil
 	}
-	s.unit.Append(answer.transcriptEntry("node"))
 	s.item.Pending = true
 	return bridge.Outcome{Status: http.StatusAccepted, Reply: &answer.Message, Raw: answer.Raw}, nil
 }
