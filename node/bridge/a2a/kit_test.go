@@ -406,3 +406,22 @@ func kitPush(k kitClient) {
 		t.Errorf("the credentials of a notification: %s", got)
 	}
 }
+
+// TestCasesOfAKitWithToken: a caller with a token gets its answers for the 250 cases of a test kit and more, in one context
+// and in many, with the turns that a node allows by default (AM-92).
+func TestCasesOfAKitWithToken(t *testing.T) {
+	h := serve(t, echo(t), nil, nil)
+	first := ""
+	for i := range 300 {
+		context := ""
+		if i%2 == 0 && first != "" {
+			context = `,"contextId":"` + first + `"`
+		}
+		_, _, body := h.request("kit", "POST", h.base, `{"jsonrpc":"2.0","id":1,"method":"SendMessage","params":`+message(fmt.Sprint("case-", i), context, "hello", "")+`}`, "A2A-Version", "1.0")
+		if v := (kitAnswer{result: at(parse(t, body), "result")}); v.state() != "COMPLETED" {
+			t.Fatalf("case %d: %s", i, body)
+		} else if first == "" {
+			first = v.task().GetStr("contextId")
+		}
+	}
+}
