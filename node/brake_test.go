@@ -27,6 +27,7 @@ func TestBrake(t *testing.T) {
 		{"only the metadata differ", wire.Deliver, []string{hello, `{"action":"deliver","message":{"body":"hello"},"metadata":{"n":2}}`}, []string{hello}, []string{"deliver", "received"}},
 		{"a refusal", wire.Schedule, []string{proposeCoffee, proposeCoffee}, []string{`{"action":"decline"}`}, []string{"decline", "decline"}},
 		{"an acceptance", wire.Schedule, []string{proposeCoffee, proposeCoffee}, []string{`{"action":"accept"}`}, []string{"accept", "accept"}},
+		{"an answer to an accept, which a receipt would confirm", wire.Schedule, []string{proposeCoffee, `{"action":"accept"}`, `{"action":"accept"}`}, []string{`{"action":"counter","event":{"proposed_times":["2036-02-21T11:00:00-08:00"]}}`}, []string{"counter", "counter", "counter"}},
 		{"a counter", wire.Schedule, []string{proposeCoffee, proposeCoffee}, []string{`{"action":"counter","event":{"proposed_times":["2036-02-21T11:00:00-08:00"]}}`}, []string{"counter", "received"}},
 	} {
 		t.Run(tt.name, func(t *testing.T) {

@@ -131,11 +131,11 @@ const maxCompared = 60
 // (AM-94). A foreign network needs its answer, such as the end of a task.
 func (s *hookOutcome) isAgain(ctx context.Context) (bool, error) {
 	conv := s.unit.Conversation()
-	if s.answer.Payload == nil || s.item.Address != "" || conv.Entries < 3 || !rules.MayLeaveOut(s.answer.Payload.GetStr("action")) {
+	if s.answer.Payload == nil || s.item.Address != "" || conv.Entries < 3 {
 		return false, nil
 	}
 	heard, err := wire.Parse(s.item.Payload)
-	if err != nil {
+	if err != nil || !rules.MayLeaveOut(s.answer.Payload.GetStr("action"), heard.GetStr("action")) {
 		return false, err
 	}
 	entries, err := s.run.n.book.Transcript(ctx, s.run.key, conv.Entries-min(conv.Entries, maxCompared), maxCompared)

@@ -92,10 +92,11 @@ func Hear(c conversations.Conversation, route Route, r Reply, now time.Time) (Ac
 	return do, ""
 }
 
-// MayLeaveOut reports whether an answer of a hook with this action is left out if it and the message that it answers were
-// both sent before (AM-94). What decides something always leaves.
-func MayLeaveOut(action string) bool {
-	return !slices.Contains([]string{"accept", "decline", "reject", "withdraw", "cancel"}, action)
+// MayLeaveOut reports whether an answer of a hook with this action to a message with the action to is left out if both were
+// sent before (AM-94). What decides something always leaves, and so does the answer to an accept, which the receipt in its
+// place would confirm.
+func MayLeaveOut(action, to string) bool {
+	return to != "accept" && !slices.Contains([]string{"accept", "decline", "reject", "withdraw", "cancel"}, action)
 }
 
 // Outcome is what came of the run of a hook.

@@ -188,13 +188,16 @@ func TestCounts(t *testing.T) {
 	}
 }
 
-// TestMayLeaveOut: what decides something is never left out (AM-94).
+// TestMayLeaveOut: what decides something is never left out, and neither is the answer to an accept (AM-94).
 func TestMayLeaveOut(t *testing.T) {
+	if MayLeaveOut("counter", "accept") {
+		t.Error("a receipt in the place of a counter would confirm the accept")
+	}
 	for action, want := range map[string]bool{
 		"deliver": true, "propose": true, "counter": true, "ask": true, "answer": true, "": true,
 		"accept": false, "decline": false, "reject": false, "withdraw": false, "cancel": false,
 	} {
-		if MayLeaveOut(action) != want {
+		if MayLeaveOut(action, "propose") != want {
 			t.Errorf("%q may be left out: %t, want %t", action, !want, want)
 		}
 	}

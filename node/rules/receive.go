@@ -258,7 +258,7 @@ func Decide(s State, in bridge.Inbound) Verdict {
 		if err != nil || len(v.Waits) > 0 || !staysAfterwards(s, v.Event) {
 			return refuse(s.Ended)
 		}
-		v.Do, v.ActionKnown, v.Event.Kind = Inbox, known, conversations.Afterwards
+		v.Do, v.ActionKnown, v.Confirms, v.Event.Kind = Inbox, known, false, conversations.Afterwards
 		v.Cancels = CancelledEvent(v.Event, s.Conv, conversations.Theirs)
 		return v
 	case err != nil:

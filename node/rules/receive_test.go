@@ -331,6 +331,9 @@ func TestAfterwards(t *testing.T) {
 	}{
 		{"a text at once", wire.Deliver, text, nil, true, false},
 		{"a receipt", wire.Schedule, payload("action", "received"), nil, true, false},
+		{"a receipt of our accept", wire.Schedule, naming("received", "msg_ours"), func(s *State, _ *bridge.Inbound) {
+			s.Conv.Schedule.Accept = &conversations.Acceptance{By: conversations.Ours, Message: "msg_ours", Delivered: true}
+		}, true, false},
 		{"a text too late", wire.Deliver, text, func(s *State, _ *bridge.Inbound) { s.Conv.Last = now.Add(-61 * time.Second) }, false, false},
 		{"mail that arrived in time", wire.Deliver, text, func(s *State, _ *bridge.Inbound) { s.Now = now.Add(time.Hour) }, true, false},
 		{"a text in a failed conversation", wire.Deliver, text, func(s *State, _ *bridge.Inbound) { s.Conv.State = conversations.Failed }, false, false},
@@ -356,6 +359,9 @@ func TestAfterwards(t *testing.T) {
 			tt.with(&s, &m)
 		}
 		v := proceed(s, m)
+		if v.Confirms {
+			t.Errorf("%s: it confirms an accept", tt.name)
+		}
 		if (v.Do == Inbox) != tt.kept || v.Do != Inbox && v.Do != Refuse || (v.Cancels != "") != tt.cancels {
 			t.Errorf("%s: %s (%v), cancels %q; want kept %t, cancels %t", tt.name, v.Do, v.Error, v.Cancels, tt.kept, tt.cancels)
 		}

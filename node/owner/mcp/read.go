@@ -379,7 +379,7 @@ func (t *tools) read(ctx context.Context, _ *sdk.CallToolRequest, in readArgs) (
 	with := newParty(c.Peer, c.Address)
 	out := readResult{Conversation: t.handles.name(untrusted.Text(c.ID), c.Peer), With: t.handles.partner(with), State: string(c.State), Intent: c.Intent.OrCustom(), Entries: []readEntry{}}
 	for _, agreement := range c.Agreements {
-		out.Agreements = append(out.Agreements, string(agreement.Intent)+": "+string(agreement.Standing))
+		out.Agreements = append(out.Agreements, agreement.Intent.OrCustom()+": "+string(agreement.Standing))
 	}
 	for i, p := range c.Proposals {
 		out.Proposals = append(out.Proposals, t.handles.name(untrusted.Text(p.Message), c.Peer))
