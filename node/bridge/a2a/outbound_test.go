@@ -274,7 +274,8 @@ func TestLinkToken(t *testing.T) {
 	if thief.count("SendMessage") > 0 {
 		t.Error("the token went to another host")
 	}
-	p.card, configured = own, "wrong"
+	p.setCard(own)
+	configured = "wrong"
 	h.restart(nil, nil)
 	unpin(t, h, "a2a:claw/agent")
 	if sent := h.write("a2a:claw/agent", "hello"); sent.State != owner.SendFailed || sent.Status != 401 {
