@@ -77,11 +77,15 @@ func closeExclusive(ctx context.Context, conn *pgx.Conn) {
 	_ = conn.Close(ctx)
 }
 
-// copyWait is how long lockExclusive waits for another import or export whose process may have been killed.
-const copyWait = 10 * time.Second
+const (
+	// copyWait is how long lockExclusive waits for another import or export whose process may have been killed.
+	copyWait = 10 * time.Second
+	// endWait is how long the server may still list a process that has ended: longer than a moment if it is busy.
+	endWait = 3 * time.Second
+)
 
 // lockExclusive takes the lock of the processes that use the schema, so that no other process has it. If other
-// processes still use the schema after a second, the error is ErrInUse with their names. If another import or export
+// processes still use the schema after endWait, the error is ErrInUse with their names. If another import or export
 // runs, the error is ErrCopying.
 func lockExclusive(ctx context.Context, conn *pgx.Conn) error {
 	for start := time.Now(); ; {
@@ -99,7 +103,7 @@ func lockExclusive(ctx context.Context, conn *pgx.Conn) error {
 		switch {
 		case err != nil:
 			return err
-		case len(names) > 0 && time.Since(start) > time.Second: // for a moment, the server still lists an ended process
+		case len(names) > 0 && time.Since(start) > endWait:
 			return fmt.Errorf("%w: %s", ErrInUse, strings.Join(names, ", "))
 		case time.Since(start) > copyWait:
 			return ErrCopying
