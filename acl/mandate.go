@@ -39,7 +39,10 @@ func (r HoldRule) Words() string {
 		terms = append(terms, "at free times")
 	}
 	if m.Place != "" {
-		terms = append(terms, "at no place that only they named"+strings.Repeat(", except "+strings.Join(m.Places, ", "), min(1, len(m.Places))))
+		terms = append(terms, "at no place that only they named")
+	}
+	if len(m.Places) > 0 {
+		terms = append(terms, "except "+strings.Join(m.Places, ", "))
 	}
 	return fmt.Sprintf("%s waits for you, but under the rule %q your agent makes appointments alone: with %s, %s, in at most %d conversations a day with each",
 		r.Intent, r.Name, strings.Join(m.Peers, ", "), strings.Join(terms, ", "), m.PerPeerDay)

@@ -246,7 +246,6 @@ func (d Deal) propose(e Event, from Side, terms Terms) Deal {
 	p := &Proposal{
 		Terms: terms, Decision: e.Decision, By: from, Intent: e.Intent, Message: e.ID, At: e.At, Clarifies: from == Ours && d.Unclear != "",
 	}
-	p.Offered = e.At
 	if e.Direct && from == Ours {
 		p.Delivered = e.At
 	}
@@ -329,10 +328,10 @@ func (d Deal) accept(e Event, from Side, hidden []wire.MessageID) (Deal, error) 
 		return d.propose(e, from, terms), nil
 	case verdict == Agreed:
 		d.Accept, d.Unclear = &Acceptance{Terms: terms, Decision: e.Decision, By: from, Message: e.ID, Proposed: p.Message}, ""
-		d.Accept.Offered = p.Offered
 		if from == Theirs {
 			d.Accept.Decision, d.Accept.Written = p.Decision, e.Written
 		}
+		d.Accept.Offered = p.At
 	case from == Ours:
 		return d, errAmbiguousAccept(p.Times)
 	default:

@@ -44,8 +44,9 @@ func (n *Node) agree(ctx context.Context, u *conversations.Unit, accept wire.Mes
 		notice.Text = "agreed " + by + ": " + notice.Text // before the peer's words
 	}
 	u.Add(n.notices.Change(notice))
-	if agreed.Intent == wire.Schedule {
-		u.Add(n.agreedEventChange(conv, peer, name, u.Now)...)
+	if e, ok := calendar.AgreedEvent(*agreed, conv.Key.Peer, conv.Key.ID, cmp.Or(name, string(peer)), u.Now); ok {
+		e.Address = conv.Address
+		u.Add(n.cfg.Agreed.Add(e))
 	}
 	if !conv.Mine || conv.State != conversations.Open {
 		return nil
@@ -138,12 +139,11 @@ func (c *closings) end(ctx context.Context, at closing, now time.Time) (done boo
 		return true, c.n.store.Records().Apply(ctx, []store.Change{drop}, now)
 	}
 	err = c.n.book.Do(ctx, at.Key, func(u *conversations.Unit) error {
-		busy := false
 		if u.IsNew() || !u.IsOpen() {
 			return nil // the next call deletes the record
 		}
 		if u.Now.Before(at.By) {
-			if busy, err = c.isBusy(ctx, u, ""); busy || err != nil {
+			if busy, err := c.isBusy(ctx, u, ""); busy || err != nil {
 				return err
 			}
 		}
@@ -182,23 +182,6 @@ func (c *closings) isBusy(ctx context.Context, u *conversations.Unit, settles st
 	}
 	working, err := c.n.itemsOf(ctx, conv.Key, ItemRunning, ItemWaiting)
 	return slices.ContainsFunc(working, func(i Item) bool { return i.ID != settles }), err
-}
-
-// agreedEventChange returns the change that adds an agreed event to the owner's calendar, if the agreement has a time
-// and a duration. It cleans and shortens the texts, which come from the peer.
-func (n *Node) agreedEventChange(conv conversations.Conversation, peer wire.AgentID, name string, now time.Time) []store.Change {
-	agreed := conv.Schedule.Agreement
-	start, ok := wire.ParseInstant(agreed.Time)
-	length, known := calendar.ParseLength(agreed.Duration)
-	if !ok || !known {
-		return nil
-	}
-	return []store.Change{n.cfg.Agreed.Add(calendar.Event{
-		UID: calendar.UID(conv.Key.Peer, conv.Key.ID), Title: cmp.Or(wire.OneLine(agreed.Title, 200), "Meeting"),
-		Location: wire.OneLine(agreed.Location, 200), With: wire.OneLine(cmp.Or(name, string(peer)), 200),
-		Start: start, Duration: length, Made: now,
-		Peer: conv.Key.Peer, Address: conv.Address, Conversation: conv.Key.ID,
-	})}
 }
 
 // countAccept records that an accept counts now, if there is one, because we answer the message of item. reply is the id

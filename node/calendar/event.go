@@ -2,6 +2,7 @@ package calendar
 
 import (
 	"bytes"
+	"cmp"
 	"crypto/sha256"
 	"encoding/base32"
 	"fmt"
@@ -9,6 +10,9 @@ import (
 	"time"
 
 	"github.com/emersion/go-ical"
+
+	"github.com/agentmesh/agentmesh/conversations"
+	"github.com/agentmesh/agentmesh/node/wire"
 )
 
 // Event is an agreed event. Title, Location and With are text from a peer. The code that makes an Event must limit and
@@ -36,6 +40,17 @@ func UID(peer, conversation string) string {
 	sum := sha256.Sum256([]byte("agentmesh-event\x00" + peer + "\x00" + conversation))
 	name := base32.StdEncoding.WithPadding(base32.NoPadding).EncodeToString(sum[:])
 	return UIDPrefix + strings.ToLower(name[:26]) // 130 bits
+}
+
+// AgreedEvent returns the event that was agreed in a conversation with peer. ok is false if the agreement is about no event,
+// or has no time or length. The texts, which come from the peer, are cleaned and cut; with is the name to show.
+func AgreedEvent(a conversations.Agreement, peer, conversation, with string, made time.Time) (e Event, ok bool) {
+	start, hasTime := wire.ParseInstant(a.Time)
+	length, hasLength := ParseLength(a.Duration)
+	return Event{
+		UID: UID(peer, conversation), Title: cmp.Or(wire.OneLine(a.Title, 200), "Meeting"), Location: wire.OneLine(a.Location, 200),
+		With: wire.OneLine(with, 200), Start: start, Duration: length, Made: made, Peer: peer, Conversation: conversation,
+	}, hasTime && hasLength && a.Intent == wire.Schedule
 }
 
 // Encode returns the event as an iCalendar file.

@@ -41,12 +41,8 @@ func Answer(name string, call wire.Value) (answer wire.Value, ok bool) {
 }
 
 // timesOf returns the times of an event.
-func timesOf(event wire.Value) (times []string) {
-	list, _ := event.Get("proposed_times")
-	for v := range list.Elems() {
-		text, _ := v.Str()
-		times = append(times, text)
-	}
+func timesOf(event wire.Value) []string {
+	times := event.GetTexts("proposed_times")
 	if t := event.GetStr("selected_time"); t != "" {
 		times = append(times, t)
 	}

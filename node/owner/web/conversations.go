@@ -177,9 +177,8 @@ func (v conversationView) Agreed() (list []agreed) {
 
 // IsEvent reports whether the page offers the agreement as a calendar file.
 func (a agreed) IsEvent() bool {
-	_, ok := wire.ParseInstant(a.Time)
-	_, known := calendar.ParseLength(a.Duration)
-	return ok && known && a.Standing == owner.StandingAgreed && a.Intent == wire.Schedule
+	_, ok := calendar.AgreedEvent(a.Agreement.Agreement, "", "", "", a.At)
+	return ok && a.Standing == owner.StandingAgreed
 }
 
 func (a agreed) Facts() []fact {
@@ -242,23 +241,19 @@ func (p *pages) renderConversation(c echo.Context, status int, errorText string,
 	})
 }
 
-// getEvent serves the agreed event of a conversation as an iCalendar file. The texts of the peer are cleaned and cut.
+// getEvent serves the agreed event of a conversation as an iCalendar file.
 func (p *pages) getEvent(c echo.Context) error {
 	conv, err := p.n.ReadTranscript(c.Request().Context(), c.Param("id"), c.Param("peer"), noEntries)
 	if err != nil {
 		return err
 	}
 	for _, a := range conv.Agreements {
-		start, ok := wire.ParseInstant(a.Time)
-		length, known := calendar.ParseLength(a.Duration)
-		if !ok || !known || a.Intent != wire.Schedule {
+		e, ok := calendar.AgreedEvent(a.Agreement, conv.Peer, conv.ID, conv.Shown().String(), a.At)
+		if !ok {
 			continue
 		}
 		c.Response().Header().Set("Content-Disposition", `attachment; filename="event.ics"`)
-		return c.Blob(http.StatusOK, "text/calendar; charset=utf-8", calendar.Event{
-			UID: calendar.UID(conv.Peer, conv.ID), Title: cmp.Or(wire.OneLine(a.Title, 200), "Meeting"), Location: wire.OneLine(a.Location, 200),
-			With: wire.OneLine(conv.Shown().String(), 200), Start: start, Duration: length, Made: a.At,
-		}.Encode())
+		return c.Blob(http.StatusOK, "text/calendar; charset=utf-8", e.Encode())
 	}
 	return owner.Fault(http.StatusNotFound, "no event with a time and a length was agreed here", "")
 }
