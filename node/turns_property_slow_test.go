@@ -8,6 +8,7 @@ import (
 	"fmt"
 	"math/rand/v2"
 	"net/http"
+	"sync"
 	"testing"
 	"testing/synctest"
 	"time"
@@ -33,8 +34,14 @@ func TestNeverBeyondTheBounds(t *testing.T) {
 	}
 }
 
-func playAgainstBounds(t *testing.T, draw *rand.Rand) {
-	bounds := rules.Autonomy{Conversation: 1 + draw.IntN(4), Door: 100, Peer: 1 + draw.IntN(6), Strangers: 100, Token: 100, Total: 2 + draw.IntN(9)}
+func playAgainstBounds(t *testing.T, rng *rand.Rand) {
+	var mu sync.Mutex // the handler draws and counts beside the test
+	draw := func(n int) int {
+		mu.Lock()
+		defer mu.Unlock()
+		return rng.IntN(n)
+	}
+	bounds := rules.Autonomy{Conversation: 1 + draw(4), Door: 100, Peer: 1 + draw(6), Strangers: 100, Token: 100, Total: 2 + draw(9)}
 	started := make(map[string]int) // by conversation, by peer, and in all
 	mesh := meshtest.InMemory(t)
 	sarah := mesh.Node("sarah", func(cfg *node.Config) {
@@ -44,12 +51,14 @@ func playAgainstBounds(t *testing.T, draw *rand.Rand) {
 		cfg.Policy.Hold = nil
 		cfg.Routes = []node.Route{{Pattern: "*", Name: "random", Replies: true, Repeatable: true, Handler: handler(func(_ context.Context, c hook.Call) (hook.Answer, error) {
 			if c.Attempt <= 1 {
+				mu.Lock()
 				started[string(c.Message.From)+"/"+string(c.Message.Conversation)]++
 				started[string(c.Message.From)]++
 				started[""]++
+				mu.Unlock()
 			}
-			time.Sleep([]time.Duration{0, 3 * time.Second, 2 * time.Minute}[draw.IntN(3)])
-			switch draw.IntN(5) {
+			time.Sleep([]time.Duration{0, 3 * time.Second, 2 * time.Minute}[draw(3)])
+			switch draw(5) {
 			case 0:
 				return hook.Answer{}, nil
 			case 1:
@@ -59,7 +68,7 @@ func playAgainstBounds(t *testing.T, draw *rand.Rand) {
 			case 3:
 				return hook.Answer{Payload: new(parsePayload(t, `{"action":"accept"}`))}, nil
 			}
-			return hook.Answer{Payload: new(parsePayload(t, fmt.Sprintf(`{"action":"deliver","message":{"body":"%d"}}`, draw.IntN(3))))}, nil
+			return hook.Answer{Payload: new(parsePayload(t, fmt.Sprintf(`{"action":"deliver","message":{"body":"%d"}}`, draw(3))))}, nil
 		})}}
 	})
 	sarah.Start()
@@ -68,24 +77,26 @@ func playAgainstBounds(t *testing.T, draw *rand.Rand) {
 		sarah.Call("POST", "/peers/"+string(p.ID), owner.PeerChange{Action: "allow"}, nil)
 	}
 	for range 60 {
-		p := peers[draw.IntN(len(peers))]
-		intent, payload := wire.Deliver, fmt.Sprintf(`{"action":"deliver","message":{"body":"%d"}}`, draw.IntN(4))
-		if draw.IntN(3) == 0 {
+		p := peers[draw(len(peers))]
+		intent, payload := wire.Deliver, fmt.Sprintf(`{"action":"deliver","message":{"body":"%d"}}`, draw(4))
+		if draw(3) == 0 {
 			intent, payload = wire.Schedule, proposeCoffee
 		}
-		if draw.IntN(9) == 0 {
+		if draw(9) == 0 {
 			intent, payload = wire.Negotiate, proposeBoat
 		}
-		body := p.Sign(in(wire.ConversationID(fmt.Sprint("conv_", draw.IntN(4))), p.Draft(sarah.ID(), intent, payload)))
+		body := p.Sign(in(wire.ConversationID(fmt.Sprint("conv_", draw(4))), p.Draft(sarah.ID(), intent, payload)))
 		go func() {
 			if a := sarah.Post(body); a.Status >= http.StatusInternalServerError && a.Status != http.StatusServiceUnavailable {
 				t.Errorf("%d %s", a.Status, a.Body)
 			}
 		}()
-		time.Sleep(time.Duration(draw.IntN(5000)) * time.Millisecond)
+		time.Sleep(time.Duration(draw(5000)) * time.Millisecond)
 	}
 	time.Sleep(10 * time.Minute)
 	synctest.Wait()
+	mu.Lock()
+	defer mu.Unlock()
 	for where, n := range started {
 		most, what := bounds.Total, "in all"
 		switch {
