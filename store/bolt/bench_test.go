@@ -59,7 +59,7 @@ func BenchmarkGroupCommit(b *testing.B) {
 		s := benchStore(b)
 		if err := s.db.Update(func(tx *bbolt.Tx) error {
 			for i := range benchRows {
-				bucketConvs.in(&txn{Tx: tx, tally: make(tally)}).put(u64(uint64(i)), row)
+				bucketConvs.in(&txn{reads: reads{tx}, tally: make(tally)}).put(u64(uint64(i)), row)
 			}
 			return nil
 		}); err != nil {
@@ -79,7 +79,7 @@ func BenchmarkGroupCommit(b *testing.B) {
 		b.Run(fmt.Sprintf("update/senders=%d", senders), func(b *testing.B) {
 			s := prepare(b)
 			storetest.Send(b, senders, func(i int) error {
-				return s.db.Update(func(tx *bbolt.Tx) error { return twoPuts(&txn{Tx: tx, tally: make(tally)}, i, entry, row) })
+				return s.db.Update(func(tx *bbolt.Tx) error { return twoPuts(&txn{reads: reads{tx}, tally: make(tally)}, i, entry, row) })
 			})
 		})
 		b.Run(fmt.Sprintf("rawlog/senders=%d", senders), func(b *testing.B) {

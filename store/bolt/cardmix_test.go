@@ -28,6 +28,21 @@ type cardMix struct {
 
 func newCardMix(now time.Time) *cardMix { return &cardMix{CardMix: storetest.NewCardMix(now)} }
 
+// writeCard stores a new card.
+func writeCard(t *txn, card store.Card, now time.Time) (err error) {
+	row := engine.CardRow{Card: card}
+	row.Rev = t.NextRev()
+	if row.Seq, err = t.NextCard(); err != nil {
+		return err
+	}
+	if row.Change, err = t.NextChange(); err != nil {
+		return err
+	}
+	t.PutCard(row, nil, now)
+	change := store.CardChange{Change: row.Change, ID: card.ID, At: now}
+	return t.PutChange(engine.ChangeRow{CardChange: change, Seq: row.Seq}, &row, nil)
+}
+
 // fill stores cards 1 to n without the cost of n commits.
 func (m *cardMix) fill(b testing.TB, s *Store, n int) {
 	b.Helper()
@@ -40,9 +55,7 @@ func (m *cardMix) fill(b testing.TB, s *Store, n int) {
 					if err != nil {
 						return err
 					}
-					row := engine.CardRow{Card: c}
-					row.Rev = t.nextRev()
-					if err := writeCard(t, &row, store.Card{}, m.Now); err != nil {
+					if err := writeCard(t, c, m.Now); err != nil {
 						return err
 					}
 				}
@@ -61,8 +74,10 @@ func (m *cardMix) renew(ctx context.Context, s *Store) error {
 	id := fmt.Sprintf("am_%026x", 1+rand.IntN(m.count))
 	var c store.Card
 	err := s.db.View(func(tx *bbolt.Tx) error {
-		row, _, err := cardByID(tx, id)
-		c = row.Card
+		row, err := reads{tx}.Card(id)
+		if row != nil {
+			c = row.Card
+		}
 		return err
 	})
 	if err != nil {

@@ -12,7 +12,21 @@ import (
 
 	"github.com/agentmesh/agentmesh/store"
 	"github.com/agentmesh/agentmesh/store/engine"
+	"github.com/agentmesh/agentmesh/store/local"
 )
+
+// steps implements [store.Steps].
+type steps struct {
+	engine.Steps
+	s *Store
+}
+
+// Steps implements [store.Store].
+func (s *Store) Steps() store.Steps { return s.stepsOf(s.self) }
+
+func (s *Store) stepsOf(by *local.Handle) store.Steps {
+	return steps{engine.Steps{Driver: driver{s, by}}, s}
+}
 
 // convSeq returns the seq of a conversation (the number in the keys of its rows), live or not, or nil if it does not
 // exist.
@@ -32,54 +46,56 @@ func convRowKey(seq []byte, kind byte, rest []byte) []byte {
 	return append(append(append(make([]byte, 0, 9+len(rest)), seq...), kind), rest...)
 }
 
-// convByKey returns a conversation, live or not. ok is false if it does not exist.
-func convByKey(tx *bbolt.Tx, key store.ConvKey) (conv store.Conversation, ok bool, err error) {
-	seq, err := convSeq(tx, key)
-	if seq == nil || err != nil {
-		return store.Conversation{}, false, err
-	}
-	return convBySeq(tx, seq)
-}
+// reads implements [engine.Reader].
+type reads struct{ *bbolt.Tx }
 
-// Conv implements [engine.StepTx].
-func (t *txn) Conv(key store.ConvKey) (*store.Conversation, error) {
-	conv, ok, err := convByKey(t.Tx, key)
-	if !ok {
+// Conv implements [engine.Reader].
+func (r reads) Conv(key store.ConvKey) (*store.Conversation, error) {
+	seq, err := convSeq(r.Tx, key)
+	if seq == nil || err != nil {
 		return nil, err
 	}
-	return &conv, nil
+	return convBySeq(r.Tx, seq)
 }
 
-// convBySeq works like convByKey.
-func convBySeq(tx *bbolt.Tx, seq []byte) (conv store.Conversation, ok bool, err error) {
+// convBySeq returns a conversation, live or not, or nil if it does not exist.
+func convBySeq(tx *bbolt.Tx, seq []byte) (*store.Conversation, error) {
 	row, err := bucketConvs.in(tx).get(convRowKey(seq, convRow, nil))
 	if row == nil || err != nil {
-		return store.Conversation{}, false, err
+		return nil, err
 	}
-	conv, err = engine.DecodeConv(number(seq), row)
-	return conv, err == nil, err
+	conv, err := engine.DecodeConv(number(seq), row)
+	return &conv, err
 }
 
-// writeConv stores conv in place of old (zero for a new conversation), with the entries of its step. It sets Entries,
-// and Seq of a new conversation.
-func writeConv(t *txn, conv *store.Conversation, old store.Conversation, step store.Step) {
-	rows := bucketConvs.in(t)
-	scheduled := engine.Deadline(old.Expires) // when a sweep is to look at old
-	if old.Seq == 0 {
-		conv.Seq, scheduled = rows.next(), engine.NoTime
-		bucketConvKeys.in(t).put(engine.ConvKey(conv.Key), u64(conv.Seq))
+// Entry implements [engine.Reader].
+func (r reads) Entry(seq, n uint64) (*engine.EntryRow, error) {
+	row, err := bucketConvs.in(r.Tx).get(convRowKey(u64(seq), convEntry, u64(n)))
+	if row == nil || err != nil {
+		return nil, err
 	}
-	seq := u64(conv.Seq)
-	for i, e := range step.Append {
-		row := engine.EntryRow{Entry: e}
-		if i == 0 && hasReplayEntry(step) { // this entry names the record of its message
-			row.Replay = engine.ReplayHash(step.Replay.Sender, step.Replay.MessageID)
-		}
-		conv.Entries++
-		rows.put(convRowKey(seq, convEntry, u64(conv.Entries)), engine.EncodeEntry(row))
+	e, err := engine.DecodeEntry(n, row)
+	return &e, err
+}
+
+// NextConv implements [engine.Tx].
+func (t *txn) NextConv(store.Rev) uint64 { return bucketConvs.in(t).next() }
+
+// PutConv implements [engine.Tx].
+func (t *txn) PutConv(conv store.Conversation, old *store.Conversation, added []engine.EntryRow) {
+	rows, seq := bucketConvs.in(t), u64(conv.Seq)
+	var oldTerms []string
+	scheduled := int64(engine.NoTime)
+	if old == nil {
+		bucketConvKeys.in(t).put(engine.ConvKey(conv.Key), seq)
+	} else {
+		oldTerms, scheduled = old.Terms, engine.Deadline(old.Expires)
 	}
-	bucketConvTerms.in(t).replace(old.Terms, conv.Terms, convTermKey(conv.Seq))
-	rows.put(convRowKey(seq, convRow, nil), engine.EncodeConv(*conv))
+	for _, e := range added {
+		rows.put(convRowKey(seq, convEntry, u64(e.N)), engine.EncodeEntry(e))
+	}
+	bucketConvTerms.in(t).replace(oldTerms, conv.Terms, convTermKey(conv.Seq))
+	rows.put(convRowKey(seq, convRow, nil), engine.EncodeConv(conv))
 	scheduleSweep(t, kindConv, seq, scheduled, engine.Deadline(conv.Expires))
 }
 
@@ -88,25 +104,9 @@ func convTermKey(seq uint64) func(term string) []byte {
 	return func(term string) []byte { return append(engine.AppendSized(nil, term), u64(seq)...) }
 }
 
-// deleteConv removes a conversation with its transcript. Its replay records stay until they expire.
-func deleteConv(t *txn, conv store.Conversation) error {
-	_, err := deleteEntries(t, conv.Seq, math.MaxInt)
-	if err == nil {
-		deleteConvRow(t, conv)
-	}
-	return err
-}
-
-func deleteConvRow(t *txn, conv store.Conversation) {
-	bucketConvTerms.in(t).replace(conv.Terms, nil, convTermKey(conv.Seq))
-	bucketConvKeys.in(t).delete(engine.ConvKey(conv.Key))
-	bucketConvs.in(t).delete(convRowKey(u64(conv.Seq), convRow, nil))
-}
-
-// deleteEntries removes up to limit rows of a conversation, except its row of kind convRow, and returns how many it
-// removed.
-func deleteEntries(t *txn, seq uint64, limit int) (int, error) {
-	rows, prefix := bucketConvs.in(t), u64(seq)
+// DropConv implements [engine.Tx].
+func (t *txn) DropConv(conv store.Conversation, limit int) (removed int, err error) {
+	rows, prefix := bucketConvs.in(t), u64(conv.Seq)
 	var keys [][]byte
 	for row, err := range rows.from(prefix, prefix) {
 		if err != nil && !bytes.HasPrefix(row.key, prefix) { // an error elsewhere; damaged rows of this conversation are removed like the others
@@ -120,11 +120,12 @@ func deleteEntries(t *txn, seq uint64, limit int) (int, error) {
 	for _, k := range keys {
 		rows.delete(k)
 	}
+	if len(keys) < limit {
+		bucketConvTerms.in(t).replace(conv.Terms, nil, convTermKey(conv.Seq))
+		bucketConvKeys.in(t).delete(engine.ConvKey(conv.Key))
+		rows.delete(convRowKey(prefix, convRow, nil))
+	}
 	return len(keys), nil
-}
-
-func (s steps) Conversation(ctx context.Context, key store.ConvKey, now time.Time) (store.Conversation, error) {
-	return readRow(ctx, s.s, key, convByKey, func(conv store.Conversation) bool { return engine.IsLive(conv.Expires, now) })
 }
 
 func (s steps) Conversations(ctx context.Context, term string, before uint64, limit int, now time.Time) (store.ConvPage, error) {
@@ -137,12 +138,11 @@ func (s steps) Conversations(ctx context.Context, term string, before uint64, li
 	var page store.ConvPage
 	err := s.s.view(ctx, func(tx *bbolt.Tx) error {
 		for seq, err := range convSeqs(tx, term, before) {
-			var conv store.Conversation
-			ok := true
+			var conv *store.Conversation
 			if err == nil {
-				conv, ok, err = convBySeq(tx, seq)
+				conv, err = convBySeq(tx, seq)
 			}
-			if !ok && err == nil {
+			if conv == nil && err == nil {
 				err = fmt.Errorf("%w: conversation %x is listed but has no row", ErrDamaged, seq)
 			}
 			if err != nil {
@@ -156,7 +156,7 @@ func (s steps) Conversations(ctx context.Context, term string, before uint64, li
 				page.Next = page.Conversations[limit-1].Seq
 				break
 			}
-			page.Conversations = append(page.Conversations, conv)
+			page.Conversations = append(page.Conversations, *conv)
 		}
 		return nil
 	})

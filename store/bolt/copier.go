@@ -38,7 +38,7 @@ func (c *copier) begin() bool {
 	if c.tx == nil && c.err == nil {
 		var tx *bbolt.Tx
 		if tx, c.err = c.db.Begin(true); c.err == nil {
-			c.tx = &txn{Tx: tx, tally: make(tally)}
+			c.tx = &txn{reads: reads{tx}, tally: make(tally)}
 		}
 	}
 	return c.err == nil

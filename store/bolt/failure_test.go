@@ -44,14 +44,12 @@ func TestCommitFails(t *testing.T) {
 			errs := group(t, s,
 				func(t *txn) (func() error, error) {
 					return func() error {
-						row := engine.CardRow{Card: card}
-						row.Rev = 1
-						return writeCard(t, &row, store.Card{}, now)
+						return writeCard(t, card, now)
 					}, nil
 				},
 				func(t *txn) (func() error, error) {
 					return func() error {
-						putReplay(t, store.Step{Replay: replay}, nil, engine.ReplayRow{Replay: *replay})
+						t.PutReplay(engine.ReplayRow{Replay: *replay}, nil, false)
 						return nil
 					}, nil
 				},
@@ -88,10 +86,8 @@ func TestIndexFails(t *testing.T) {
 	card := store.Card{ID: "am_a", Terms: []string{"cap:a"}, Expires: now.Add(time.Hour)}
 	err := s.writer.do(t.Context(), func(t *txn) (func() error, error) {
 		return func() error {
-			row := engine.CardRow{Card: card}
-			row.Rev = 1
 			t.indexChanges = append(t.indexChanges, func(*cardindex.Index) { panic("index") })
-			return writeCard(t, &row, store.Card{}, now)
+			return writeCard(t, card, now)
 		}, nil
 	})
 	if err != nil {

@@ -23,10 +23,10 @@ func (s *Store) Handle(name string) *Handle {
 }
 
 // Cards implements [store.Store].
-func (h *Handle) Cards() store.Cards { return cards{h.Store, h.self} }
+func (h *Handle) Cards() store.Cards { return h.cardsOf(h.self) }
 
 // Steps implements [store.Store].
-func (h *Handle) Steps() store.Steps { return steps{h.Store, h.self} }
+func (h *Handle) Steps() store.Steps { return h.stepsOf(h.self) }
 
 // Records implements [store.Store].
 func (h *Handle) Records() store.Records { return records{h.Store, h.self} }

@@ -66,7 +66,7 @@ func editFile(t *testing.T, path string, fn func(*txn) error) {
 		t.Fatal(err)
 	}
 	if err := errors.Join(db.Update(func(tx *bbolt.Tx) error {
-		edit := &txn{Tx: tx, tally: make(tally)}
+		edit := &txn{reads: reads{tx}, tally: make(tally)}
 		if err := fn(edit); err != nil || tx.Bucket(bucketMeta.name) == nil {
 			return err
 		}

@@ -39,7 +39,7 @@ func (r records) Apply(ctx context.Context, changes []store.Change, now time.Tim
 			return nil, err
 		}
 		return func() error {
-			t.writeRecords(records, t.nextRev())
+			t.WriteRecords(records, t.NextRev())
 			return nil
 		}, nil
 	})
@@ -53,8 +53,8 @@ func (t *txn) CountRecords(set engine.RecordSet, now int64) (int, error) {
 	return t.counts.count(t.Tx, set, now)
 }
 
-// writeRecords makes the planned changes of records under one revision.
-func (t *txn) writeRecords(writes []engine.RecordWrite, rev store.Rev) {
+// WriteRecords implements [engine.Tx].
+func (t *txn) WriteRecords(writes []engine.RecordWrite, rev store.Rev) {
 	for _, w := range writes {
 		t.writeRecord(w, rev)
 	}
@@ -62,7 +62,7 @@ func (t *txn) writeRecords(writes []engine.RecordWrite, rev store.Rev) {
 
 func (t *txn) writeRecord(w engine.RecordWrite, rev store.Rev) {
 	rec := w.Change.Record
-	t.note(rec.NS, rec.Key)
+	t.Note(rec.NS, rec.Key)
 	if w.Change.Delete {
 		if w.Exists {
 			deleteRecord(t, w.Old)

@@ -2,7 +2,6 @@ package bolt
 
 import (
 	"bytes"
-	"context"
 	"encoding/binary"
 	"errors"
 	"math"
@@ -73,76 +72,64 @@ func findReplay(tx *bbolt.Tx, hash []byte) ([]byte, engine.ReplayRow, error) {
 	}
 }
 
-// isReplayLive reports whether a record counts at now: it has not expired, or its conversation is open.
-func isReplayLive(tx *bbolt.Tx, rec engine.ReplayRow, now time.Time) (bool, error) {
-	if engine.IsLive(rec.Expires, now) {
-		return true, nil
+// Replay implements [engine.Reader].
+func (r reads) Replay(sender, messageID string) (*engine.StoredReplay, error) {
+	key, rec, err := findReplay(r.Tx, engine.ReplayHash(sender, messageID))
+	if key == nil || err != nil {
+		return nil, err
 	}
-	conv, ok, err := convBySeq(tx, u64(rec.ConvSeq))
-	return ok && conv.Open && engine.IsLive(conv.Expires, now), err
+	return &engine.StoredReplay{ReplayRow: rec, RowKey: key}, nil
 }
 
-// Replay implements [engine.StepTx].
-func (t *txn) Replay(sender, messageID string, now time.Time) (rec engine.StoredReplay, live bool, err error) {
-	return replayOf(t.Tx, sender, messageID, now)
-}
-
-// WithAnswer implements [engine.StepTx].
-func (t *txn) WithAnswer(rec engine.ReplayRow, now time.Time) (store.Replay, error) {
-	return withAnswer(t.Tx, rec, now)
-}
-
-// replayOf returns the record of a message, live or not, and whether the record counts at now. rec.RowKey is the key of
-// the row, or nil if the record does not exist.
-func replayOf(tx *bbolt.Tx, sender, messageID string, now time.Time) (rec engine.StoredReplay, live bool, err error) {
-	rec.RowKey, rec.ReplayRow, err = findReplay(tx, engine.ReplayHash(sender, messageID))
-	if err == nil && rec.RowKey != nil {
-		live, err = isReplayLive(tx, rec.ReplayRow, now)
-	}
-	return rec, live, err
-}
-
-func (s steps) FindReplay(ctx context.Context, sender, messageID string, now time.Time) (rec store.Replay, err error) {
-	err = s.s.view(ctx, func(tx *bbolt.Tx) error {
-		found, live, err := replayOf(tx, sender, messageID, now)
+// ReplaysOf implements [engine.Tx].
+func (t *txn) ReplaysOf(conv store.Conversation) (recs []engine.StoredReplay, err error) {
+	prefix := u64(conv.Seq)
+	for row, err := range bucketConvs.in(t).from(prefix, prefix) {
 		if err != nil {
-			return err
+			return nil, err
 		}
-		if !live {
-			return store.ErrNotFound
+		kind, rest := row.key[8], row.key[9:]
+		if kind == convRow {
+			break
 		}
-		rec, err = withAnswer(tx, found.ReplayRow, now)
-		return err
-	})
-	return rec, err
-}
-
-func withAnswer(tx *bbolt.Tx, rec engine.ReplayRow, now time.Time) (store.Replay, error) {
-	seq := u64(rec.ConvSeq)
-	var conv *store.Conversation
-	if rec.ConvSeq != 0 {
-		switch found, ok, err := convBySeq(tx, seq); {
-		case err != nil:
-			return store.Replay{}, err
-		case ok:
-			conv = &found
+		hash := rest // for kind convReplay
+		if kind == convEntry {
+			e, err := engine.DecodeEntry(number(rest), row.value)
+			if err != nil {
+				return nil, err
+			}
+			if hash = e.Replay; hash == nil {
+				continue
+			}
+		}
+		key, rec, err := findReplay(t.Tx, hash)
+		if err != nil {
+			return nil, err
+		}
+		// The record may belong to another conversation, which accepted the message again after the first record
+		// expired.
+		if key != nil && rec.ConvSeq == conv.Seq {
+			recs = append(recs, engine.StoredReplay{ReplayRow: rec, RowKey: key})
 		}
 	}
-	return rec.WithAnswer(conv, now, func(n uint64) ([]byte, error) {
-		return bucketConvs.in(tx).get(convRowKey(seq, convEntry, u64(n)))
-	})
+	return recs, nil
 }
 
-// putReplay stores the replay record of a step. old is the key of an earlier record of the message that no longer
-// counts, or nil. If no entry of the transcript names the record, putReplay adds a row of kind convReplay that names it.
-func putReplay(t *txn, step store.Step, old []byte, row engine.ReplayRow) {
-	replays, hash := bucketReplays.in(t), engine.ReplayHash(row.Sender, row.MessageID)
+// PutReplay implements [engine.Tx]. If no entry of the transcript names the record, PutReplay adds a row of kind convReplay
+// that names it.
+func (t *txn) PutReplay(rec engine.ReplayRow, old *engine.StoredReplay, named bool) {
+	replays, hash := bucketReplays.in(t), engine.ReplayHash(rec.Sender, rec.MessageID)
+	key := replayKey(replayPart(rec.Expires), hash)
 	if old != nil {
-		replays.delete(old)
+		if old.Expires.Equal(rec.Expires) { // the record stays in its part, into which a sweep may have moved it
+			key = old.RowKey
+		} else {
+			replays.delete(old.RowKey)
+		}
 	}
-	replays.put(replayKey(replayPart(row.Expires), hash), engine.EncodeReplay(row))
-	if !hasReplayEntry(step) && row.ConvSeq != 0 {
-		bucketConvs.in(t).put(convRowKey(u64(row.ConvSeq), convReplay, hash), nil)
+	replays.put(key, engine.EncodeReplay(rec))
+	if !named && rec.ConvSeq != 0 {
+		bucketConvs.in(t).put(convRowKey(u64(rec.ConvSeq), convReplay, hash), nil)
 	}
 }
 
@@ -163,7 +150,7 @@ func sweepReplays(t *txn, now time.Time, limit int) (int, error) {
 			rec, err = engine.DecodeReplay(row.value)
 		}
 		if err == nil {
-			stillLive, err = isReplayLive(t.Tx, rec, now)
+			stillLive, err = engine.IsReplayLive(t, rec, now)
 		}
 		switch {
 		case errors.Is(err, ErrDamaged): // the record stays, so that its message is not accepted again

@@ -71,7 +71,7 @@ func createBuckets(tx *bbolt.Tx) error {
 			return err
 		}
 	}
-	t := &txn{Tx: tx, tally: make(tally)}
+	t := &txn{reads: reads{tx}, tally: make(tally)}
 	bucketMeta.in(t).put(keySchema, u64(schema))
 	return t.saveTally()
 }

@@ -9,7 +9,6 @@ import (
 
 	"go.etcd.io/bbolt"
 
-	"github.com/agentmesh/agentmesh/store/cardindex"
 	"github.com/agentmesh/agentmesh/store/engine"
 )
 
@@ -20,9 +19,6 @@ const (
 	kindConv
 	kindRecord
 )
-
-// damagedAgain is the time after which Sweep looks again at a damaged row, which it leaves in place.
-const damagedAgain = 24 * time.Hour
 
 // sweepChunk is about the number of rows that Sweep handles in one write, so that other writes wait only milliseconds.
 const sweepChunk = 128
@@ -116,67 +112,44 @@ func sweepExpiries(t *txn, now time.Time, limit int) (int, error) {
 			break // deleting a long transcript has used up the limit
 		}
 		n++
-		kind, key := k[8], k[9:]                                     // see expiryKey
-		result, err := sweepRow(t, kind, key, now, max(limit-n, 16)) // at least 16, so that every call makes progress
+		kind, key := k[8], k[9:]                                           // see expiryKey
+		removed, due, err := sweepRow(t, kind, key, now, max(limit-n, 16)) // at least 16, so that every call makes progress
 		if errors.Is(err, ErrDamaged) {
 			t.damage.Note("left in place by a sweep", err)
-			result, err = sweepResult{due: engine.Nanos(now.Add(damagedAgain))}, nil
+			due, err = engine.Nanos(now.Add(engine.DamagedAgain)), nil
 		}
 		if err != nil {
 			return 0, err
 		}
-		n += result.rows
-		if result.more {
-			continue // the rest of the row is swept later, so its entry stays
-		}
+		n += removed
 		expiries.delete(k)
-		scheduleSweep(t, kind, key, engine.NoTime, result.due)
+		scheduleSweep(t, kind, key, engine.NoTime, due)
 	}
 	return n, nil
 }
 
-type sweepResult struct {
-	rows int   // other rows that were removed with the row
-	more bool  // limit was reached, and more rows can be removed now
-	due  int64 // the time at which to look at the row again
-}
-
-// sweepRow looks at one row. limit bounds the number of other rows that it removes with the row.
-func sweepRow(t *txn, kind byte, key []byte, now time.Time, limit int) (sweepResult, error) {
+// sweepRow looks at one row, see [engine.SweepRow].
+func sweepRow(t *txn, kind byte, key []byte, now time.Time, limit int) (removed int, due int64, err error) {
+	r := engine.Row{Num: number(key), Key: key}
 	switch kind {
 	case kindCard:
-		return sweepCard(t, key, now)
+		r.Kind = engine.KindCard
+		r.Value, err = bucketCards.in(t).get(key)
 	case kindTombstone:
-		return sweepResult{due: engine.Never}, dropTombstone(t, key)
+		return 0, engine.Never, dropTombstone(t, key)
 	case kindConv:
-		return sweepConv(t, key, now, limit)
+		r.Kind = engine.KindConv
+		r.Value, err = bucketConvs.in(t).get(convRowKey(key, convRow, nil))
 	case kindRecord:
-		return sweepRecord(t, key, now)
+		due, err = sweepRecord(t, key, now)
+		return 0, due, err
+	default:
+		return 0, 0, fmt.Errorf("%w: an expiry entry has the unknown kind %d", ErrDamaged, kind)
 	}
-	return sweepResult{}, fmt.Errorf("%w: an expiry entry has the unknown kind %d", ErrDamaged, kind)
-}
-
-// sweepCard removes an expired card from the index. Once the id of the card is no longer reserved, sweepCard also
-// removes the card from the database.
-func sweepCard(t *txn, key []byte, now time.Time) (sweepResult, error) {
-	row, err := bucketCards.in(t).get(key)
-	if row == nil || err != nil {
-		return sweepResult{due: engine.Never}, err
+	if r.Value == nil || err != nil {
+		return 0, engine.Never, err
 	}
-	card, err := engine.DecodeCard(number(key), row)
-	if err != nil {
-		return sweepResult{}, err
-	}
-	if card.Live(now) {
-		return sweepResult{due: engine.Deadline(card.Expires)}, nil
-	}
-	if card.Held(now) {
-		s, terms := cardindex.Slot(card.Seq), card.Terms
-		t.indexChanges = append(t.indexChanges, func(ix *cardindex.Index) { ix.DropExpired(s, terms) })
-		return sweepResult{due: engine.Nanos(card.ReservedUntil)}, nil
-	}
-	purgeCard(t, card, now)
-	return sweepResult{due: engine.Never}, nil
+	return engine.SweepRow(t, r, now, limit)
 }
 
 // dropTombstone removes the tombstone of a card: the change in the feed that tells that the card is gone. An index
@@ -210,41 +183,22 @@ func dropTombstone(t *txn, change []byte) error {
 	return nil
 }
 
-func sweepConv(t *txn, key []byte, now time.Time, limit int) (sweepResult, error) {
-	conv, ok, err := convBySeq(t.Tx, key)
-	if err != nil || !ok {
-		return sweepResult{due: engine.Never}, err
-	}
-	if engine.IsLive(conv.Expires, now) {
-		return sweepResult{due: engine.Deadline(conv.Expires)}, nil
-	}
-	n, err := deleteEntries(t, conv.Seq, limit)
-	if err != nil {
-		return sweepResult{}, err
-	}
-	if n == limit {
-		return sweepResult{rows: n, more: true}, nil
-	}
-	deleteConvRow(t, conv)
-	return sweepResult{rows: n, due: engine.Never}, nil
-}
-
-func sweepRecord(t *txn, key []byte, now time.Time) (sweepResult, error) {
+func sweepRecord(t *txn, key []byte, now time.Time) (int64, error) {
 	row, err := bucketRecords.in(t).get(key)
 	if row == nil || err != nil {
-		return sweepResult{due: engine.Never}, err
+		return engine.Never, err
 	}
 	ns, name, ok := engine.SplitRecordKey(key)
 	if !ok {
-		return sweepResult{}, fmt.Errorf("%w: the record key %x is malformed", ErrDamaged, key)
+		return 0, fmt.Errorf("%w: the record key %x is malformed", ErrDamaged, key)
 	}
 	rec, err := engine.DecodeRecord(ns, name, row)
 	if err != nil {
-		return sweepResult{}, err
+		return 0, err
 	}
 	if engine.IsLive(rec.Expires, now) {
-		return sweepResult{due: engine.Deadline(rec.Expires)}, nil
+		return engine.Deadline(rec.Expires), nil
 	}
 	deleteRecord(t, rec)
-	return sweepResult{due: engine.Never}, nil
+	return engine.Never, nil
 }

@@ -16,14 +16,30 @@ import (
 	"github.com/agentmesh/agentmesh/store/local"
 )
 
-// plan makes a unit: the changes that one caller wants to commit. It checks every precondition and returns a function
-// that then writes the unit, or nil if there is nothing to write. It sees the earlier units of the same commit, and must
-// not write. It may run again in another transaction, so it must set its results and not add to them.
+// plan is an [engine.Call] of this package.
 type plan func(t *txn) (write func() error, err error)
 
-// txn is the transaction of one group of units. It implements [engine.StepTx].
+func (p plan) Needs() engine.Needs { return engine.Needs{} }
+
+func (p plan) Plan(tx engine.Tx) (write func() error, err error) { return p(tx.(*txn)) }
+
+// driver implements [engine.Driver] for the calls of a handle.
+type driver struct {
+	s  *Store
+	by *local.Handle
+}
+
+func (d driver) Do(ctx context.Context, call engine.Call) error {
+	return d.s.writer.queue.Do(ctx, work{call, d.by})
+}
+
+func (d driver) View(ctx context.Context, fn func(engine.Reader) error) error {
+	return d.s.view(ctx, func(tx *bbolt.Tx) error { return fn(reads{tx}) })
+}
+
+// txn is the transaction of one group of units. It implements [engine.Tx].
 type txn struct {
-	*bbolt.Tx
+	reads
 	counts       *liveCounts
 	tally        tally // changes that the units made
 	damage       *engine.DamageLog
@@ -35,21 +51,19 @@ type txn struct {
 	watch        bool          // another handle may watch
 }
 
-// nextRev returns a new revision. It is called once per unit, so that no two units of a commit share a revision.
-func (t *txn) nextRev() store.Rev { return store.Rev(bucketMeta.in(t).next()) }
+// NextRev implements [engine.Tx].
+func (t *txn) NextRev() store.Rev { return store.Rev(bucketMeta.in(t).next()) }
 
-// note adds a hint about an entry that the unit writes.
-func (t *txn) note(ns, key string) {
+// Note implements [engine.Tx].
+func (t *txn) Note(ns, key string) {
 	if t.watch {
 		t.hints = append(t.hints, local.Hint{Hint: store.Hint{NS: ns, Key: key}, By: t.by})
 	}
 }
 
-func (t *txn) noteConv(key store.ConvKey) { t.note(store.WatchConversations, key.Peer+"/"+key.ID) }
-
-// work is a plan with the handle of its caller.
+// work is a call with the handle of its caller.
 type work struct {
-	plan plan
+	call engine.Call
 	by   *local.Handle
 }
 
@@ -93,7 +107,7 @@ func (w *writer) do(ctx context.Context, p plan) error { return w.doFor(ctx, nil
 
 // doFor executes a unit of a handle in the next group, see [engine.Queue.Do].
 func (w *writer) doFor(ctx context.Context, by *local.Handle, p plan) error {
-	return w.queue.Do(ctx, work{p, by})
+	return driver{w.s, by}.Do(ctx, p)
 }
 
 // serve commits one group. The caller is the leader.
@@ -192,14 +206,14 @@ func (w *writer) attempt(group []*unit) (errs []error, failed int, err error) {
 			engine.Guard(tx.Rollback)
 		}
 	}()
-	t := &txn{Tx: tx, counts: w.counts, tally: make(tally), damage: w.s.damage, leases: &w.s.leases, watch: w.s.watchers.Shared()}
+	t := &txn{reads: reads{tx}, counts: w.counts, tally: make(tally), damage: w.s.damage, leases: &w.s.leases, watch: w.s.watchers.Shared()}
 	errs = make([]error, len(group))
 	wrote := false
 	for i, u := range group {
 		var write func() error
 		errs[i] = engine.Guard(func() (err error) { // Guard turns a panic into an error
 			t.by = u.Work.by
-			write, err = u.Work.plan(t)
+			write, err = u.Work.call.Plan(t)
 			return err
 		})
 		if errs[i] != nil || write == nil {

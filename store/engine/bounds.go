@@ -59,24 +59,6 @@ func SortedSet(texts []string) []string {
 	return slices.Compact(sorted)
 }
 
-// CheckPut checks the precondition of a put. held reports whether old, the last card with the id, still holds the id.
-func CheckPut(old store.Card, held bool, put store.PutCard) error {
-	switch {
-	case put.IfRev == store.Any, put.IfRev == store.Absent && !held:
-		return nil
-	case put.IfRev != store.Absent:
-		if !held || old.Rev != put.IfRev {
-			return store.ErrConflict
-		}
-		return nil
-	case old.Live(put.Now):
-		return store.ErrConflict
-	case old.Owner != put.Card.Owner:
-		return store.ErrReserved
-	}
-	return nil
-}
-
 // CountKey returns the key under which the cards of a quota are counted.
 func CountKey(text string) []byte {
 	sum := sha256.Sum256([]byte(text))
@@ -123,9 +105,9 @@ func checkChange(c store.Change) error {
 	return nil
 }
 
-// RevFits reports whether a row satisfies the precondition want of a change. live is true if the row exists and has not
+// revFits reports whether a row satisfies the precondition want of a change. live is true if the row exists and has not
 // expired; current is its revision.
-func RevFits(want store.Rev, live bool, current store.Rev) bool {
+func revFits(want store.Rev, live bool, current store.Rev) bool {
 	switch want {
 	case store.Any:
 		return true
@@ -135,8 +117,8 @@ func RevFits(want store.Rev, live bool, current store.Rev) bool {
 	return live && want == current
 }
 
-// CheckStep checks the bounds of a step.
-func CheckStep(step store.Step) error {
+// checkStep checks the bounds of a step.
+func checkStep(step store.Step) error {
 	if c := step.Conv; c != nil {
 		if c.Key.Peer == "" || c.Key.ID == "" || len(c.Key.Peer) > maxID || len(c.Key.ID) > maxID {
 			return errors.New("apply step: conversation key is out of bounds")
@@ -227,10 +209,6 @@ func appendShort(b []byte, text string) []byte { return append(append(b, byte(le
 func AppendSized(b []byte, text string) []byte {
 	return append(binary.BigEndian.AppendUint16(b, uint16(len(text))), text...)
 }
-
-// TombstoneLife is how long the change feed keeps a tombstone, which tells that a card was removed. A reader of the feed
-// that is away longer may miss the removal.
-const TombstoneLife = 365 * 24 * time.Hour
 
 func checkQuery(q store.CardQuery) error {
 	if q.Limit < 1 || q.Limit > maxPage {

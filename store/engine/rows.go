@@ -1,7 +1,6 @@
 package engine
 
 import (
-	"bytes"
 	"encoding/binary"
 	"fmt"
 	"time"
@@ -243,49 +242,8 @@ type ReplayRow struct {
 	Entry   uint64 // the entry of the transcript that holds the answer; 0 if Answer holds it
 }
 
-// SetAnswer sets the answer of a record. conv is the conversation that the step changes, with the entries of the step
-// already counted, or nil if it changes none. If one of these entries is the answer, the record only refers to it.
-func (p *ReplayRow) SetAnswer(status int, answer []byte, step store.Step, conv *store.Conversation) {
-	p.Status, p.Answer, p.Entry = status, answer, 0
-	if conv == nil || conv.Seq != p.ConvSeq {
-		return
-	}
-	for i, e := range step.Append {
-		if e.Out && bytes.Equal(e.Raw, answer) {
-			p.Answer, p.Entry = nil, conv.Entries-uint64(len(step.Append)-i-1)
-		}
-	}
-}
-
-// Forget removes the answer, because the conversation is gone.
-func (p *ReplayRow) Forget() { p.Status, p.Answer, p.Entry = 0, nil, 0 }
-
-// WithAnswer returns the record with its answer, as [store.Steps] returns it. conv is the conversation with the ConvSeq
-// of the record, or nil if that conversation does not exist. entry returns the row of an entry of the transcript, or
-// nil if another process has removed the entry since.
-func (p ReplayRow) WithAnswer(conv *store.Conversation, now time.Time, entry func(n uint64) ([]byte, error)) (store.Replay, error) {
-	if p.ConvSeq == 0 {
-		return p.Replay, nil
-	}
-	if conv == nil || !IsLive(conv.Expires, now) {
-		p.Forget()
-		return p.Replay, nil
-	}
-	if p.Entry == 0 {
-		return p.Replay, nil
-	}
-	row, err := entry(p.Entry)
-	if err != nil {
-		return store.Replay{}, err
-	}
-	if row == nil {
-		p.Forget()
-		return p.Replay, nil
-	}
-	e, err := DecodeEntry(p.Entry, row)
-	p.Answer = e.Raw
-	return p.Replay, err
-}
+// forget removes the answer, because the conversation is gone.
+func (p *ReplayRow) forget() { p.Status, p.Answer, p.Entry = 0, nil, 0 }
 
 // EncodeReplay returns the stored form of a replay record.
 func EncodeReplay(p ReplayRow) []byte {

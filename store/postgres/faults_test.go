@@ -20,6 +20,7 @@ import (
 	"github.com/jackc/pgx/v5"
 
 	"github.com/agentmesh/agentmesh/store"
+	"github.com/agentmesh/agentmesh/store/engine"
 	"github.com/agentmesh/agentmesh/store/postgres/pgtest"
 )
 
@@ -373,7 +374,7 @@ func TestLeaseDuringCommit(t *testing.T) {
 	}
 	planned, goOn, done := make(chan bool), make(chan bool), make(chan error)
 	go func() {
-		done <- holder.writer.do(t.Context(), needs{leases: []string{"duty"}}, func(t *txn) (func() error, error) {
+		done <- holder.writer.do(t.Context(), engine.Needs{Leases: []string{"duty"}}, func(t *txn) (func() error, error) {
 			planned <- true
 			<-goOn
 			return func() error { return nil }, t.CheckLease(&lease)

@@ -23,22 +23,22 @@ func (r recordStore) Apply(ctx context.Context, changes []store.Change, now time
 	if len(changes) == 0 {
 		return ctx.Err()
 	}
-	var n needs
-	n.addRecords(changes)
+	var n engine.Needs
+	n.AddRecords(changes)
 	return r.s.writer.do(ctx, n, func(t *txn) (func() error, error) {
 		writes, err := engine.PlanRecords(t, changes, now)
 		if err != nil {
 			return nil, err
 		}
-		return func() error { t.writeRecords(writes, t.nextRev()); return nil }, nil
+		return func() error { t.WriteRecords(writes, t.NextRev()); return nil }, nil
 	})
 }
 
-// writeRecords makes the planned changes of records under one revision.
-func (t *txn) writeRecords(writes []engine.RecordWrite, rev store.Rev) {
+// WriteRecords implements [engine.Tx].
+func (t *txn) WriteRecords(writes []engine.RecordWrite, rev store.Rev) {
 	for _, w := range writes {
 		rec := w.Change.Record
-		t.note(rec.NS, rec.Key)
+		t.Note(rec.NS, rec.Key)
 		if w.Exists {
 			t.dropRecord(w.Old)
 		}

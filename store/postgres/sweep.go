@@ -4,6 +4,7 @@ import (
 	"context"
 	"errors"
 	"fmt"
+	"math"
 	"time"
 
 	"github.com/agentmesh/agentmesh/store"
@@ -17,21 +18,10 @@ const (
 	// replayAgain is the time after which Sweep looks again at a replay record (the record of an accepted message) of
 	// an open conversation.
 	replayAgain = 4 * 24 * time.Hour
-	// damagedAgain is the time after which Sweep looks again at a damaged row, which it leaves in place.
-	damagedAgain = 24 * time.Hour
 )
 
-// sweeps lists the tables whose rows can expire, each with a function that sweeps one row that is due.
-var sweeps = []struct {
-	table *table
-	sweep func(t *txn, key []byte, r row, now time.Time) error
-}{
-	{records, sweepRecord},
-	{replays, sweepReplay},
-	{convs, sweepConv},
-	{cards, sweepCard},
-	{changes, func(t *txn, key []byte, _ row, _ time.Time) error { t.drop(changes, key); return nil }},
-}
+// swept lists the kinds of rows that can expire.
+var swept = []engine.Kind{engine.KindRecord, engine.KindReplay, engine.KindConv, engine.KindCard, engine.KindChange}
 
 // Sweep implements [store.Store].
 func (s *Store) Sweep(ctx context.Context, now time.Time, limit int) (int, error) {
@@ -39,19 +29,24 @@ func (s *Store) Sweep(ctx context.Context, now time.Time, limit int) (int, error
 		return 0, engine.ErrLimit
 	}
 	at, done := engine.Nanos(now), 0
-	for _, kind := range sweeps {
+	for _, kind := range swept {
 		for done < limit {
 			chunk, n := min(sweepChunk, limit-done), 0
 			var keys [][]byte
 			var key, value []byte
-			var need needs
-			err := s.query(ctx, kind.table.due(), []any{at, chunk}, []any{&key, &value}, func() error {
+			var needs engine.Needs
+			err := s.query(ctx, tableOf[kind].due(), []any{at, chunk}, []any{&key, &value}, func() error {
 				keys = append(keys, key)
-				need.addDue(kind.table, key, value)
+				needs.Add(kind, key)
+				if kind == engine.KindReplay {
+					if rec, err := engine.DecodeReplay(value); err == nil {
+						needs.Add(engine.KindConv, engine.ConvKey(rec.Conv))
+					}
+				}
 				return nil
 			})
 			if err == nil && len(keys) > 0 {
-				err = s.sweepRows(ctx, kind.table, keys, need, now, &n, kind.sweep)
+				err = s.sweepRows(ctx, kind, keys, needs, now, &n)
 			}
 			if err != nil {
 				return done, fmt.Errorf("sweep: %w", err)
@@ -67,23 +62,11 @@ func (s *Store) Sweep(ctx context.Context, now time.Time, limit int) (int, error
 	return done, nil
 }
 
-// addDue adds the rows that a sweep of one row reads or writes: of a damaged row, only the row itself.
-func (n *needs) addDue(tb *table, key, value []byte) {
-	n.addRow(tb, key)
-	switch tb {
-	case cards:
-		n.addCard(string(key))
-	case replays:
-		if rec, err := engine.DecodeReplay(value); err == nil {
-			n.addRow(convs, engine.ConvKey(rec.Conv))
-		}
-	}
-}
-
-// sweepRows calls sweepRow with each row that has one of these keys and is still due. It sets *n to the number of calls.
-// Damaged rows stay in place.
-func (s *Store) sweepRows(ctx context.Context, tb *table, keys [][]byte, need needs, now time.Time, n *int, sweepRow func(*txn, []byte, row, time.Time) error) error {
-	return s.writer.do(ctx, need, func(t *txn) (func() error, error) {
+// sweepRows sweeps each row that has one of these keys and is still due. It sets *n to their number. Damaged rows stay
+// in place.
+func (s *Store) sweepRows(ctx context.Context, kind engine.Kind, keys [][]byte, needs engine.Needs, now time.Time, n *int) error {
+	tb := tableOf[kind]
+	return s.writer.do(ctx, needs, func(t *txn) (func() error, error) {
 		*n = 0
 		return func() error {
 			for _, key := range keys {
@@ -95,14 +78,17 @@ func (s *Store) sweepRows(ctx context.Context, tb *table, keys [][]byte, need ne
 					continue
 				}
 				*n++
-				if err = sweepRow(t, key, *r, now); errors.Is(err, store.ErrDamaged) {
+				again := *r
+				again.due, err = sweepRow(t, engine.Row{Kind: kind, Num: uint64(r.num), Key: key, Value: r.value}, now)
+				if errors.Is(err, store.ErrDamaged) {
 					s.damage.Note("left in place by a sweep", err)
-					postponed := *r
-					postponed.due, err = engine.Nanos(now.Add(damagedAgain)), nil
-					t.put(tb, key, postponed)
+					again.due, err = engine.Nanos(now.Add(engine.DamagedAgain)), nil
 				}
 				if err != nil {
 					return err
+				}
+				if again.due != engine.Never {
+					t.put(tb, key, again)
 				}
 			}
 			return nil
@@ -110,57 +96,38 @@ func (s *Store) sweepRows(ctx context.Context, tb *table, keys [][]byte, need ne
 	})
 }
 
-func sweepRecord(t *txn, key []byte, r row, _ time.Time) error {
+// sweepRow sweeps a row and returns the time at which to look at it again, or Never if it is gone.
+func sweepRow(t *txn, r engine.Row, now time.Time) (due int64, err error) {
+	switch r.Kind {
+	case engine.KindChange:
+		t.drop(changes, r.Key)
+		return engine.Never, nil
+	case engine.KindRecord:
+		return engine.Never, sweepRecord(t, r.Key, r.Value)
+	case engine.KindReplay:
+		rec, err := engine.DecodeReplay(r.Value)
+		if err != nil {
+			return 0, err
+		}
+		live, err := engine.IsReplayLive(t, rec, now)
+		if err == nil && !live {
+			t.drop(replays, r.Key)
+			return engine.Never, nil
+		}
+		return engine.Nanos(now.Add(replayAgain)), err
+	}
+	_, due, err = engine.SweepRow(t, r, now, math.MaxInt)
+	return due, err
+}
+
+func sweepRecord(t *txn, key, value []byte) error {
 	ns, name, ok := engine.SplitRecordKey(key)
 	if !ok {
 		return fmt.Errorf("%w: the record key %x is malformed", store.ErrDamaged, key)
 	}
-	rec, err := engine.DecodeRecord(ns, name, r.value)
+	rec, err := engine.DecodeRecord(ns, name, value)
 	if err == nil {
 		t.dropRecord(rec)
 	}
 	return err
-}
-
-func sweepReplay(t *txn, key []byte, r row, now time.Time) error {
-	rec, err := engine.DecodeReplay(r.value)
-	if err != nil {
-		return err
-	}
-	var conv *store.Conversation
-	if rec.ConvSeq != 0 {
-		if conv, err = t.Conv(rec.Conv); err != nil {
-			return err
-		}
-	}
-	if !isReplayLive(rec, conv, now) {
-		t.drop(replays, key)
-		return nil
-	}
-	r.due = engine.Nanos(now.Add(replayAgain))
-	t.put(replays, key, r)
-	return nil
-}
-
-func sweepConv(t *txn, _ []byte, r row, _ time.Time) error {
-	conv, err := engine.DecodeConv(uint64(r.num), r.value)
-	if err == nil {
-		t.dropConv(conv)
-	}
-	return err
-}
-
-// sweepCard removes a card whose id is free again. If the id is still reserved, a sweep looks at the card again when
-// the reservation ends.
-func sweepCard(t *txn, key []byte, r row, now time.Time) error {
-	card, err := engine.DecodeCard(uint64(r.num), r.value)
-	if err != nil {
-		return err
-	}
-	if !card.Held(now) {
-		return t.purgeCard(&card, now)
-	}
-	r.due = engine.Nanos(card.ReservedUntil)
-	t.put(cards, key, r)
-	return nil
 }

@@ -3,7 +3,6 @@ package postgres
 import (
 	"fmt"
 
-	"github.com/agentmesh/agentmesh/store"
 	"github.com/agentmesh/agentmesh/store/engine"
 )
 
@@ -79,46 +78,9 @@ var (
 	counterChanges = []byte("changes")
 )
 
-// ref refers to a row.
-type ref struct {
-	table *table
-	key   string
-}
-
-// needs is what a unit (the changes of one caller) locks and reads in the first round trip of its transaction. Its plan
-// may ask for further rows, at one round trip for each.
-type needs struct {
-	refs   []ref
-	counts [][]byte // prefixes of the keys that the unit counts; until the commit, no other process counts them
-	leases []string // names of leases
-}
-
-func (n *needs) addRow(t *table, key []byte) { n.refs = append(n.refs, ref{t, string(key)}) }
-
-func (n *needs) addLease(held *store.Lease) {
-	if held != nil {
-		n.leases = append(n.leases, held.Name)
-	}
-}
-
-func (n *needs) addRecords(changes []store.Change) {
-	for _, c := range changes {
-		n.addLease(c.Held)
-		if !c.HasRecord() {
-			continue
-		}
-		n.addRow(records, engine.RecordKey(c.Record.NS, c.Record.Key))
-		if c.Max > 0 && !c.Delete {
-			n.counts = append(n.counts, engine.LimitedSet(c).Prefix())
-		}
-	}
-}
-
-func (n *needs) addCard(id string) {
-	n.addRow(cards, []byte(id))
-	n.addRow(changes, []byte(id))
-	n.addRow(counters, counterCards)
-	n.addRow(counters, counterChanges)
+// tableOf has the tables of the rows that a call may need.
+var tableOf = map[engine.Kind]*table{
+	engine.KindCard: cards, engine.KindChange: changes, engine.KindConv: convs, engine.KindReplay: replays, engine.KindRecord: records,
 }
 
 // prefixEnd returns the smallest key that is larger than all keys with this prefix. The prefix has a byte below 255.

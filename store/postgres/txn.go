@@ -12,14 +12,16 @@ import (
 	"github.com/jackc/pgx/v5"
 
 	"github.com/agentmesh/agentmesh/store"
+	"github.com/agentmesh/agentmesh/store/engine"
 )
 
 // cell has a row as it was before the transaction, and as the transaction has left it so far; nil if it does not exist.
 type cell struct{ before, after *row }
 
 // txn is the transaction of one group of units, each with the changes of one caller. Rows that a unit writes are in
-// memory until flush. txn implements [engine.StepTx].
+// memory until flush. txn implements [engine.Tx].
 type txn struct {
+	reads  // reads and locks
 	ctx    context.Context
 	conn   *pgx.Conn
 	cells  map[*table]map[string]*cell
@@ -45,17 +47,26 @@ const lockClass = 0x616d6571
 // locks and reads what the units need.
 func (t *txn) begin(lane string, n int64, group []*unit) error {
 	keys, locks, leases := make(map[*table]map[string]bool), make(map[int32]bool), make(map[string]bool)
-	for _, u := range group {
-		for _, r := range u.Work.needs.refs {
-			if keys[r.table] == nil {
-				keys[r.table] = make(map[string]bool)
-			}
-			keys[r.table][r.key] = true
+	lock := func(tb *table, key []byte) {
+		if keys[tb] == nil {
+			keys[tb] = make(map[string]bool)
 		}
-		for _, prefix := range u.Work.needs.counts {
+		keys[tb][string(key)] = true
+	}
+	for _, u := range group {
+		needs := u.Work.Needs()
+		for _, r := range needs.Rows {
+			lock(tableOf[r.Kind], r.Key)
+			if r.Kind == engine.KindCard {
+				lock(changes, r.Key)
+				lock(counters, counterCards)
+				lock(counters, counterChanges)
+			}
+		}
+		for _, prefix := range needs.Counts {
 			locks[int32(crc32.ChecksumIEEE(prefix)%countLocks)] = true
 		}
-		for _, name := range u.Work.needs.leases {
+		for _, name := range needs.Leases {
 			leases[name] = true
 		}
 	}
@@ -195,15 +206,15 @@ func (t *txn) count(tb *table, prefix []byte, at int64) (n int, err error) {
 	return n + inMemory, nil
 }
 
-// nextRev returns a new revision. A unit calls it once.
-func (t *txn) nextRev() store.Rev {
+// NextRev implements [engine.Tx].
+func (t *txn) NextRev() store.Rev {
 	rev := t.revs[0]
 	t.revs = t.revs[1:]
 	return store.Rev(rev)
 }
 
 // next increments a counter and returns its new value.
-func (t *txn) next(counter []byte) (int64, error) {
+func (t *txn) next(counter []byte) (uint64, error) {
 	r, err := t.get(counters, counter)
 	if err != nil {
 		return 0, err
@@ -213,7 +224,7 @@ func (t *txn) next(counter []byte) (int64, error) {
 	}
 	n := r.num + 1
 	t.put(counters, counter, row{num: n})
-	return n, nil
+	return uint64(n), nil
 }
 
 func (t *txn) CheckLease(held *store.Lease) error {
@@ -223,9 +234,8 @@ func (t *txn) CheckLease(held *store.Lease) error {
 	return fmt.Errorf("%w: %s", store.ErrLeaseLost, held.Name)
 }
 
-func (t *txn) note(ns, key string) { t.hints = append(t.hints, store.Hint{NS: ns, Key: key}) }
-
-func (t *txn) noteConv(key store.ConvKey) { t.note(store.WatchConversations, key.Peer+"/"+key.ID) }
+// Note implements [engine.Tx].
+func (t *txn) Note(ns, key string) { t.hints = append(t.hints, store.Hint{NS: ns, Key: key}) }
 
 // flush adds to pipe the statements that write the changed rows.
 func (t *txn) flush(pipe *pipeline) {

@@ -12,21 +12,40 @@ import (
 	"github.com/jackc/pgx/v5"
 	"github.com/jackc/pgx/v5/pgconn"
 
+	"github.com/agentmesh/agentmesh/store"
 	"github.com/agentmesh/agentmesh/store/engine"
 )
 
-// plan makes a unit: the changes that one caller wants to commit. It checks every precondition and returns a function
-// that then writes the unit, or nil if there is nothing to write. It sees the earlier units of the same transaction, and
-// must not write. It may run again in another transaction, so it must set its results and not add to them.
-type plan func(t *txn) (write func() error, err error)
+// driver implements [engine.Driver].
+type driver struct{ s *Store }
 
-// work is a plan with what it needs.
-type work struct {
-	plan  plan
-	needs needs
+func (d driver) Do(ctx context.Context, call engine.Call) error {
+	return d.s.writer.queue.Do(ctx, call)
 }
 
-type unit = engine.Unit[work]
+func (d driver) View(ctx context.Context, fn func(engine.Reader) error) error {
+	return fn(reads(func(tb *table, key []byte) (*row, error) {
+		r, err := d.s.get(ctx, tb, key)
+		if errors.Is(err, store.ErrNotFound) {
+			return nil, nil
+		}
+		return &r, err
+	}))
+}
+
+// planned is an [engine.Call] of this package.
+type planned struct {
+	needs engine.Needs
+	plan  plan
+}
+
+type plan func(t *txn) (write func() error, err error)
+
+func (p planned) Needs() engine.Needs { return p.needs }
+
+func (p planned) Plan(tx engine.Tx) (write func() error, err error) { return p.plan(tx.(*txn)) }
+
+type unit = engine.Unit[engine.Call]
 
 const (
 	maxGroup = 512  // bounds the time for which a group locks its rows
@@ -44,7 +63,7 @@ const (
 // writer commits units in groups, see [engine.Queue]. The leader is the caller that commits a group for all its callers.
 type writer struct {
 	s     *Store
-	queue *engine.Queue[work]
+	queue *engine.Queue[engine.Call]
 
 	// Only the leader uses the following fields.
 
@@ -57,14 +76,14 @@ type writer struct {
 
 func newWriter(s *Store) *writer {
 	w := &writer{s: s}
-	w.queue = engine.NewQueue[work](maxQueue, w.serve)
+	w.queue = engine.NewQueue[engine.Call](maxQueue, w.serve)
 	w.tellTimer = time.AfterFunc(tellAgain, func() { _ = s.Ping(context.Background()) })
 	w.tellTimer.Stop()
 	return w
 }
 
-func (w *writer) do(ctx context.Context, needs needs, p plan) error {
-	return w.queue.Do(ctx, work{p, needs})
+func (w *writer) do(ctx context.Context, needs engine.Needs, p plan) error {
+	return w.queue.Do(ctx, planned{needs, p})
 }
 
 func (w *writer) close() {
@@ -124,6 +143,7 @@ func (w *writer) attempt(group []*unit) (errs []error, err error) {
 	defer conn.Release() // closes the connection if it is still in the transaction
 	w.number++
 	t := &txn{ctx: ctx, conn: conn.Conn(), cells: make(map[*table]map[string]*cell), leases: make(map[string]uint64)}
+	t.reads = t.get
 	if err := t.begin(w.s.id, w.number, group); err != nil {
 		t.rollback()
 		if errors.Is(err, errNoLane) {
@@ -136,7 +156,7 @@ func (w *writer) attempt(group []*unit) (errs []error, err error) {
 	for i, u := range group {
 		var write func() error
 		// Guard turns a panic into an error.
-		errs[i] = engine.Guard(func() (err error) { write, err = u.Work.plan(t); return err })
+		errs[i] = engine.Guard(func() (err error) { write, err = u.Work.Plan(t); return err })
 		if db := (dbError{}); errors.As(errs[i], &db) {
 			t.rollback()
 			return nil, asLost(conn.Conn(), db)

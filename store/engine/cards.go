@@ -1,0 +1,225 @@
+package engine
+
+import (
+	"context"
+	"fmt"
+	"math"
+	"slices"
+	"time"
+
+	"github.com/agentmesh/agentmesh/store"
+)
+
+// Cards has the methods of [store.Cards] that only need single rows.
+type Cards struct{ Driver Driver }
+
+// Get implements [store.Cards].
+func (c Cards) Get(ctx context.Context, id string, now time.Time) (store.Card, error) {
+	return c.find(ctx, id, func(card store.Card) bool { return card.Live(now) })
+}
+
+// Held implements [store.Cards].
+func (c Cards) Held(ctx context.Context, id string, now time.Time) (store.Card, error) {
+	return c.find(ctx, id, func(card store.Card) bool { return card.Held(now) })
+}
+
+func (c Cards) find(ctx context.Context, id string, accept func(store.Card) bool) (store.Card, error) {
+	card, err := find(ctx, c.Driver, func(r Reader) (*CardRow, error) { return r.Card(id) }, func(card *CardRow) bool { return accept(card.Card) })
+	return card.Card, err
+}
+
+// find returns the row that read returns. If there is none, or accept returns false, the error is ErrNotFound.
+func find[T any](ctx context.Context, d Driver, read func(Reader) (*T, error), accept func(*T) bool) (found T, err error) {
+	err = d.View(ctx, func(r Reader) error {
+		row, err := read(r)
+		if err != nil {
+			return err
+		}
+		if row == nil || !accept(row) {
+			return store.ErrNotFound
+		}
+		found = *row
+		return nil
+	})
+	return found, err
+}
+
+// Put implements [store.Cards].
+func (c Cards) Put(ctx context.Context, put store.PutCard) (stored store.Card, err error) {
+	call := &putCall{put: put}
+	if call.put.Card, err = NormalizeCard(put.Card); err != nil {
+		return store.Card{}, err
+	}
+	if err := c.Driver.Do(ctx, call); err != nil {
+		return store.Card{}, err
+	}
+	stored = call.stored
+	stored.Body, stored.Meta = slices.Clone(stored.Body), slices.Clone(stored.Meta)
+	return stored, nil
+}
+
+type putCall struct {
+	put    store.PutCard
+	stored store.Card
+}
+
+func (c *putCall) Needs() (n Needs) {
+	n.Add(KindCard, []byte(c.put.Card.ID))
+	for _, q := range c.put.Quotas {
+		n.Counts = append(n.Counts, CountKey(q.Key))
+	}
+	n.AddRecords(c.put.Records)
+	return n
+}
+
+func (c *putCall) Plan(tx Tx) (write func() error, err error) {
+	now := c.put.Now
+	old, err := tx.Card(c.put.Card.ID)
+	if err != nil {
+		return nil, err
+	}
+	if err := checkQuotas(tx, c.put.Quotas, old, now); err != nil {
+		return nil, err
+	}
+	held := old != nil && old.Held(now) // old is live, or its id is still reserved
+	if err := checkPut(old, held, c.put); err != nil {
+		return nil, err
+	}
+	records, err := PlanRecords(tx, c.put.Records, now)
+	return func() (err error) {
+		if old != nil && !held {
+			if err := purgeCard(tx, *old, now); err != nil {
+				return err
+			}
+			old = nil
+		}
+		row := CardRow{Card: c.put.Card}
+		row.Rev = tx.NextRev()
+		if held {
+			row.Seq, row.Registered = old.Seq, old.Registered
+		} else if row.Seq, err = tx.NextCard(); err != nil {
+			return err
+		}
+		if row.Seq > math.MaxUint32 {
+			return fmt.Errorf("%w: all %d places for cards are used up", store.ErrUnavailable, uint32(math.MaxUint32))
+		}
+		if err := putCard(tx, &row, old, now); err != nil {
+			return err
+		}
+		c.stored = row.Card
+		tx.WriteRecords(records, row.Rev)
+		return nil
+	}, err
+}
+
+// checkPut checks the precondition of a put. held reports whether old, the last card with the id, still holds the id.
+func checkPut(old *CardRow, held bool, put store.PutCard) error {
+	switch {
+	case put.IfRev == store.Any, put.IfRev == store.Absent && !held:
+		return nil
+	case put.IfRev != store.Absent:
+		if !held || old.Rev != put.IfRev {
+			return store.ErrConflict
+		}
+		return nil
+	case old.Live(put.Now):
+		return store.ErrConflict
+	case old.Owner != put.Card.Owner:
+		return store.ErrReserved
+	}
+	return nil
+}
+
+// checkQuotas returns ErrQuota if one of the quotas is used up by live cards other than old, which may be nil.
+func checkQuotas(tx Tx, quotas []store.Quota, old *CardRow, now time.Time) error {
+	for _, q := range quotas {
+		if q.Max <= 0 {
+			continue
+		}
+		limit := q.Max
+		if old != nil && old.Live(now) && slices.Contains(old.Counts, q.Key) {
+			limit++
+		}
+		n, err := tx.CountCards(q.Key, limit, now)
+		if err != nil {
+			return err
+		}
+		if n >= limit {
+			return fmt.Errorf("%w: %d cards", store.ErrQuota, q.Max)
+		}
+	}
+	return nil
+}
+
+// putCard stores a card in place of old (nil for a new card), and adds the change to the feed.
+func putCard(tx Tx, card, old *CardRow, now time.Time) error {
+	if err := logChange(tx, card, old, card.Withdrawn, now); err != nil {
+		return err
+	}
+	tx.PutCard(*card, old, now)
+	return nil
+}
+
+// purgeCard removes a card whose id is free again. Its last change stays in the feed for TombstoneLife.
+func purgeCard(tx Tx, old CardRow, now time.Time) error {
+	card := old
+	if !card.Withdrawn {
+		if err := logChange(tx, &card, &old, true, now); err != nil {
+			return err
+		}
+	}
+	return tx.DropCard(card, now.Add(tombstoneLife))
+}
+
+// logChange moves the change of an id to the end of the feed, and sets card.Change. card is the current card of the id,
+// and old is the previous one, or nil. gone reports whether card is withdrawn, or its reservation has ended.
+func logChange(tx Tx, card, old *CardRow, gone bool, now time.Time) (err error) {
+	if card.Change, err = tx.NextChange(); err != nil {
+		return err
+	}
+	tx.Note(store.WatchCards, card.ID)
+	change := store.CardChange{Change: card.Change, ID: card.ID, Gone: gone, Withdrawn: card.Withdrawn, At: now}
+	return tx.PutChange(ChangeRow{CardChange: change, Seq: card.Seq}, card, old)
+}
+
+// tombstoneLife is how long the change feed keeps a tombstone, which tells that a card was removed. A reader of the feed
+// that is away longer may miss the removal.
+const tombstoneLife = 365 * 24 * time.Hour
+
+// Withdraw implements [store.Cards].
+func (c Cards) Withdraw(ctx context.Context, id string, ifRev store.Rev, reservedUntil time.Time, changes []store.Change, now time.Time) error {
+	return c.Driver.Do(ctx, withdrawCall{id, ifRev, reservedUntil, changes, now})
+}
+
+type withdrawCall struct {
+	id            string
+	ifRev         store.Rev
+	reservedUntil time.Time
+	changes       []store.Change
+	now           time.Time
+}
+
+func (c withdrawCall) Needs() (n Needs) {
+	n.Add(KindCard, []byte(c.id))
+	n.AddRecords(c.changes)
+	return n
+}
+
+func (c withdrawCall) Plan(tx Tx) (write func() error, err error) {
+	old, err := tx.Card(c.id)
+	switch {
+	case err != nil:
+		return nil, err
+	case old == nil || !old.Live(c.now):
+		return nil, store.ErrNotFound
+	case !revFits(c.ifRev, true, old.Rev):
+		return nil, store.ErrConflict
+	}
+	records, err := PlanRecords(tx, c.changes, c.now)
+	return func() error {
+		row := *old
+		row.Withdrawn, row.ReservedUntil, row.Rev = true, c.reservedUntil, tx.NextRev()
+		tx.WriteRecords(records, row.Rev)
+		return putCard(tx, &row, old, c.now)
+	}, err
+}

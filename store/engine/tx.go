@@ -1,0 +1,120 @@
+package engine
+
+import (
+	"context"
+	"time"
+
+	"github.com/agentmesh/agentmesh/store"
+)
+
+// Call is what one caller changes, all or nothing. The calls of several callers may share a transaction.
+type Call interface {
+	// Needs names what the call touches.
+	Needs() Needs
+	// Plan checks every precondition and returns a function that then writes, or nil if there is nothing to write. It
+	// may run again in another transaction, so it must set its results and not add to them.
+	Plan(tx Tx) (write func() error, err error)
+}
+
+// Needs names what a call touches, for an engine that locks and reads it at once. Plan may ask for further rows.
+type Needs struct {
+	Rows   []RowName
+	Counts [][]byte // keys of counts that limit the call; until the commit, no other process may count them
+	Leases []string
+}
+
+// RowName names a row. The key is the id of a card, or comes from ConvKey, ReplayHash or RecordKey.
+type RowName struct {
+	Kind Kind
+	Key  []byte
+}
+
+// Add adds a row.
+func (n *Needs) Add(kind Kind, key []byte) { n.Rows = append(n.Rows, RowName{kind, key}) }
+
+func (n *Needs) addLease(held *store.Lease) {
+	if held != nil {
+		n.Leases = append(n.Leases, held.Name)
+	}
+}
+
+// AddRecords adds the records of changes.
+func (n *Needs) AddRecords(changes []store.Change) {
+	for _, c := range changes {
+		n.addLease(c.Held)
+		if !c.HasRecord() {
+			continue
+		}
+		n.Add(KindRecord, RecordKey(c.Record.NS, c.Record.Key))
+		if c.Max > 0 && !c.Delete {
+			n.Counts = append(n.Counts, LimitedSet(c).Prefix())
+		}
+	}
+}
+
+// Driver executes the calls of an engine in its database.
+type Driver interface {
+	// Do executes a call in the next group of calls, see [Queue.Do].
+	Do(ctx context.Context, call Call) error
+	// View calls fn with a reader of committed rows. If fn reads several rows, they may be of different moments.
+	View(ctx context.Context, fn func(Reader) error) error
+}
+
+// Reader reads rows, even those that have expired. It returns nil if a row does not exist.
+type Reader interface {
+	Card(id string) (*CardRow, error)
+	Conv(key store.ConvKey) (*store.Conversation, error)
+	// Replay returns the record of an accepted message.
+	Replay(sender, messageID string) (*StoredReplay, error)
+	// Entry returns entry n of the transcript of the conversation with number seq.
+	Entry(seq, n uint64) (*EntryRow, error)
+}
+
+// StoredReplay is the row of a replay record. RowKey is its key, or nil if the engine does not need the key.
+type StoredReplay struct {
+	ReplayRow
+	RowKey []byte
+}
+
+// Tx is the transaction of a group of calls. A call sees the writes of the earlier ones. The methods that write are
+// called only by the function that [Call.Plan] returns.
+type Tx interface {
+	Reader
+	RecordTx
+	// CountCards returns the number of live cards that have key in their Counts. It may stop at limit.
+	CountCards(key string, limit int, now time.Time) (int, error)
+	// ReplaysOf returns the replay records of a conversation.
+	ReplaysOf(conv store.Conversation) ([]StoredReplay, error)
+
+	// NextRev returns a new revision. A call uses one.
+	NextRev() store.Rev
+	// NextCard returns the number of a new card, and NextChange that of a change in the feed.
+	NextCard() (uint64, error)
+	NextChange() (uint64, error)
+	// NextConv returns the number of a new conversation, which gets the revision rev.
+	NextConv(rev store.Rev) uint64
+	// Note adds a hint for other handles about an entry that the call writes.
+	Note(ns, key string)
+	// PutCard stores a card in place of old (nil for a new one).
+	PutCard(card CardRow, old *CardRow, now time.Time)
+	// PutChange stores the last change of card in place of that of old (nil for a new card).
+	PutChange(change ChangeRow, card, old *CardRow) error
+	// DropCard removes a card. Its last change, the tombstone, stays until a sweep at the time until.
+	DropCard(card CardRow, until time.Time) error
+	// UnlistCard is called once for a card that has expired, and whose id is still reserved.
+	UnlistCard(card CardRow)
+	// PutConv stores a conversation in place of old (nil for a new one), with new entries of its transcript.
+	PutConv(conv store.Conversation, old *store.Conversation, added []EntryRow)
+	// DropConv removes a conversation with its transcript. Its replay records stay. If the transcript is long, DropConv
+	// may remove only limit entries. It returns how many it removed, and if that is limit, the conversation stays.
+	DropConv(conv store.Conversation, limit int) (removed int, err error)
+	// PutReplay stores a replay record in place of old, or nil. named reports whether an entry of the transcript names it.
+	PutReplay(rec ReplayRow, old *StoredReplay, named bool)
+	// WriteRecords makes the planned changes of records under one revision.
+	WriteRecords(writes []RecordWrite, rev store.Rev)
+}
+
+// isConvLive reports whether a conversation, which may be nil, has not expired at now.
+func isConvLive(conv *store.Conversation, now time.Time) bool {
+	return conv != nil && IsLive(conv.Expires, now)
+}
