@@ -324,7 +324,22 @@ type Record struct {
 	Body    []byte
 	Terms   []string // at most 4
 	Expires time.Time
+
+	// Due makes the record work: from then on, somebody must do something about it. The zero time means no work. If a
+	// record waits for several times, Due is the earliest. An expired record is not due.
+	Due time.Time
+	// Party is whose work it is, such as a peer or a link; the work of one party must not hold up that of others. It has
+	// at most 512 bytes.
+	Party string
+	// Lane keeps order: of the records of a namespace with a Due and the same Lane, only the one with the smallest key,
+	// the head, can be due. A record that joins a lane must have a larger key than all that were in the lane before the
+	// unit, and no Expires. If Lane is empty, the record has a lane of its own. It has at most 512 bytes.
+	Lane string
 }
+
+// DueNow is a [Record.Due] that is earlier than every clock, for work that is due at once, so that neither two clocks that
+// differ nor a clock that is set delays it.
+var DueNow = time.Unix(0, math.MinInt64+1).UTC()
 
 // Change creates, replaces or deletes one record.
 type Change struct {
@@ -358,4 +373,13 @@ type Records interface {
 	// their keys. If term is longer than a term may be, the page is empty. after is the Next of the previous page, or
 	// "".
 	List(ctx context.Context, ns, term, after string, limit int, now time.Time) (RecordPage, error)
+	// Due returns at most limit heads (see [Record.Lane]) of ns whose Due is not after until, in the order of Due, then
+	// Rev, without those of the parties in skip, which are at most 32, and without damaged ones. next is the Due of the
+	// first head that it did not return, or zero; it does not consider the parties in skip. What has expired at until is
+	// left out. Due claims nothing: two callers get the same records. Its cost grows with the records that it returns and
+	// the due heads that it skips, not with the records that wait behind heads or are not due.
+	Due(ctx context.Context, ns string, until time.Time, skip []string, limit int) (due []Record, next time.Time, err error)
+	// Count returns how many live records of ns carry term (all records if term is empty), at most limit. It reads no
+	// bodies.
+	Count(ctx context.Context, ns, term string, limit int, now time.Time) (int, error)
 }

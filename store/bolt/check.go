@@ -180,14 +180,44 @@ func (f *findings) checkRecords(tx *bbolt.Tx, each func(bucket, func(k, v []byte
 		for _, term := range rec.Terms {
 			f.expect(rowExists(tx, bucketRecordTerms, engine.TermKey(ns, term, key)), bucketRecords, k)
 		}
+		isHead := !rec.Due.IsZero()
+		if engine.InLane(rec) {
+			f.expect(rowExists(tx, bucketLanes, engine.LaneKey(rec)), bucketRecords, k)
+			first, err := firstInLane(tx, ns, rec.Lane)
+			f.add(err)
+			isHead = first == key
+		}
+		f.expect(rowExists(tx, bucketHeads, engine.HeadKey(rec)) == isHead, bucketRecords, k)
+	})
+	each(bucketLanes, func(k, _ []byte) {
+		ns, key, _ := splitTermKey(k)
+		rec, err := reads{tx}.Record(ns, key)
+		f.add(err)
+		f.expect(err != nil || rec != nil && engine.InLane(*rec) && bytes.Equal(engine.LaneKey(*rec), k), bucketLanes, k)
+	})
+	each(bucketHeads, func(k, v []byte) {
+		head, err := engine.ReadHeadKey(k)
+		if err == nil {
+			head, err = headRecord(tx, head)
+		}
+		f.add(err)
+		f.expect(err != nil || bytes.Equal(v, headValue(head)), bucketHeads, k)
 	})
 	each(bucketRecordTerms, func(k, _ []byte) {
-		ns, rest, ok := engine.SplitRecordKey(k)
-		if !ok || len(rest) < 2 {
-			f.expect(false, bucketRecordTerms, k)
-			return
-		}
-		n := 2 + int(binary.BigEndian.Uint16([]byte(rest)))
-		f.expect(len(rest) > n && rowExists(tx, bucketRecords, engine.RecordKey(ns, rest[n:])), bucketRecordTerms, k)
+		ns, key, ok := splitTermKey(k)
+		f.expect(ok && rowExists(tx, bucketRecords, engine.RecordKey(ns, key)), bucketRecordTerms, k)
 	})
+}
+
+// splitTermKey returns the namespace and the key of a record that is listed under a term or in a lane.
+func splitTermKey(k []byte) (ns, key string, ok bool) {
+	ns, rest, ok := engine.SplitRecordKey(k)
+	if !ok || len(rest) < 2 {
+		return "", "", false
+	}
+	n := 2 + int(binary.BigEndian.Uint16([]byte(rest)))
+	if len(rest) <= n {
+		return "", "", false
+	}
+	return ns, rest[n:], true
 }

@@ -170,6 +170,18 @@ func (r rows) from(start, prefix []byte) iter.Seq2[row, error] {
 	}
 }
 
+// last returns the largest key that begins with prefix, or nil.
+func (r rows) last(prefix []byte) ([]byte, error) {
+	c, end := r.raw.Cursor(), append(bytes.Clone(prefix), bytes.Repeat([]byte{0xff}, 513)...) // longer than a key
+	k, stored := c.Seek(end)
+	k, stored, err := r.before(c, end, prefix, k, stored, false)
+	if err == nil && bytes.HasPrefix(k, prefix) {
+		_, err = r.open(k, stored)
+		return k, err
+	}
+	return nil, err
+}
+
 // replace turns the rows of the sorted set old into those of the sorted set updated. key makes the key of a text's row.
 func (r rows) replace(old, updated []string, key func(text string) []byte) {
 	for removed, text := range cardindex.Diff(old, updated) {

@@ -130,6 +130,7 @@ func newVariedDB(t *testing.T) string {
 			Records: []store.Change{
 				{Record: store.Record{NS: "pins", Key: fmt.Sprint("am_", i), Body: []byte("key"), Expires: forEver}},
 				{Record: store.Record{NS: "asks", Key: fmt.Sprint("ask_", i), Terms: []string{"state:pending", "subject:am_peer"}, Body: []byte("question"), Expires: forEver}},
+				{Record: store.Record{NS: "work", Key: fmt.Sprint("work_", i), Due: now.Add(time.Duration(i)), Party: "am_peer", Lane: []string{"a", "a", "", "b", ""}[i]}},
 			},
 		}
 		_, err := s.Steps().Apply(t.Context(), step)
@@ -190,7 +191,7 @@ func askAll(ctx context.Context, s *Store) answers {
 		a.add("again "+id, again, err)
 	}
 	for i := range 5 {
-		for _, at := range [][2]string{{"pins", "am_"}, {"asks", "ask_"}} {
+		for _, at := range [][2]string{{"pins", "am_"}, {"asks", "ask_"}, {"work", "work_"}} {
 			rec, err := s.Records().Get(ctx, at[0], fmt.Sprint(at[1], i), now)
 			a.add(fmt.Sprint(at[0], i), rec, err)
 			page, err := s.Records().List(ctx, at[0], "", fmt.Sprint(at[1], i), 10, now)
@@ -223,6 +224,13 @@ func lists(t *testing.T, s *Store) map[string][]string {
 		for _, c := range page.Conversations {
 			found["conversations "+term] = append(found["conversations "+term], c.Key.ID+" "+string(c.Body))
 		}
+	}
+	work, _, err := s.Records().Due(t.Context(), "work", forEver, nil, 100)
+	if err != nil {
+		t.Errorf("what is due: %v", err)
+	}
+	for _, rec := range work {
+		found["due"] = append(found["due"], rec.Key+" "+rec.Due.String()+" "+rec.Lane)
 	}
 	return found
 }

@@ -6,6 +6,8 @@ import (
 	"slices"
 
 	"go.etcd.io/bbolt"
+
+	"github.com/agentmesh/agentmesh/store/engine"
 )
 
 // copier fills a new database, a few MiB in each transaction. After the first error, it does nothing.
@@ -15,6 +17,8 @@ type copier struct {
 	tx   *txn // nil between two transactions
 	err  error
 	size int // size of the rows in tx
+	// heads finds the heads of lanes among imported records.
+	heads engine.LaneHeads
 }
 
 const copyBatch = 4 << 20 // bytes of rows in one transaction

@@ -162,7 +162,7 @@ func importFile(ctx context.Context, path string, fill engine.Fill) (tally engin
 	if err != nil {
 		return tally, err
 	}
-	c := &copier{ctx: ctx, db: to}
+	c := &copier{ctx: ctx, db: to, heads: make(engine.LaneHeads)}
 	defer func() {
 		err = errors.Join(err, c.rollback(), to.Close())
 		if err != nil && tally == (engine.Tally{}) && !interrupted { // no row was imported
@@ -246,6 +246,12 @@ func importRow(c *copier, r engine.Row) error {
 	case store.Record:
 		for _, term := range v.Terms {
 			c.put(bucketRecordTerms, engine.TermKey(v.NS, term, v.Key), nil)
+		}
+		if engine.InLane(v) {
+			c.put(bucketLanes, engine.LaneKey(v), nil)
+		}
+		if c.heads.Is(v) {
+			c.put(bucketHeads, engine.HeadKey(v), headValue(v))
 		}
 		c.put(bucketRecords, r.Key, r.Value)
 		c.scheduleSweep(kindRecord, r.Key, engine.Deadline(v.Expires))

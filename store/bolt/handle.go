@@ -29,7 +29,7 @@ func (h *Handle) Cards() store.Cards { return h.cardsOf(h.self) }
 func (h *Handle) Steps() store.Steps { return h.stepsOf(h.self) }
 
 // Records implements [store.Store].
-func (h *Handle) Records() store.Records { return records{h.Store, h.self} }
+func (h *Handle) Records() store.Records { return h.recordsOf(h.self) }
 
 // Leases implements [store.Store].
 func (h *Handle) Leases() store.Leases { return h.self }

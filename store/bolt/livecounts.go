@@ -2,6 +2,7 @@ package bolt
 
 import (
 	"errors"
+	"math"
 
 	"go.etcd.io/bbolt"
 
@@ -33,6 +34,22 @@ func (l *liveCounts) count(tx *bbolt.Tx, set engine.RecordSet, now int64) (int, 
 	if c, ok := l.known[set]; ok && c.from <= now && now < c.until {
 		return c.n, nil
 	}
+	c, err := countLive(tx, set, now, math.MaxInt)
+	if err != nil {
+		return 0, err
+	}
+	for other := range l.known {
+		if len(l.known) < maxLiveCounts {
+			break
+		}
+		delete(l.known, other)
+	}
+	l.known[set] = c
+	return c.n, nil
+}
+
+// countLive counts the records in set that are live at now, up to limit. It counts a damaged record, which may be live.
+func countLive(tx *bbolt.Tx, set engine.RecordSet, now int64, limit int) (liveCount, error) {
 	c := liveCount{from: now, until: engine.Never}
 	records := bucketRecords.in(tx)
 	listed, prefix := records, set.Prefix()
@@ -43,23 +60,18 @@ func (l *liveCounts) count(tx *bbolt.Tx, set engine.RecordSet, now int64) (int, 
 		if err == nil && set.Term != "" {
 			row.value, err = records.get(engine.RecordKey(set.NS, string(row.key[len(prefix):])))
 		}
-		expires := int64(engine.Never) // a damaged record may be live, so it counts
+		expires := int64(engine.Never)
 		if err == nil {
 			expires, err = engine.RecordExpiry(row.value)
 		}
 		if err != nil && !errors.Is(err, ErrDamaged) {
-			return 0, err
+			return c, err
 		}
-		c.include(expires)
-	}
-	for other := range l.known {
-		if len(l.known) < maxLiveCounts {
+		if c.include(expires); c.n == limit {
 			break
 		}
-		delete(l.known, other)
 	}
-	l.known[set] = c
-	return c.n, nil
+	return c, nil
 }
 
 // include counts a record that is live until expires.

@@ -319,23 +319,6 @@ func (s *Store) view(ctx context.Context, fn func(*bbolt.Tx) error) error {
 	return catchDamage(func() error { return s.db.View(fn) })
 }
 
-// readRow calls find in a read transaction and returns the row that it found. If find found no row, or if accept
-// returns false, the error is store.ErrNotFound.
-func readRow[K, T any](ctx context.Context, s *Store, key K, find func(*bbolt.Tx, K) (T, bool, error), accept func(T) bool) (found T, err error) {
-	err = s.view(ctx, func(tx *bbolt.Tx) error {
-		row, ok, err := find(tx, key)
-		if err != nil {
-			return err
-		}
-		if !ok || !accept(row) {
-			return store.ErrNotFound
-		}
-		found = row
-		return nil
-	})
-	return found, err
-}
-
 // reopenFile closes and opens the file and brings the index up to date. Only the goroutine that commits calls it.
 func (s *Store) reopenFile() error {
 	s.mu.Lock()

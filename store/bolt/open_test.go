@@ -29,9 +29,12 @@ func newFilledDB(t *testing.T) string {
 	conv := store.Conversation{Key: store.ConvKey{Peer: "p", ID: "c"}, Terms: []string{"open"}, Open: true}
 	_, stepErr := s.Steps().Apply(t.Context(), store.Step{
 		Conv: &conv, Append: []store.Entry{{MessageID: "m", Raw: make([]byte, 9000)}},
-		Replay:  &store.Replay{Sender: "p", MessageID: "m", Conv: conv.Key, Expires: now.Add(time.Hour)},
-		Records: []store.Change{{Record: store.Record{NS: "n", Key: "k", Terms: []string{"t"}, Expires: now.Add(time.Hour)}}},
-		Now:     now,
+		Replay: &store.Replay{Sender: "p", MessageID: "m", Conv: conv.Key, Expires: now.Add(time.Hour)},
+		Records: []store.Change{
+			{Record: store.Record{NS: "n", Key: "k", Terms: []string{"t"}, Expires: now.Add(time.Hour)}},
+			{Record: store.Record{NS: "w", Key: "1", Due: now, Lane: "l"}}, {Record: store.Record{NS: "w", Key: "2", Due: now, Lane: "l"}},
+		},
+		Now: now,
 	})
 	if err := errors.Join(stepErr, s.Close()); err != nil {
 		t.Fatal(err)
@@ -168,9 +171,22 @@ func TestCheckFollowsPointers(t *testing.T) {
 		"entry":       func(tx *txn) error { return deleteFirst(tx, bucketConvs) },
 		"record":      func(tx *txn) error { return deleteFirst(tx, bucketRecords) },
 		"record term": func(tx *txn) error { return deleteFirst(tx, bucketRecordTerms) },
-		"replay key":  func(tx *txn) error { bucketReplays.in(tx).put([]byte("x"), []byte("y")); return nil },
+		"lane":        func(tx *txn) error { return deleteFirst(tx, bucketLanes) },
+		"head":        func(tx *txn) error { return deleteFirst(tx, bucketHeads) },
+		"extra head": func(tx *txn) error {
+			rec, err := tx.Record("w", "2")
+			tx.PutHead(*rec)
+			return err
+		},
+		"other party": func(tx *txn) error {
+			rec, err := tx.Record("w", "1")
+			rec.Party = "p"
+			tx.PutHead(*rec)
+			return err
+		},
+		"replay key": func(tx *txn) error { bucketReplays.in(tx).put([]byte("x"), []byte("y")); return nil },
 		"short keys": func(tx *txn) error {
-			for _, b := range []bucket{bucketConvs, bucketConvTerms, bucketCounts, bucketRecords, bucketRecordTerms, bucketExpiries} {
+			for _, b := range []bucket{bucketConvs, bucketConvTerms, bucketCounts, bucketRecords, bucketRecordTerms, bucketLanes, bucketHeads, bucketExpiries} {
 				b.in(tx).put([]byte{200}, nil)
 			}
 			return nil

@@ -4,6 +4,7 @@ import (
 	"bytes"
 	"context"
 	"fmt"
+	"slices"
 	"time"
 
 	"go.etcd.io/bbolt"
@@ -15,75 +16,50 @@ import (
 
 // records implements [store.Records].
 type records struct {
-	s  *Store
-	by *local.Handle // the handle of the caller
+	engine.Records
+	s *Store
 }
 
 // Records implements [store.Store].
-func (s *Store) Records() store.Records { return records{s, s.self} }
+func (s *Store) Records() store.Records { return s.recordsOf(s.self) }
 
-// recordAt returns a record, even if it has expired. ok is false if it has no row.
-func recordAt(tx *bbolt.Tx, ns, key string) (rec store.Record, ok bool, err error) {
-	row, err := bucketRecords.in(tx).get(engine.RecordKey(ns, key))
-	if row == nil || err != nil {
-		return store.Record{}, false, err
-	}
-	rec, err = engine.DecodeRecord(ns, key, row)
-	return rec, err == nil, err
+func (s *Store) recordsOf(by *local.Handle) store.Records {
+	return records{engine.Records{Driver: driver{s, by}}, s}
 }
 
-func (r records) Apply(ctx context.Context, changes []store.Change, now time.Time) error {
-	return r.s.writer.doFor(ctx, r.by, func(t *txn) (func() error, error) {
-		records, err := engine.PlanRecords(t, changes, now)
-		if err != nil || len(changes) == 0 {
-			return nil, err
-		}
-		return func() error {
-			t.WriteRecords(records, t.NextRev())
-			return nil
-		}, nil
-	})
+// Record implements [engine.Reader].
+func (r reads) Record(ns, key string) (*store.Record, error) {
+	row, err := bucketRecords.in(r.Tx).get(engine.RecordKey(ns, key))
+	if row == nil || err != nil {
+		return nil, err
+	}
+	rec, err := engine.DecodeRecord(ns, key, row)
+	return &rec, err
 }
 
 func (t *txn) CheckLease(held *store.Lease) error { return t.leases.Check(held, time.Now()) }
-
-func (t *txn) Record(ns, key string) (store.Record, bool, error) { return recordAt(t.Tx, ns, key) }
 
 func (t *txn) CountRecords(set engine.RecordSet, now int64) (int, error) {
 	return t.counts.count(t.Tx, set, now)
 }
 
-// WriteRecords implements [engine.Tx].
-func (t *txn) WriteRecords(writes []engine.RecordWrite, rev store.Rev) {
-	for _, w := range writes {
-		t.writeRecord(w, rev)
-	}
-}
-
-func (t *txn) writeRecord(w engine.RecordWrite, rev store.Rev) {
-	rec := w.Change.Record
-	t.Note(rec.NS, rec.Key)
-	if w.Change.Delete {
-		if w.Exists {
-			deleteRecord(t, w.Old)
-		}
-		return
-	}
-	rec.Rev = rev
+// PutRecord implements [engine.Tx].
+func (t *txn) PutRecord(rec store.Record, old *store.Record) {
 	scheduled := int64(engine.NoTime) // the time for which a sweep of the record is already scheduled
-	if w.Exists {
-		scheduled = engine.Deadline(w.Old.Expires)
-		t.counts.remove(w.Old)
+	var oldTerms []string
+	if old != nil {
+		scheduled, oldTerms = engine.Deadline(old.Expires), old.Terms
+		t.counts.remove(*old)
 	}
 	key := engine.RecordKey(rec.NS, rec.Key)
 	bucketRecords.in(t).put(key, engine.EncodeRecord(rec))
-	replaceRecordTerms(t, rec, w.Old.Terms, rec.Terms)
+	replaceRecordTerms(t, rec, oldTerms, rec.Terms)
 	t.counts.add(rec)
 	scheduleSweep(t, kindRecord, key, scheduled, engine.Deadline(rec.Expires))
 }
 
-// deleteRecord removes a record with its terms. The row in bucketExpiries stays until the sweep reaches it.
-func deleteRecord(t *txn, rec store.Record) {
+// DropRecord implements [engine.Tx]. The row in bucketExpiries stays until the sweep reaches it.
+func (t *txn) DropRecord(rec store.Record) {
 	bucketRecords.in(t).delete(engine.RecordKey(rec.NS, rec.Key))
 	t.counts.remove(rec)
 	replaceRecordTerms(t, rec, rec.Terms, nil)
@@ -93,11 +69,6 @@ func replaceRecordTerms(t *txn, rec store.Record, old, terms []string) {
 	bucketRecordTerms.in(t).replace(engine.SortedSet(old), engine.SortedSet(terms), func(term string) []byte {
 		return engine.TermKey(rec.NS, term, rec.Key)
 	})
-}
-
-func (r records) Get(ctx context.Context, ns, key string, now time.Time) (store.Record, error) {
-	find := func(tx *bbolt.Tx, key string) (store.Record, bool, error) { return recordAt(tx, ns, key) }
-	return readRow(ctx, r.s, key, find, func(rec store.Record) bool { return engine.IsLive(rec.Expires, now) })
 }
 
 func (r records) List(ctx context.Context, ns, term, after string, limit int, now time.Time) (store.RecordPage, error) {
@@ -147,4 +118,116 @@ func (r records) List(ctx context.Context, ns, term, after string, limit int, no
 		return store.RecordPage{}, err
 	}
 	return page, nil
+}
+
+// FirstInLane implements [engine.Tx].
+func (t *txn) FirstInLane(ns, lane string) (string, error) { return firstInLane(t.Tx, ns, lane) }
+
+func firstInLane(tx *bbolt.Tx, ns, lane string) (string, error) {
+	prefix := engine.TermKey(ns, lane, "")
+	for row, err := range bucketLanes.in(tx).from(prefix, prefix) {
+		if err != nil {
+			return "", err
+		}
+		return string(row.key[len(prefix):]), nil
+	}
+	return "", nil
+}
+
+// LaneRecord implements [engine.Tx].
+func (t *txn) LaneRecord(ns, _, key string) (store.Record, error) {
+	rec, err := t.Record(ns, key)
+	if rec == nil && err == nil {
+		err = fmt.Errorf("%w: record %q %q is in a lane but has no row", ErrDamaged, ns, key)
+	}
+	if err != nil {
+		return store.Record{}, err
+	}
+	return *rec, nil
+}
+
+// LastInLane implements [engine.Tx].
+func (t *txn) LastInLane(ns, lane string) (string, error) {
+	prefix := engine.TermKey(ns, lane, "")
+	key, err := bucketLanes.in(t).last(prefix)
+	if key == nil || err != nil {
+		return "", err
+	}
+	return string(key[len(prefix):]), nil
+}
+
+// PutInLane implements [engine.Tx].
+func (t *txn) PutInLane(rec store.Record) {
+	if key := engine.LaneKey(rec); !rowExists(t.Tx, bucketLanes, key) {
+		bucketLanes.in(t).put(key, nil)
+	}
+}
+
+// DropFromLane implements [engine.Tx].
+func (t *txn) DropFromLane(rec store.Record) { bucketLanes.in(t).delete(engine.LaneKey(rec)) }
+
+// PutHead implements [engine.Tx].
+func (t *txn) PutHead(rec store.Record) { bucketHeads.in(t).put(engine.HeadKey(rec), headValue(rec)) }
+
+// DropHead implements [engine.Tx].
+func (t *txn) DropHead(rec store.Record) { bucketHeads.in(t).delete(engine.HeadKey(rec)) }
+
+func headValue(rec store.Record) []byte {
+	return append(u64(uint64(engine.Deadline(rec.Expires))), rec.Party...)
+}
+
+func (r records) Due(ctx context.Context, ns string, until time.Time, skip []string, limit int) (due []store.Record, next time.Time, err error) {
+	if err := engine.CheckDue(ns, skip, limit); err != nil {
+		return nil, next, err
+	}
+	at, end, prefix := min(engine.Nanos(until), engine.Never-1), engine.HeadsEnd(ns, until), engine.RecordKey(ns, "")
+	err = r.s.view(ctx, func(tx *bbolt.Tx) error {
+		for row, err := range bucketHeads.in(tx).from(prefix, prefix) {
+			var head, rec store.Record
+			if err == nil {
+				if len(row.value) >= 8 && (int64(number(row.value[:8])) <= at || slices.Contains(skip, string(row.value[8:]))) {
+					continue
+				}
+				head, err = engine.ReadHeadKey(row.key)
+			}
+			if err == nil && (len(due) == limit || bytes.Compare(row.key, end) >= 0) {
+				next = head.Due
+				return nil
+			}
+			if err == nil {
+				rec, err = headRecord(tx, head)
+			}
+			if err != nil {
+				r.s.damage.Note("left out of what is due", err)
+				continue
+			}
+			due = append(due, rec)
+		}
+		return nil
+	})
+	if err != nil {
+		return nil, time.Time{}, err
+	}
+	return due, next, nil
+}
+
+// headRecord returns the record of a head, as [engine.ReadHeadKey] returns it.
+func headRecord(tx *bbolt.Tx, head store.Record) (store.Record, error) {
+	row, err := bucketRecords.in(tx).get(engine.RecordKey(head.NS, head.Key))
+	if err != nil {
+		return head, err
+	}
+	return engine.DecodeHead(head, row)
+}
+
+func (r records) Count(ctx context.Context, ns, term string, limit int, now time.Time) (n int, err error) {
+	if err := engine.CheckList(ns, limit); err != nil {
+		return 0, err
+	}
+	err = r.s.view(ctx, func(tx *bbolt.Tx) error {
+		c, err := countLive(tx, engine.RecordSet{NS: ns, Term: term}, engine.Nanos(now), limit)
+		n = c.n
+		return err
+	})
+	return n, err
 }

@@ -29,6 +29,8 @@ import (
 //	             four days: inserts stay together, and sweeping deletes a range; a look-up searches each part
 //	records      key1(ns) key → record
 //	recordterms  key1(ns) key2(term) key → nothing
+//	lanes        key1(ns) key2(lane) key → nothing, for a record with a Due and a Lane
+//	heads        key1(ns) time rev key → expiry u64, then the party; for a record that is the head of its lane
 //	expiries     time kind key → nothing: when Sweep must look at a row. Every row that expires has an entry not
 //	             later than its end. If it was renewed, Sweep then enters it again, so renewing writes nothing here
 //
@@ -47,11 +49,13 @@ var (
 	bucketReplays     = newBucket("replays", bbolt.DefaultFillPercent)
 	bucketRecords     = newBucket("records", 0.9)
 	bucketRecordTerms = newBucket("recordterms", 0.9)
+	bucketLanes       = newBucket("lanes", 0.9)
+	bucketHeads       = newBucket("heads", bbolt.DefaultFillPercent)
 	bucketExpiries    = newBucket("expiries", 0.9)
 
 	buckets = []bucket{
 		bucketMeta, bucketCards, bucketIDs, bucketCounts, bucketChanges, bucketConvs, bucketConvKeys, bucketConvTerms,
-		bucketReplays, bucketRecords, bucketRecordTerms, bucketExpiries,
+		bucketReplays, bucketRecords, bucketRecordTerms, bucketLanes, bucketHeads, bucketExpiries,
 	}
 
 	keySchema    = []byte("schema")

@@ -27,8 +27,7 @@ const sweepChunk = 128
 // before 1970.
 func expiryKey(at int64, kind byte, key []byte) []byte {
 	b := make([]byte, 0, 9+len(key))
-	b = engine.AppendU64(b, uint64(at)^1<<63)
-	return append(append(b, kind), key...)
+	return append(append(engine.AppendOrdered(b, at), kind), key...)
 }
 
 // scheduleSweep makes Sweep look at a row at the time due, unless due is engine.Never. scheduled is when Sweep will
@@ -141,8 +140,8 @@ func sweepRow(t *txn, kind byte, key []byte, now time.Time, limit int) (removed 
 		r.Kind = engine.KindConv
 		r.Value, err = bucketConvs.in(t).get(convRowKey(key, convRow, nil))
 	case kindRecord:
-		due, err = sweepRecord(t, key, now)
-		return 0, due, err
+		r.Kind = engine.KindRecord
+		r.Value, err = bucketRecords.in(t).get(key)
 	default:
 		return 0, 0, fmt.Errorf("%w: an expiry entry has the unknown kind %d", ErrDamaged, kind)
 	}
@@ -181,24 +180,4 @@ func dropTombstone(t *txn, change []byte) error {
 		ids.delete([]byte(c.ID))
 	}
 	return nil
-}
-
-func sweepRecord(t *txn, key []byte, now time.Time) (int64, error) {
-	row, err := bucketRecords.in(t).get(key)
-	if row == nil || err != nil {
-		return engine.Never, err
-	}
-	ns, name, ok := engine.SplitRecordKey(key)
-	if !ok {
-		return 0, fmt.Errorf("%w: the record key %x is malformed", ErrDamaged, key)
-	}
-	rec, err := engine.DecodeRecord(ns, name, row)
-	if err != nil {
-		return 0, err
-	}
-	if engine.IsLive(rec.Expires, now) {
-		return engine.Deadline(rec.Expires), nil
-	}
-	deleteRecord(t, rec)
-	return engine.Never, nil
 }

@@ -20,11 +20,12 @@ const (
 	maxCounts     = 4      // Counts of a card: the keys of its quotas
 	maxNS         = 64     // bytes of a namespace
 	maxKey        = 512    // bytes of a record's key
-	maxRecordTerm = 512    // bytes of a term of a record or conversation
+	maxRecordTerm = 512    // bytes of a term of a record or conversation, and of the party and lane of a record
 	maxListTerms  = 4      // terms of a record or conversation
 	maxQuota      = 10_000 // the largest Max of a change
 	maxPage       = 1000   // the largest Limit of a store.CardQuery
 	maxPrefixes   = 4      // Prefixes of a store.CardQuery
+	maxSkip       = 32     // parties that Due leaves out
 )
 
 // ErrLimit means that the limit of a call is less than 1.
@@ -96,6 +97,10 @@ func checkChange(c store.Change) error {
 		return fmt.Errorf("record has %d terms, more than %d", len(rec.Terms), maxListTerms)
 	case c.Max < 0 || c.Max > maxQuota:
 		return fmt.Errorf("record quota is %d, must be 0 to %d", c.Max, maxQuota)
+	case len(rec.Party) > maxRecordTerm || len(rec.Lane) > maxRecordTerm:
+		return fmt.Errorf("record has a party of %d and a lane of %d bytes, may have %d", len(rec.Party), len(rec.Lane), maxRecordTerm)
+	case InLane(rec) && !c.Delete && !rec.Expires.IsZero():
+		return errors.New("a record in a lane must not expire")
 	}
 	for _, term := range c.Record.Terms {
 		if term == "" || len(term) > maxRecordTerm {

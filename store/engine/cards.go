@@ -85,7 +85,7 @@ func (c *putCall) Plan(tx Tx) (write func() error, err error) {
 	if err := checkPut(old, held, c.put); err != nil {
 		return nil, err
 	}
-	records, err := PlanRecords(tx, c.put.Records, now)
+	records, err := planRecords(tx, c.put.Records, now)
 	return func() (err error) {
 		if old != nil && !held {
 			if err := purgeCard(tx, *old, now); err != nil {
@@ -107,8 +107,7 @@ func (c *putCall) Plan(tx Tx) (write func() error, err error) {
 			return err
 		}
 		c.stored = row.Card
-		tx.WriteRecords(records, row.Rev)
-		return nil
+		return writeRecords(tx, records, row.Rev)
 	}, err
 }
 
@@ -215,11 +214,13 @@ func (c withdrawCall) Plan(tx Tx) (write func() error, err error) {
 	case !revFits(c.ifRev, true, old.Rev):
 		return nil, store.ErrConflict
 	}
-	records, err := PlanRecords(tx, c.changes, c.now)
+	records, err := planRecords(tx, c.changes, c.now)
 	return func() error {
 		row := *old
 		row.Withdrawn, row.ReservedUntil, row.Rev = true, c.reservedUntil, tx.NextRev()
-		tx.WriteRecords(records, row.Rev)
+		if err := writeRecords(tx, records, row.Rev); err != nil {
+			return err
+		}
 		return putCard(tx, &row, old, c.now)
 	}, err
 }

@@ -32,7 +32,7 @@ import (
 //	replay   expires time · conv seq u64, or 0 · digest hash · status uint · conv peer bytes · conv id bytes ·
 //	         sender bytes, empty if it is the conv peer · message id bytes · entry uint, the number of the entry of the
 //	         transcript that is the answer, or 0 · answer bytes
-//	record   rev u64 · expires time · terms texts · body bytes
+//	record   rev u64 · expires time · due time · party bytes · lane bytes · terms texts · body bytes
 const rowVersion = 1
 
 var errRow = errors.New("row is cut short or has trailing bytes")

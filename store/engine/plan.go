@@ -1,6 +1,7 @@
 package engine
 
 import (
+	"context"
 	"errors"
 	"fmt"
 	"iter"
@@ -9,29 +10,78 @@ import (
 	"github.com/agentmesh/agentmesh/store"
 )
 
-// RecordTx is the transaction in which a unit changes records. A unit is what one caller changes, all or nothing. If
-// several units share the transaction, a unit sees the writes of the earlier ones.
-type RecordTx interface {
-	// CheckLease returns ErrLeaseLost if the lease is lost. A nil lease passes.
-	CheckLease(held *store.Lease) error
-	// Record returns a record, even if it has expired. ok is false if it has no row.
-	Record(ns, key string) (rec store.Record, ok bool, err error)
-	// CountRecords returns the number of records in set that are live at now.
-	CountRecords(set RecordSet, now int64) (int, error)
+// Records has the methods of [store.Records] that only need single rows.
+type Records struct{ Driver Driver }
+
+// Get implements [store.Records].
+func (r Records) Get(ctx context.Context, ns, key string, now time.Time) (store.Record, error) {
+	return find(ctx, r.Driver, func(r Reader) (*store.Record, error) { return r.Record(ns, key) }, func(rec *store.Record) bool { return IsLive(rec.Expires, now) })
 }
 
-// RecordWrite is a change that has passed the checks, with the row that it replaces.
-type RecordWrite struct {
-	Change store.Change
-	Old    store.Record
-	Exists bool
+// Apply implements [store.Records].
+func (r Records) Apply(ctx context.Context, changes []store.Change, now time.Time) error {
+	if len(changes) == 0 {
+		return ctx.Err()
+	}
+	return r.Driver.Do(ctx, recordsCall{changes, now})
 }
 
-// PlanRecords checks the changes of a unit and returns what the unit must write under one revision.
-func PlanRecords(tx RecordTx, changes []store.Change, now time.Time) ([]RecordWrite, error) {
-	writes := make([]RecordWrite, 0, len(changes))
+type recordsCall struct {
+	changes []store.Change
+	now     time.Time
+}
+
+func (c recordsCall) Needs() (n Needs) {
+	n.AddRecords(c.changes)
+	return n
+}
+
+func (c recordsCall) Plan(tx Tx) (write func() error, err error) {
+	writes, err := planRecords(tx, c.changes, c.now)
+	return func() error { return writeRecords(tx, writes, tx.NextRev()) }, err
+}
+
+// recordWrite is a change that has passed the checks, with the row that it replaces, or nil.
+type recordWrite struct {
+	change store.Change
+	old    *store.Record
+}
+
+// writeRecords makes the planned changes of records under one revision.
+func writeRecords(tx Tx, writes []recordWrite, rev store.Rev) error {
+	for _, w := range writes {
+		rec := w.change.Record
+		tx.Note(rec.NS, rec.Key)
+		if w.change.Delete {
+			rec = store.Record{}
+		}
+		rec.Rev = rev
+		if err := replaceRecord(tx, w.old, rec); err != nil {
+			return err
+		}
+	}
+	return nil
+}
+
+// replaceRecord stores rec in place of old, which may be nil. If rec has no key, nothing takes the place of old.
+func replaceRecord(tx Tx, old *store.Record, rec store.Record) error {
+	if rec.Key != "" {
+		tx.PutRecord(rec, old)
+	} else if old != nil {
+		tx.DropRecord(*old)
+	}
+	if old == nil {
+		old = &store.Record{}
+	}
+	return moveDue(tx, *old, rec)
+}
+
+// planRecords checks the changes of a unit and returns what the unit must write under one revision.
+func planRecords(tx Tx, changes []store.Change, now time.Time) ([]recordWrite, error) {
+	writes := make([]recordWrite, 0, len(changes))
 	growth := make(map[RecordSet]int) // how many records the earlier changes of the unit add to each set
 	seen := make(map[[2]string]bool, len(changes))
+	joined := make(map[[2]string]string) // the keys that the unit added last to lanes
 	for _, change := range changes {
 		if err := tx.CheckLease(change.Held); err != nil {
 			return nil, err
@@ -48,11 +98,15 @@ func PlanRecords(tx RecordTx, changes []store.Change, now time.Time) ([]RecordWr
 			return nil, errors.New("a unit must not change the same record twice")
 		}
 		seen[name] = true
-		old, exists, err := tx.Record(rec.NS, rec.Key)
+		stored, err := tx.Record(rec.NS, rec.Key)
 		if err != nil {
 			return nil, err
 		}
-		live := exists && IsLive(old.Expires, now)
+		var old store.Record
+		if stored != nil {
+			old = *stored
+		}
+		live := stored != nil && IsLive(old.Expires, now)
 		if !revFits(change.IfRev, live, old.Rev) {
 			return nil, fmt.Errorf("record of %s: %w", rec.NS, store.ErrConflict)
 		}
@@ -66,6 +120,17 @@ func PlanRecords(tx RecordTx, changes []store.Change, now time.Time) ([]RecordWr
 				return nil, fmt.Errorf("%w: %d records of %s", store.ErrQuota, change.Max, rec.NS)
 			}
 		}
+		if !change.Delete && InLane(rec) && !sameLane(old, rec) {
+			lane := [2]string{rec.NS, rec.Lane}
+			last, err := tx.LastInLane(rec.NS, rec.Lane)
+			if err != nil {
+				return nil, err
+			}
+			if rec.Key <= max(last, joined[lane]) {
+				return nil, fmt.Errorf("record of %s: its key is not larger than those in its lane", rec.NS)
+			}
+			joined[lane] = rec.Key
+		}
 		if live {
 			for set := range SetsOf(old) {
 				growth[set]--
@@ -76,7 +141,7 @@ func PlanRecords(tx RecordTx, changes []store.Change, now time.Time) ([]RecordWr
 				growth[set]++
 			}
 		}
-		writes = append(writes, RecordWrite{change, old, exists})
+		writes = append(writes, recordWrite{change, stored})
 	}
 	return writes, nil
 }

@@ -293,6 +293,9 @@ func EncodeRecord(rec store.Record) []byte {
 	b = append(b, rowVersion)
 	b = AppendU64(b, uint64(rec.Rev))
 	b = appendTime(b, rec.Expires)
+	b = appendTime(b, rec.Due)
+	b = appendBytes(b, rec.Party)
+	b = appendBytes(b, rec.Lane)
 	b = appendTexts(b, rec.Terms)
 	return appendBytes(b, rec.Body)
 }
@@ -303,6 +306,9 @@ func DecodeRecord(ns, key string, row []byte) (store.Record, error) {
 	rec := store.Record{NS: ns, Key: key}
 	rec.Rev = store.Rev(r.u64())
 	rec.Expires = r.time()
+	rec.Due = r.time()
+	rec.Party = r.text()
+	rec.Lane = r.text()
 	rec.Terms = r.texts()
 	rec.Body = r.bytes()
 	if err := r.end(); err != nil {

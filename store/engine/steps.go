@@ -35,7 +35,7 @@ type stepCall struct {
 	replay   *ReplayRow          // the new record of an accepted message
 	before   *StoredReplay       // a record of the same message that no longer counts, which replay replaces
 	answered *StoredReplay       // the record that gets an answer
-	records  []RecordWrite
+	records  []recordWrite
 }
 
 func (c *stepCall) Needs() (n Needs) {
@@ -84,7 +84,7 @@ func (c *stepCall) Plan(tx Tx) (write func() error, err error) {
 	if err := c.planReplay(tx); err != nil {
 		return nil, err
 	}
-	c.records, err = PlanRecords(tx, c.step.Records, c.step.Now)
+	c.records, err = planRecords(tx, c.step.Records, c.step.Now)
 	return func() error { return c.write(tx) }, err
 }
 
@@ -173,8 +173,7 @@ func (c *stepCall) write(tx Tx) error {
 		c.setAnswer(&a.ReplayRow, c.step.Answer.Status, c.step.Answer.Answer)
 		tx.PutReplay(a.ReplayRow, a, true)
 	}
-	tx.WriteRecords(c.records, rev)
-	return nil
+	return writeRecords(tx, c.records, rev)
 }
 
 // setAnswer sets the answer of a replay record. If a new entry of the transcript is the answer, the record only refers
@@ -221,7 +220,7 @@ func (c forgetCall) Plan(tx Tx) (write func() error, err error) {
 	case !revFits(c.ifRev, true, conv.Rev):
 		return nil, fmt.Errorf("conversation: %w", store.ErrConflict)
 	}
-	records, err := PlanRecords(tx, c.changes, c.now)
+	records, err := planRecords(tx, c.changes, c.now)
 	if err != nil {
 		return nil, err
 	}
@@ -232,7 +231,9 @@ func (c forgetCall) Plan(tx Tx) (write func() error, err error) {
 			rec.forget()
 			tx.PutReplay(rec.ReplayRow, &rec, true)
 		}
-		tx.WriteRecords(records, tx.NextRev())
+		if err := writeRecords(tx, records, tx.NextRev()); err != nil {
+			return err
+		}
 		_, err := tx.DropConv(*conv, math.MaxInt)
 		return err
 	}, err

@@ -19,6 +19,7 @@ type Call interface {
 // Needs names what a call touches, for an engine that locks and reads it at once. Plan may ask for further rows.
 type Needs struct {
 	Rows   []RowName
+	Lanes  [][]byte // prefixes of the keys of lanes; until the commit, no other process may change them
 	Counts [][]byte // keys of counts that limit the call; until the commit, no other process may count them
 	Leases []string
 }
@@ -49,6 +50,9 @@ func (n *Needs) AddRecords(changes []store.Change) {
 		if c.Max > 0 && !c.Delete {
 			n.Counts = append(n.Counts, LimitedSet(c).Prefix())
 		}
+		if c.Record.Lane != "" {
+			n.Lanes = append(n.Lanes, LanePrefix(c.Record))
+		}
 	}
 }
 
@@ -63,6 +67,7 @@ type Driver interface {
 // Reader reads rows, even those that have expired. It returns nil if a row does not exist.
 type Reader interface {
 	Card(id string) (*CardRow, error)
+	Record(ns, key string) (*store.Record, error)
 	Conv(key store.ConvKey) (*store.Conversation, error)
 	// Replay returns the record of an accepted message.
 	Replay(sender, messageID string) (*StoredReplay, error)
@@ -80,7 +85,15 @@ type StoredReplay struct {
 // called only by the function that [Call.Plan] returns.
 type Tx interface {
 	Reader
-	RecordTx
+	// CheckLease returns ErrLeaseLost if the lease is lost. A nil lease passes.
+	CheckLease(held *store.Lease) error
+	// CountRecords returns the number of records in set that are live at now.
+	CountRecords(set RecordSet, now int64) (int, error)
+	// FirstInLane and LastInLane return the smallest and the largest key of a record in a lane (see [store.Record]), or "".
+	FirstInLane(ns, lane string) (string, error)
+	LastInLane(ns, lane string) (string, error)
+	// LaneRecord returns the record with the smallest key in a lane, perhaps without its body and terms.
+	LaneRecord(ns, lane, key string) (store.Record, error)
 	// CountCards returns the number of live cards that have key in their Counts. It may stop at limit.
 	CountCards(key string, limit int, now time.Time) (int, error)
 	// ReplaysOf returns the replay records of a conversation.
@@ -110,8 +123,15 @@ type Tx interface {
 	DropConv(conv store.Conversation, limit int) (removed int, err error)
 	// PutReplay stores a replay record in place of old, or nil. named reports whether an entry of the transcript names it.
 	PutReplay(rec ReplayRow, old *StoredReplay, named bool)
-	// WriteRecords makes the planned changes of records under one revision.
-	WriteRecords(writes []RecordWrite, rev store.Rev)
+	// PutRecord stores a record in place of old (nil for a new one).
+	PutRecord(rec store.Record, old *store.Record)
+	DropRecord(rec store.Record)
+	// PutInLane stores the row that lists a record in its lane. The row may exist.
+	PutInLane(rec store.Record)
+	DropFromLane(rec store.Record)
+	// PutHead stores the row that lists the head of a lane in the order of Due.
+	PutHead(rec store.Record)
+	DropHead(rec store.Record)
 }
 
 // isConvLive reports whether a conversation, which may be nil, has not expired at now.

@@ -314,7 +314,7 @@ func Import(ctx context.Context, cfg Config, fill engine.Fill) (tally engine.Tal
 
 // load fills the tables and compares them with the rows that fill passed.
 func load(ctx context.Context, tx pgx.Tx, tally *engine.Tally, fill engine.Fill) error {
-	l := &loader{ctx: ctx, tx: tx, buffers: make(map[*table][][]any)}
+	l := &loader{ctx: ctx, tx: tx, buffers: make(map[*table][][]any), heads: make(engine.LaneHeads)}
 	n, err := fill(func(r engine.Row) error {
 		tally.Add(r)
 		return l.add(r)
@@ -354,6 +354,7 @@ type loader struct {
 	tx      pgx.Tx
 	buffers map[*table][][]any
 	size    int
+	heads   engine.LaneHeads
 }
 
 // loadBatch is the number of bytes that are in memory at a time.
@@ -410,6 +411,12 @@ func (l *loader) add(r engine.Row) error {
 		due := engine.Deadline(v.Expires)
 		for _, term := range engine.SortedSet(v.Terms) {
 			l.put(recordTerms, engine.TermKey(v.NS, term, v.Key), 0, due, nil)
+		}
+		if engine.InLane(v) {
+			l.put(recordLanes, engine.LaneKey(v), 0, 0, laneValue(v))
+		}
+		if l.heads.Is(v) {
+			l.put(heads, engine.HeadKey(v), 0, due, []byte(v.Party))
 		}
 		l.put(records, r.Key, 0, due, r.Value)
 	}

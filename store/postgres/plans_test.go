@@ -91,7 +91,15 @@ func TestPlans(t *testing.T) {
 		})
 		must(err)
 		must(apply(ctx, s, store.Change{Record: store.Record{NS: "test", Key: fmt.Sprint(i), Terms: []string{"t"}, Expires: now.Add(time.Hour)}, Max: 10}))
+		must(apply(ctx, s, store.Change{Record: store.Record{NS: "test", Key: fmt.Sprint("due ", i), Due: now, Lane: "l"}}))
 	}
+	_, _, err := s.Records().Due(ctx, "test", now, nil, 1)
+	must(err)
+	_, err = s.Records().Count(ctx, "test", "t", 10, now)
+	must(err)
+	_, err = s.Records().Count(ctx, "test", "", 10, now)
+	must(err)
+	must(apply(ctx, s, store.Change{Record: store.Record{NS: "test", Key: "due 0"}, IfRev: store.Any, Delete: true}))
 	convs, err := s.Steps().Conversations(ctx, "", 0, 1, now)
 	must(err)
 	key := convs.Conversations[0].Key

@@ -1,7 +1,6 @@
 package postgres
 
 import (
-	"cmp"
 	"context"
 	"errors"
 	"time"
@@ -14,59 +13,33 @@ import (
 )
 
 // recordStore implements [store.Records].
-type recordStore struct{ s *Store }
+type recordStore struct {
+	engine.Records
+	s *Store
+}
 
 // Records implements [store.Store].
-func (s *Store) Records() store.Records { return recordStore{s} }
+func (s *Store) Records() store.Records { return recordStore{engine.Records{Driver: driver{s}}, s} }
 
-func (r recordStore) Apply(ctx context.Context, changes []store.Change, now time.Time) error {
-	if len(changes) == 0 {
-		return ctx.Err()
-	}
-	var n engine.Needs
-	n.AddRecords(changes)
-	return r.s.writer.do(ctx, n, func(t *txn) (func() error, error) {
-		writes, err := engine.PlanRecords(t, changes, now)
-		if err != nil {
-			return nil, err
-		}
-		return func() error { t.WriteRecords(writes, t.NextRev()); return nil }, nil
-	})
-}
-
-// WriteRecords implements [engine.Tx].
-func (t *txn) WriteRecords(writes []engine.RecordWrite, rev store.Rev) {
-	for _, w := range writes {
-		rec := w.Change.Record
-		t.Note(rec.NS, rec.Key)
-		if w.Exists {
-			t.dropRecord(w.Old)
-		}
-		if !w.Change.Delete {
-			rec.Rev = rev
-			t.putRecord(rec)
-		}
-	}
-}
-
-func (t *txn) Record(ns, key string) (rec store.Record, ok bool, err error) {
-	stored, err := t.get(records, engine.RecordKey(ns, key))
+// Record implements [engine.Reader].
+func (get reads) Record(ns, key string) (*store.Record, error) {
+	stored, err := get(records, engine.RecordKey(ns, key))
 	if stored == nil || err != nil {
-		return store.Record{}, false, err
+		return nil, err
 	}
-	rec, err = engine.DecodeRecord(ns, key, stored.value)
-	return rec, err == nil, err
+	rec, err := engine.DecodeRecord(ns, key, stored.value)
+	return &rec, err
 }
 
 func (t *txn) CountRecords(set engine.RecordSet, now int64) (int, error) {
-	counted := records
-	if set.Term != "" {
-		counted = recordTerms
-	}
-	return t.count(counted, set.Prefix(), now)
+	return t.count(countedIn(set), set.Prefix(), now)
 }
 
-func (t *txn) putRecord(rec store.Record) {
+// PutRecord implements [engine.Tx].
+func (t *txn) PutRecord(rec store.Record, old *store.Record) {
+	if old != nil {
+		t.DropRecord(*old)
+	}
 	due := engine.Deadline(rec.Expires)
 	t.put(records, engine.RecordKey(rec.NS, rec.Key), row{due: due, value: engine.EncodeRecord(rec)})
 	for _, term := range rec.Terms {
@@ -74,16 +47,12 @@ func (t *txn) putRecord(rec store.Record) {
 	}
 }
 
-func (t *txn) dropRecord(rec store.Record) {
+// DropRecord implements [engine.Tx].
+func (t *txn) DropRecord(rec store.Record) {
 	t.drop(records, engine.RecordKey(rec.NS, rec.Key))
 	for _, term := range rec.Terms {
 		t.drop(recordTerms, engine.TermKey(rec.NS, term, rec.Key))
 	}
-}
-
-func (r recordStore) Get(ctx context.Context, ns, key string, now time.Time) (store.Record, error) {
-	decode := func(r row) (store.Record, error) { return engine.DecodeRecord(ns, key, r.value) }
-	return readRow(ctx, r.s, records, engine.RecordKey(ns, key), decode, func(rec store.Record) bool { return engine.IsLive(rec.Expires, now) })
 }
 
 func (r recordStore) List(ctx context.Context, ns, term, after string, limit int, now time.Time) (store.RecordPage, error) {
@@ -123,19 +92,6 @@ func (s *Store) get(ctx context.Context, tb *table, key []byte) (r row, err erro
 		return s.pool.QueryRow(ctx, tb.read, key).Scan(&r.num, &r.due, &r.value)
 	})
 	return r, err
-}
-
-// readRow reads and decodes a row. If it does not exist, or accept returns false, the error is store.ErrNotFound.
-func readRow[T any](ctx context.Context, s *Store, tb *table, key []byte, decode func(row) (T, error), accept func(T) bool) (found T, err error) {
-	stored, err := s.get(ctx, tb, key)
-	if err != nil {
-		return found, err
-	}
-	decoded, err := decode(stored)
-	if err != nil || !accept(decoded) {
-		return found, cmp.Or(err, store.ErrNotFound)
-	}
-	return decoded, nil
 }
 
 // query calls fn for each row of a query, with the columns in scans.

@@ -102,8 +102,6 @@ func sweepRow(t *txn, r engine.Row, now time.Time) (due int64, err error) {
 	case engine.KindChange:
 		t.drop(changes, r.Key)
 		return engine.Never, nil
-	case engine.KindRecord:
-		return engine.Never, sweepRecord(t, r.Key, r.Value)
 	case engine.KindReplay:
 		rec, err := engine.DecodeReplay(r.Value)
 		if err != nil {
@@ -118,16 +116,4 @@ func sweepRow(t *txn, r engine.Row, now time.Time) (due int64, err error) {
 	}
 	_, due, err = engine.SweepRow(t, r, now, math.MaxInt)
 	return due, err
-}
-
-func sweepRecord(t *txn, key, value []byte) error {
-	ns, name, ok := engine.SplitRecordKey(key)
-	if !ok {
-		return fmt.Errorf("%w: the record key %x is malformed", store.ErrDamaged, key)
-	}
-	rec, err := engine.DecodeRecord(ns, name, value)
-	if err == nil {
-		t.dropRecord(rec)
-	}
-	return err
 }

@@ -37,6 +37,8 @@ var (
 	convTerms   = newTable("conv_terms", true)
 	recordTerms = newTable("record_terms", true)
 	cardCounts  = newTable("card_counts", true)
+	recordLanes = newTable("record_lanes", true)
+	heads       = newTable("heads", true)
 
 	tables []*table
 )

@@ -15,6 +15,8 @@ create table counters      (key bytea primary key, num bigint not null, due bigi
 create table entries       (key bytea primary key, num bigint not null, due bigint not null, value bytea not null);
 create table conv_terms    (key bytea primary key, num bigint not null, due bigint not null, value bytea not null);
 create table record_terms  (key bytea primary key, num bigint not null, due bigint not null, value bytea not null);
+create table record_lanes  (key bytea primary key, num bigint not null, due bigint not null, value bytea not null) with (fillfactor = 80);
+create table heads         (key bytea primary key, num bigint not null, due bigint not null, value bytea not null);
 create table card_counts   (key bytea primary key, num bigint not null, due bigint not null, value bytea not null);
 
 create unique index on convs (num);

@@ -26,6 +26,7 @@ type txn struct {
 	conn   *pgx.Conn
 	cells  map[*table]map[string]*cell
 	cut    [][]byte          // prefixes of the entries that are removed before others are written
+	lanes  map[string]*lane  // by the prefix of their keys
 	leases map[string]uint64 // the fences of the leases that have not ended, by name
 	revs   []uint64          // revisions that are not used yet
 	hints  []store.Hint      // notices for other processes about the written entries
@@ -40,6 +41,12 @@ func (e dbError) Unwrap() error { return e.error }
 // prefixes share a lock.
 const countLocks = 1024
 
+// countLock returns the number of the lock of a prefix.
+func countLock(prefix []byte) int32 { return int32(crc32.ChecksumIEEE(prefix) % countLocks) }
+
+// lockPrefixes takes the locks with the numbers $2.
+const lockPrefixes = "select pg_advisory_xact_lock($1, n) from unnest($2::int[]) n"
+
 // lockClass is the class of these advisory locks.
 const lockClass = 0x616d6571
 
@@ -47,6 +54,7 @@ const lockClass = 0x616d6571
 // locks and reads what the units need.
 func (t *txn) begin(lane string, n int64, group []*unit) error {
 	keys, locks, leases := make(map[*table]map[string]bool), make(map[int32]bool), make(map[string]bool)
+	lanes := make(map[string]bool)
 	lock := func(tb *table, key []byte) {
 		if keys[tb] == nil {
 			keys[tb] = make(map[string]bool)
@@ -64,7 +72,10 @@ func (t *txn) begin(lane string, n int64, group []*unit) error {
 			}
 		}
 		for _, prefix := range needs.Counts {
-			locks[int32(crc32.ChecksumIEEE(prefix)%countLocks)] = true
+			locks[countLock(prefix)] = true
+		}
+		for _, prefix := range needs.Lanes {
+			locks[countLock(prefix)], lanes[string(prefix)] = true, true
 		}
 		for _, name := range needs.Leases {
 			leases[name] = true
@@ -84,7 +95,10 @@ func (t *txn) begin(lane string, n int64, group []*unit) error {
 			})
 	}
 	if len(locks) > 0 {
-		batch.Queue("select pg_advisory_xact_lock($1, n) from unnest($2::int[]) n", lockClass, slices.Sorted(maps.Keys(locks)))
+		batch.Queue(lockPrefixes, lockClass, slices.Sorted(maps.Keys(locks)))
+	}
+	if len(lanes) > 0 {
+		t.queueLanes(&batch, slices.Sorted(maps.Keys(lanes))...)
 	}
 	for _, tb := range tables {
 		if len(keys[tb]) == 0 {

@@ -142,7 +142,7 @@ func (w *writer) attempt(group []*unit) (errs []error, err error) {
 	}
 	defer conn.Release() // closes the connection if it is still in the transaction
 	w.number++
-	t := &txn{ctx: ctx, conn: conn.Conn(), cells: make(map[*table]map[string]*cell), leases: make(map[string]uint64)}
+	t := &txn{ctx: ctx, conn: conn.Conn(), cells: make(map[*table]map[string]*cell), leases: make(map[string]uint64), lanes: make(map[string]*lane)}
 	t.reads = t.get
 	if err := t.begin(w.s.id, w.number, group); err != nil {
 		t.rollback()

@@ -63,6 +63,13 @@ func Fill(t *testing.T, s store.Store) store.Lease {
 		if i%4 == 0 {
 			rec.Terms = []string{"z", "a", "z"}
 		}
+		if i%2 == 0 {
+			rec.Due, rec.Party = t0.Add(time.Duration(30-i)*time.Hour), fmt.Sprint("p", i%3)
+		}
+		wantOK(t, "Apply", s.Records().Apply(t.Context(), []store.Change{{Record: rec}}, t0))
+	}
+	for i := range 6 {
+		rec := store.Record{NS: "copied", Key: fmt.Sprint("w", i), Due: t0.Add(time.Duration(-i) * time.Hour), Party: "p", Lane: fmt.Sprintf("l%d\xff", i%2)}
 		wantOK(t, "Apply", s.Records().Apply(t.Context(), []store.Change{{Record: rec}}, t0))
 	}
 	wantOK(t, "Apply", s.Records().Apply(t.Context(), []store.Change{{Record: store.Record{NS: "copied", Key: "k1\x00\xff"}, IfRev: store.Any, Delete: true, Held: &lease}}, t0))
@@ -170,6 +177,8 @@ func Content(t *testing.T, s store.Store) (lines []string) {
 			page, err := s.Records().List(t.Context(), "copied", term, "", 1000, now)
 			add("records %q %+v %v", term, page, err)
 		}
+		due, next, err := s.Records().Due(t.Context(), "copied", now, []string{"p2"}, 1000)
+		add("due %+v %v %v", due, next, err)
 	}
 	return lines
 }

@@ -139,6 +139,20 @@ func (r shakyRecords) List(ctx context.Context, ns, term, after string, limit in
 	return r.Records.List(ctx, ns, term, after, limit, now)
 }
 
+func (r shakyRecords) Due(ctx context.Context, ns string, until time.Time, skip []string, limit int) ([]store.Record, time.Time, error) {
+	if err := r.s.enter(); err != nil {
+		return nil, time.Time{}, err
+	}
+	return r.Records.Due(ctx, ns, until, skip, limit)
+}
+
+func (r shakyRecords) Count(ctx context.Context, ns, term string, limit int, now time.Time) (int, error) {
+	if err := r.s.enter(); err != nil {
+		return 0, err
+	}
+	return r.Records.Count(ctx, ns, term, limit, now)
+}
+
 type shakyLeases struct {
 	store.Leases
 	s *Shaky

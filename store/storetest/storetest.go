@@ -37,6 +37,7 @@ func RunScenarios(t *testing.T, open func(t *testing.T) store.Store) {
 		{"Steps", stepTests},
 		{"Replay", replayTests},
 		{"Records", recordTests},
+		{"Due", dueTests},
 		{"Store", storeTests},
 	}
 	for _, g := range groups {
