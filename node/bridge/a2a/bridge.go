@@ -9,6 +9,7 @@ import (
 	"time"
 
 	"github.com/agentmesh/agentmesh/node/bridge"
+	"github.com/agentmesh/agentmesh/node/bridge/a2a/door"
 	"github.com/agentmesh/agentmesh/node/client"
 	"github.com/agentmesh/agentmesh/node/httpapi"
 	"github.com/agentmesh/agentmesh/node/waiting"
@@ -44,12 +45,13 @@ type Config struct {
 // Bridge is the A2A side of a node. It is safe for concurrent use.
 type Bridge struct {
 	bridge.Switch
-	cfg      Config
-	log      *slog.Logger
-	records  store.Records
-	blockFor time.Duration // how long a blocking call waits
+	cfg     Config
+	log     *slog.Logger
+	records store.Records
+	front   *door.Door
 
-	hub      hub                // passes changes of tasks to callers that wait
+	hub      door.Hub           // passes changes of tasks to callers that wait
+	working  sync.Map           // ids of the tasks of messages that a hook works on, by message id
 	contexts *waiting.KeyedLock // by caller and context, while a message is accepted
 	full     fullCallers        // callers that may open no task
 	pushes   *bridge.DueQueue   // webhooks
@@ -64,9 +66,10 @@ func New(cfg Config) (*Bridge, error) {
 		cfg.Logger = slog.New(slog.DiscardHandler)
 	}
 	b := &Bridge{
-		cfg: cfg, log: cfg.Logger, records: cfg.Store.Records(), blockFor: blockFor,
+		cfg: cfg, log: cfg.Logger, records: cfg.Store.Records(),
 		contexts: waiting.NewKeyedLock(),
 	}
+	b.front = door.New(door.Config{Open: b.open, Hub: &b.hub, Logger: cfg.Logger})
 	b.Serve(cfg.Serve)
 	b.out = &outbound{
 		cfg: cfg, log: cfg.Logger, records: b.records, tokens: make(map[string]client.Credential), states: make(map[string]bridge.LinkStatus),

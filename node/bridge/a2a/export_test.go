@@ -13,29 +13,22 @@ import (
 	sdk "github.com/a2aproject/a2a-go/v2/a2a"
 
 	"github.com/agentmesh/agentmesh/node/bridge"
+	"github.com/agentmesh/agentmesh/node/bridge/a2a/door"
 	"github.com/agentmesh/agentmesh/node/client"
 	"github.com/agentmesh/agentmesh/node/wire"
 	"github.com/agentmesh/agentmesh/store"
 )
 
 // BlockFor is how long a call is held.
-const BlockFor = blockFor
+const BlockFor = door.BlockFor
 
 // SetBlockFor changes how long a call is held.
-func (b *Bridge) SetBlockFor(d time.Duration) { b.blockFor = d }
+func (b *Bridge) SetBlockFor(d time.Duration) {
+	b.front = door.New(door.Config{Open: b.open, Hub: &b.hub, BlockFor: d})
+}
 
 // Waiters returns how many callers wait for a task.
-func (b *Bridge) Waiters() int {
-	b.hub.mu.Lock()
-	defer b.hub.mu.Unlock()
-	n := 0
-	for _, w := range b.hub.waiters {
-		if w.task != "" {
-			n++
-		}
-	}
-	return n
-}
+func (b *Bridge) Waiters() int { return b.hub.Waiters() }
 
 // PushesDue returns how many push notification configurations wait for a delivery, or -1 after an error.
 func (b *Bridge) PushesDue(ctx context.Context) int {

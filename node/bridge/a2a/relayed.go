@@ -6,6 +6,7 @@ import (
 	"net/http"
 	"slices"
 
+	"github.com/agentmesh/agentmesh/node/bridge/a2a/door"
 	"github.com/agentmesh/agentmesh/node/bridge/a2a/message"
 	"github.com/agentmesh/agentmesh/node/waiting"
 	"github.com/agentmesh/agentmesh/node/wire"
@@ -78,5 +79,5 @@ func (b *Bridge) handleRelayed(ctx context.Context, call message.Call, v wire.Va
 	} else {
 		call.Params = call.Params.With("historyLength", wire.Int(0))
 	}
-	return b.handle(ctx, call, from)
+	return b.front.Call(ctx, call, door.Caller{Tasks: session{b, from}, Shares: from.shares()})
 }

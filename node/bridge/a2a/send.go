@@ -30,15 +30,6 @@ type caller struct {
 	supportsMesh bool // the request names our extension
 }
 
-// party returns the key by which callers that wait are counted (AM-42): the name of the caller, or the network address
-// of a caller without a token.
-func (c caller) party() string {
-	if c.name == anonymous && len(c.sources) > 0 {
-		return anonymous + " " + c.sources[0].Key
-	}
-	return c.name
-}
-
 var errTooManyTasks = message.ErrBusy.At("the caller has too many open tasks or push notification configurations")
 
 // accept hands a message of a caller to the node and returns its task. The row of the task changes in the transaction

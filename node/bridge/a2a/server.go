@@ -6,13 +6,13 @@ import (
 	"errors"
 	"net/http"
 	"slices"
-	"strings"
 	"time"
 
 	"github.com/labstack/echo/v4"
 
 	"github.com/agentmesh/agentmesh/acl"
 	"github.com/agentmesh/agentmesh/acl/credential"
+	"github.com/agentmesh/agentmesh/node/bridge/a2a/door"
 	"github.com/agentmesh/agentmesh/node/bridge/a2a/message"
 	"github.com/agentmesh/agentmesh/node/httpapi"
 	"github.com/agentmesh/agentmesh/node/wire"
@@ -21,11 +21,7 @@ import (
 // basePath is the path of both interfaces: JSON-RPC at the path itself, HTTP+JSON below it.
 const basePath = "/a2a/v1"
 
-const (
-	cardCaching = "public, max-age=300" // of the card and its keys (A2A-1)
-	blockFor    = 25 * time.Second      // how long a blocking call waits (A2A-D1)
-	checkEvery  = 5 * time.Second       // how often a waiter reads its task even if nobody woke it
-)
+const cardCaching = "public, max-age=300" // of the card and its keys (A2A-1)
 
 // Mount adds the card, its keys and both bindings, if the node serves A2A.
 func (b *Bridge) Mount(e *echo.Echo) {
@@ -38,9 +34,10 @@ func (b *Bridge) Mount(e *echo.Echo) {
 		httpapi.ServeDocument(c, echo.MIMEApplicationJSON, cardCaching, message.KeySet(key.Public()).JSON())
 		return nil
 	}, b.Guard, httpapi.AnyOrigin)
-	e.POST(basePath, b.serveRPC, b.Guard)
+	serve := func(c echo.Context) error { return b.front.Serve(c, basePath) }
+	e.POST(basePath, serve, b.Guard)
 	for _, method := range []string{http.MethodGet, http.MethodPost, http.MethodDelete} {
-		e.Add(method, basePath+"/*", b.serveREST, b.Guard) // serveREST parses the rest, because a colon in a route of echo begins a parameter
+		e.Add(method, basePath+"/*", serve, b.Guard) // the door parses the rest, because a colon in a route of echo begins a parameter
 	}
 }
 
@@ -81,62 +78,11 @@ func (b *Bridge) serveCard(c echo.Context) error {
 	return nil
 }
 
-func (b *Bridge) serveRPC(c echo.Context) error {
-	read := func(body []byte) (message.Call, *message.Error) {
-		return message.ReadRPC(body, message.VersionOf(c.Request()))
-	}
-	return b.serve(c, message.Call{Binding: message.JSONRPC}, read)
-}
-
-func (b *Bridge) serveREST(c echo.Context) error {
-	r := c.Request()
-	read := func(body []byte) (message.Call, *message.Error) {
-		return message.ReadREST(r.Method, strings.TrimPrefix(r.URL.EscapedPath(), basePath), r.URL.Query(), body, message.VersionOf(r))
-	}
-	return b.serve(c, message.Call{Binding: message.HTTPJSON}, read)
-}
-
-// serve answers a request: it checks the limit of the caller's address and the token, reads the body, and makes the
-// call. Before read has returned the call, call has only the binding, which a refusal needs.
-func (b *Bridge) serve(c echo.Context, call message.Call, read func([]byte) (message.Call, *message.Error)) error {
-	httpapi.Private(c)
-	from, err := b.authenticate(c)
-	if err != nil {
-		return b.refuse(c, call, message.FromMesh(err))
-	}
-	body, err := readBody(c)
-	if err != nil {
-		return b.refuse(c, call, message.FromMesh(err))
-	}
-	call, e := read(body)
-	if e != nil {
-		return b.refuse(c, call, e)
-	}
-	if own, _ := b.cfg.Mesh.Identity(); call.Tenant != "" && call.Tenant != string(own.ID) {
-		return b.refuse(c, call, message.ErrTaskNotFound.At("no such tenant"))
-	}
-	named := message.ExtensionsIn(c.Request().Header)
-	if from.supportsMesh = slices.Contains(named, message.Extension); from.supportsMesh {
-		c.Response().Header().Set(message.HeaderExtensions, message.Extension)
-	}
-	if err := httpapi.KeepOpen(c, blockFor+15*time.Second); err != nil { // the wait, and time to answer
-		return err
-	}
-	if call.Streams() {
-		return b.serveStream(c, call, from)
-	}
-	result, err := b.handle(c.Request().Context(), call, from)
-	if err != nil {
-		return b.refuse(c, call, message.FromMesh(err))
-	}
-	return c.Blob(http.StatusOK, call.MediaType(http.StatusOK), call.Answer(result))
-}
-
-// authenticate finds the caller by its bearer token. Wrong tokens count against the address (AM-43).
-func (b *Bridge) authenticate(c echo.Context) (caller, error) {
+// open finds the caller of a request by its bearer token. Wrong tokens count against the address (AM-43).
+func (b *Bridge) open(c echo.Context) (door.Caller, error) {
 	ctx := c.Request().Context()
 	if err := b.cfg.Addresses.Check(c); err != nil {
-		return caller{}, err
+		return door.Caller{}, err
 	}
 	hash := ""
 	bearer, hasToken := httpapi.Bearer(c.Request())
@@ -147,59 +93,153 @@ func (b *Bridge) authenticate(c echo.Context) (caller, error) {
 	if hasToken && errors.Is(err, message.ErrUnauthenticated) {
 		b.cfg.Addresses.Fault(ctx, httpapi.ClientAddr(c))
 	}
-	from.sources = b.cfg.Addresses.Sources(c)
-	return from, err
-}
-
-func readBody(c echo.Context) ([]byte, error) {
-	message.AcceptMediaType(c.Request().Header)
-	body, err := httpapi.Body(c, message.MaxBody)
-	if errors.Is(err, wire.ErrSyntax) {
-		err = message.ErrParse.Because(err)
-	}
-	return body, err
-}
-
-func (b *Bridge) refuse(c echo.Context, call message.Call, e *message.Error) error {
-	b.log.DebugContext(c.Request().Context(), "a2a: refused", "method", call.Method, "reason", e.Reason, "cause", e.Unwrap())
-	e.SetHeader(c.Response().Header())
-	status, body := call.Refuse(e)
-	return c.Blob(status, call.MediaType(status), body)
-}
-
-func (b *Bridge) handle(ctx context.Context, call message.Call, from caller) (wire.Value, error) {
-	if call.Method == message.SendMessage {
-		return b.handleSend(ctx, call, from)
-	}
-	if err := b.checkNotBlocked(ctx, from.address.String()); err != nil {
-		return wire.Value{}, err
-	}
-	switch call.Method {
-	case message.GetExtendedCard:
-		if !b.cfg.hasExtendedCard() {
-			return wire.Value{}, message.ErrUnsupported.At("there is no extended card")
-		}
-		return b.card(extendedCard)
-	case message.ListTasks:
-		return b.handleList(ctx, call, from)
-	case message.CreatePush, message.GetPush, message.ListPush, message.DeletePush:
-		return b.handlePush(ctx, call, from)
-	}
-	t, err := b.taskIn(ctx, call, from, "id")
 	if err != nil {
-		return wire.Value{}, err
+		return door.Caller{}, err
 	}
-	history, e := call.HistoryLength()
-	if e != nil {
-		return wire.Value{}, e
+	from.sources = b.cfg.Addresses.Sources(c)
+	from.supportsMesh = slices.Contains(message.ExtensionsIn(c.Request().Header), message.Extension)
+	own, _ := b.cfg.Mesh.Identity()
+	return door.Caller{Tasks: session{b, from}, Tenant: string(own.ID), Shares: from.shares()}, nil
+}
+
+// Bounds of the callers that wait at the same time, on a stream or for an answer.
+const (
+	maxWaiters      = 256
+	maxAnonymous    = 128 // of all callers without a token
+	maxWaitersOfOne = 16  // of one caller, or of the callers without a token at one network address
+)
+
+// shares returns the caller's shares of the places of those who wait (AM-42). Callers without a token are counted by
+// network address.
+func (c caller) shares() []door.Share {
+	all := door.Share{Max: maxWaiters}
+	if c.name != anonymous {
+		return []door.Share{{Key: "caller " + c.name, Max: maxWaitersOfOne}, all}
 	}
-	if call.Method == message.CancelTask {
-		if t, err = b.cancel(ctx, from, t); err != nil {
-			return wire.Value{}, err
+	source := "unknown"
+	if len(c.sources) > 0 {
+		source = c.sources[0].Key
+	}
+	return []door.Share{{Key: "at " + source, Max: maxWaitersOfOne}, {Key: anonymous, Max: maxAnonymous, Fair: true}, all}
+}
+
+// session implements [door.Tasks] for one caller.
+type session struct {
+	b    *Bridge
+	from caller
+}
+
+// taskOf returns a row as the door knows it.
+func taskOf(t *taskRow, err error) (door.Task, error) {
+	if err != nil {
+		return door.Task{}, err
+	}
+	return door.Task{ID: t.ID, State: t.last().State, At: t.last().At, Row: t}, nil
+}
+
+func rowOf(t door.Task) *taskRow { return t.Row.(*taskRow) }
+
+// check returns an error for a caller that the owner has blocked, as if none of its tasks existed.
+func (s session) check(ctx context.Context) error { return s.b.checkNotBlocked(ctx, s.from.address.String()) }
+
+// Find implements [door.Tasks].
+func (s session) Find(ctx context.Context, id string) (door.Task, error) {
+	if err := s.check(ctx); err != nil {
+		return door.Task{}, err
+	}
+	return taskOf(s.b.findTask(ctx, s.from.address.String(), id))
+}
+
+// Send implements [door.Tasks].
+func (s session) Send(ctx context.Context, call message.Call, m message.Message) (door.Task, error) {
+	options, _ := call.Params.Get("configuration")
+	var push *pushRow
+	if config, ok := options.Get("taskPushNotificationConfig"); ok && !config.IsNull() {
+		var err error
+		if push, err = s.b.readPush(config, s.from); err != nil {
+			return door.Task{}, err
 		}
 	}
-	task, err := b.view(ctx, t, history)
-	return task.Value(), err
+	return taskOf(s.b.accept(ctx, s.from, m, push))
+}
+
+// Cancel implements [door.Tasks].
+func (s session) Cancel(ctx context.Context, t door.Task) (door.Task, error) {
+	return taskOf(s.b.cancel(ctx, s.from, rowOf(t)))
+}
+
+// List implements [door.Tasks].
+func (s session) List(ctx context.Context, contextID string) ([]door.Task, error) {
+	address := s.from.address.String()
+	term := callerTerm(address)
+	if contextID != "" {
+		term = contextTerm(address, contextID)
+	}
+	rows, err := s.b.tasksWith(ctx, term)
+	if err == nil {
+		err = s.check(ctx)
+	}
+	var list []door.Task
+	for _, row := range rows {
+		t, _ := taskOf(row, nil)
+		list = append(list, t)
+	}
+	return list, err
+}
+
+// Show implements [door.Tasks].
+func (s session) Show(ctx context.Context, history int, tasks ...door.Task) ([]wire.Value, error) {
+	var rows []*taskRow
+	for _, t := range tasks {
+		rows = append(rows, rowOf(t))
+	}
+	known := contents{}
+	if err := known.add(ctx, s.b.cfg.Store.Steps(), history, rows...); err != nil {
+		return nil, err
+	}
+	var list []wire.Value
+	for _, row := range rows {
+		v, err := s.b.view(ctx, row, history, known)
+		if err != nil {
+			return nil, err
+		}
+		list = append(list, v.Value())
+	}
+	return list, nil
+}
+
+// Since implements [door.Tasks].
+func (s session) Since(ctx context.Context, seen, now door.Task) ([]wire.Value, error) {
+	if !now.At.After(seen.At) {
+		return nil, nil
+	}
+	states, err := s.b.views(ctx, rowOf(now), noHistory, contents{})
+	var events []wire.Value
+	for _, v := range states {
+		if !v.task.At.After(seen.At) {
+			continue
+		}
+		for _, artifact := range v.artifacts {
+			const join, last = false, true // a complete artifact
+			events = append(events, v.task.ArtifactUpdate(artifact, join, last))
+		}
+		events = append(events, v.task.StatusUpdate())
+	}
+	return events, err
+}
+
+// Do implements [door.Tasks].
+func (s session) Do(ctx context.Context, call message.Call) (wire.Value, error) {
+	if err := s.check(ctx); err != nil {
+		return wire.Value{}, err
+	}
+	if call.Method != message.GetExtendedCard {
+		return s.b.handlePush(ctx, call, s.from)
+	}
+	if !s.b.cfg.hasExtendedCard() {
+		return wire.Value{}, message.ErrUnsupported.At("there is no extended card")
+	}
+	return s.b.card(extendedCard)
 }
 
 // checkNotBlocked returns an error for a caller that the owner has blocked, as if none of its tasks existed.
@@ -218,62 +258,4 @@ func (b *Bridge) taskIn(ctx context.Context, call message.Call, from caller, mem
 		return nil, e
 	}
 	return b.findTask(ctx, from.address.String(), id)
-}
-
-// acceptCall accepts the message of a call. It returns the task and the wanted length of its history (-1: all).
-func (b *Bridge) acceptCall(ctx context.Context, call message.Call, from caller) (t *taskRow, history int, err error) {
-	m, e := message.ReadMessage(call.Params)
-	if e != nil {
-		return nil, 0, e
-	}
-	options, _ := call.Params.Get("configuration")
-	if history, e = (message.Call{Params: options}).HistoryLength(); e != nil {
-		return nil, 0, e
-	}
-	var push *pushRow
-	if config, ok := options.Get("taskPushNotificationConfig"); ok && !config.IsNull() {
-		if push, err = b.readPush(config, from); err != nil {
-			return nil, 0, err
-		}
-	}
-	t, err = b.accept(ctx, from, m, push)
-	return t, history, err
-}
-
-// awaitTask waits up to 25 s until a task has ended or asks its caller something (A2A-9, A2A-D1). It does not wait if
-// too many callers are waiting already.
-func (b *Bridge) awaitTask(ctx context.Context, t *taskRow, from caller) (*taskRow, error) {
-	w, ok := b.hub.enter(t.ID, from)
-	if !ok {
-		return t, nil
-	}
-	defer b.hub.leave(w)
-	waitCtx, cancel := context.WithTimeout(ctx, b.blockFor)
-	defer cancel()
-	for {
-		var err error
-		if t, err = b.findTask(context.WithoutCancel(ctx), t.Address, t.ID); err != nil || t.endedOrAsks() || waitCtx.Err() != nil {
-			return t, err
-		}
-		select {
-		case <-w.changed:
-		case <-time.After(checkEvery):
-		case <-waitCtx.Done():
-		}
-	}
-}
-
-func (b *Bridge) handleSend(ctx context.Context, call message.Call, from caller) (wire.Value, error) {
-	t, history, err := b.acceptCall(ctx, call, from)
-	if err == nil && call.Blocks() {
-		t, err = b.awaitTask(ctx, t, from)
-	}
-	if err == nil { // the owner may have blocked the caller during the wait
-		err = b.checkNotBlocked(ctx, from.address.String())
-	}
-	if err != nil {
-		return wire.Value{}, err
-	}
-	task, err := b.view(ctx, t, history)
-	return task.TaskResult(), err
 }

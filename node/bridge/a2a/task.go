@@ -150,7 +150,7 @@ func (b *Bridge) tasksWith(ctx context.Context, term string) ([]*taskRow, error)
 		}
 		out = append(out, t)
 	}
-	slices.SortFunc(out, func(x, y *taskRow) int { return comparePositions(x.position(), y.position()) })
+	slices.SortFunc(out, func(x, y *taskRow) int { return cmp.Or(y.last().At.Compare(x.last().At), cmp.Compare(x.ID, y.ID)) })
 	return out, nil
 }
 
@@ -187,7 +187,11 @@ func (b *Bridge) advance(ctx context.Context, id string, next func(*taskRow) (lo
 			if entry.State.Terminal() {
 				b.full.Delete(t.Address)
 			}
-			b.hub.publish(id, nil) // the task has changed
+			works := entry.State == a2a.TaskStateWorking && entry.Reply == ""
+			if !works && len(t.Messages) > 0 {
+				b.working.Delete(t.Messages[len(t.Messages)-1])
+			}
+			b.hub.Changed(id, works)
 			b.pushes.WakeUp()
 		}
 		return err

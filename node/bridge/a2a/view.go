@@ -10,8 +10,11 @@ import (
 	"github.com/agentmesh/agentmesh/store"
 )
 
-// noHistory is the length of a history without messages.
-const noHistory = 0
+const (
+	noHistory = 0 // the length of a history without messages
+
+	maxPageBytes = 4 << 20 // of the messages of its caller that a task shows
+)
 
 // contents is what was said in tasks, by conversation and message id.
 type contents map[store.ConvKey]map[wire.MessageID]store.Entry
@@ -117,23 +120,16 @@ func mergeArtifacts(states []stateView) []wire.Value {
 	return out
 }
 
-// view returns a task with its artifacts and newest messages; see viewWith.
-func (b *Bridge) view(ctx context.Context, t *taskRow, history int) (message.Task, error) {
-	const artifacts = true
-	return b.viewWith(ctx, t, history, artifacts, contents{})
-}
-
-// viewWith returns a task with its newest messages: at most history of them, or any number if history is negative, and
-// at most maxPageBytes of the caller's messages. known has the messages that were read before; see [contents.add].
-func (b *Bridge) viewWith(ctx context.Context, t *taskRow, history int, artifacts bool, known contents) (message.Task, error) {
+// view returns a task with its artifacts and its newest messages: at most history of them, or any number if history is
+// negative, and at most maxPageBytes of the caller's messages. known has the messages that were read before; see
+// [contents.add].
+func (b *Bridge) view(ctx context.Context, t *taskRow, history int, known contents) (message.Task, error) {
 	states, err := b.views(ctx, t, history, known)
 	if err != nil {
 		return message.Task{}, err
 	}
 	task := states[len(states)-1].task
-	if artifacts {
-		task.Artifacts = mergeArtifacts(states)
-	}
+	task.Artifacts = mergeArtifacts(states)
 	if history == noHistory {
 		return task, nil
 	}

@@ -46,6 +46,24 @@ func (t Task) status() wire.Value {
 // TaskResult wraps a task as an event of a stream or as the result of SendMessage.
 func (t Task) TaskResult() wire.Value { return wire.Obj(wire.Field("task", t.Value())) }
 
+// DirectMessage returns the answer of an agent that gave no task, as the result of SendMessage. v is the task in the form
+// of A2A; its artifacts, or else its status, have the parts of the message.
+func DirectMessage(v wire.Value) wire.Value {
+	status, _ := v.Get("status")
+	said, _ := status.Get("message")
+	id, parts := said.GetStr("messageId"), partsOf(said)
+	if artifacts, ok := v.Get("artifacts"); ok {
+		id, parts = artifacts.At(0).GetStr("artifactId"), nil
+		for a := range artifacts.Elems() {
+			parts = append(parts, partsOf(a)...)
+		}
+	}
+	return wire.Obj(wire.Field("message", wire.Obj(
+		wire.TextField("messageId", id), wire.TextField("contextId", v.GetStr("contextId")), wire.TextField("role", "ROLE_AGENT"),
+		wire.Field("parts", wire.Arr(parts...)),
+	)))
+}
+
 // StatusUpdate returns the event that reports the status of the task.
 func (t Task) StatusUpdate() wire.Value {
 	return wire.Obj(wire.Field("statusUpdate", wire.Obj(

@@ -1,4 +1,4 @@
-package a2a
+package door
 
 import (
 	"cmp"
@@ -16,10 +16,9 @@ import (
 )
 
 const (
-	defaultPage = 50
-	maxPage     = 100
-
-	maxPageBytes = 4 << 20 // a page ends after tasks of this size; a task shows at most this much of its caller's messages
+	defaultPage  = 50
+	maxPage      = 100
+	maxPageBytes = 4 << 20 // a page ends after tasks of this size
 )
 
 type listQuery struct {
@@ -35,7 +34,7 @@ type position struct {
 	ID string `json:"id"`
 }
 
-func (t *taskRow) position() position { return position{t.last().At.UnixNano(), t.ID} }
+func (t Task) position() position { return position{t.At.UnixNano(), t.ID} }
 
 func comparePositions(p, q position) int {
 	return cmp.Or(cmp.Compare(q.At, p.At), cmp.Compare(p.ID, q.ID))
@@ -81,8 +80,8 @@ func readListQuery(p wire.Value) (listQuery, *message.Error) {
 	return q, nil
 }
 
-// handleList lists the caller's tasks, newest state first (A2A-11).
-func (b *Bridge) handleList(ctx context.Context, call message.Call, from caller) (wire.Value, error) {
+// list returns a page of the caller's tasks, newest state first (A2A-11).
+func list(ctx context.Context, call message.Call, tasks Tasks) (wire.Value, error) {
 	q, e := readListQuery(call.Params)
 	if e != nil {
 		return wire.Value{}, e
@@ -96,47 +95,40 @@ func (b *Bridge) handleList(ctx context.Context, call message.Call, from caller)
 	if !isBool && !include.IsNull() {
 		return wire.Value{}, message.ErrParams.At("includeArtifacts must be true or false")
 	}
-	address := from.address.String()
-	term := callerTerm(address)
-	if q.context != "" {
-		term = contextTerm(address, q.context)
-	}
-	tasks, err := b.tasksWith(ctx, term)
+	all, err := tasks.List(ctx, q.context)
 	if err != nil {
 		return wire.Value{}, err
 	}
-	tasks = slices.DeleteFunc(tasks, func(t *taskRow) bool {
-		return q.state != "" && string(t.last().State) != q.state || !q.after.IsZero() && t.last().At.Before(q.after)
+	all = slices.DeleteFunc(all, func(t Task) bool {
+		return q.state != "" && string(t.State) != q.state || !q.after.IsZero() && t.At.Before(q.after)
 	})
-	total, next := len(tasks), ""
+	slices.SortFunc(all, func(x, y Task) int { return comparePositions(x.position(), y.position()) })
+	total, next := len(all), ""
 	if q.previous != (position{}) {
-		tasks = slices.DeleteFunc(tasks, func(t *taskRow) bool { return comparePositions(t.position(), q.previous) <= 0 })
+		all = slices.DeleteFunc(all, func(t Task) bool { return comparePositions(t.position(), q.previous) <= 0 })
 	}
-	history = max(history, 0) // no history without historyLength
-	list, size := []wire.Value{}, 0
-	for few := range slices.Chunk(tasks[:min(q.size, len(tasks))], 10) { // so that only the messages of a few tasks are in memory at once
+	shown, size := []wire.Value{}, 0
+	for few := range slices.Chunk(all[:min(q.size, len(all))], 10) { // so that only the messages of a few tasks are in memory at once
 		if size > maxPageBytes {
 			break
 		}
-		known := contents{}
-		if err := known.add(ctx, b.cfg.Store.Steps(), history, few...); err != nil {
+		views, err := tasks.Show(ctx, max(history, 0), few...) // no history without historyLength
+		if err != nil {
 			return wire.Value{}, err
 		}
-		for _, t := range few {
-			task, err := b.viewWith(ctx, t, history, artifacts, known)
-			if err != nil {
-				return wire.Value{}, err
+		for _, v := range views {
+			if !artifacts {
+				v = v.Without("artifacts")
 			}
-			v := task.Value()
-			list, size = append(list, v), size+len(v.JSON())
+			shown, size = append(shown, v), size+len(v.JSON())
 		}
 	}
-	if len(list) < len(tasks) {
-		token, _ := json.Marshal(tasks[len(list)-1].position()) // never fails
+	if len(shown) < len(all) {
+		token, _ := json.Marshal(all[len(shown)-1].position()) // never fails
 		next = base64.RawURLEncoding.EncodeToString(token)
 	}
 	return wire.Obj(
-		wire.Field("tasks", wire.Arr(list...)), wire.TextField("nextPageToken", next),
+		wire.Field("tasks", wire.Arr(shown...)), wire.TextField("nextPageToken", next),
 		wire.Field("pageSize", wire.Int(int64(q.size))), wire.Field("totalSize", wire.Int(int64(total))),
 	), nil
 }
