@@ -26,7 +26,7 @@ func TestJSRelay(t *testing.T) {
 	}
 	const want = `{"message":["TASK_STATE_COMPLETED","42"],"get":"TASK_STATE_COMPLETED",` +
 		`"stream":["task TASK_STATE_WORKING","artifactUpdate 42","statusUpdate TASK_STATE_COMPLETED"],"cancel":["TASK_STATE_WORKING","TASK_STATE_CANCELED"],` +
-		`"missing":"TaskNotFoundError","list":"UnsupportedOperationError"}`
+		`"missing":"TaskNotFoundError","list":[["TASK_STATE_CANCELED","TASK_STATE_COMPLETED"],3,true]}`
 	for binding, file := range jsFiles {
 		relay := newScriptedAgent(t)
 		var mu sync.Mutex

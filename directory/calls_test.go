@@ -553,7 +553,7 @@ func TestCallBadInput(t *testing.T) {
 		"tenant":           {"/other/message:send", send, nil, 404},
 		"no such method":   {"/message:forget", send, nil, 404},
 		"unknown task":     {"/message:send", sendParams("m", "x", `,"taskId":"none"`), nil, 404},
-		"list":             {"/tasks?x=1", "", nil, 400},
+		"list":             {"/tasks?pageSize=x", "", nil, 400},
 		"push":             {"/tasks/x/pushNotificationConfigs", "{}", nil, 400},
 		"extended card":    {"/extendedAgentCard", "", nil, 400},
 		"parts":            {"/message:send", strings.Replace(send, `"text":"x"`, `"text":"x","url":"https://x"`, 1), nil, 400},
@@ -574,7 +574,7 @@ func TestCallBadInput(t *testing.T) {
 		t.Errorf("%d calls wait", len(list))
 	}
 	for method, reason := range map[string]string{ // what the card says that the relay does not offer
-		"ListTasks": "UNSUPPORTED_OPERATION", "GetExtendedAgentCard": "UNSUPPORTED_OPERATION", "ListTaskPushNotificationConfigs": "PUSH_NOTIFICATION_NOT_SUPPORTED",
+		"GetExtendedAgentCard": "UNSUPPORTED_OPERATION", "ListTaskPushNotificationConfigs": "PUSH_NOTIFICATION_NOT_SUPPORTED",
 		"CreateTaskPushNotificationConfig": "PUSH_NOTIFICATION_NOT_SUPPORTED",
 	} {
 		if _, failure, rec := w.call("t", method, `{"taskId":"x"}`); !strings.Contains(string(failure.JSON()), reason) {

@@ -59,6 +59,8 @@ var layers = []struct {
 	{"node/bridge/moltspeak/personal", 2},
 	{"node/bridge/a2a/message", 2},
 
+	{"node/bridge/a2a/door", 3},
+
 	{"node/calendar", 3},
 	{"node/notify", 3},
 	{"node/owner", 3},

@@ -1,6 +1,7 @@
 package a2arelay
 
 import (
+	"cmp"
 	"context"
 	"crypto/rand"
 	"crypto/subtle"
@@ -10,9 +11,11 @@ import (
 	"strings"
 	"time"
 
+	"github.com/a2aproject/a2a-go/v2/a2a"
 	"github.com/labstack/echo/v4"
 
 	"github.com/agentmesh/agentmesh/directory/mailbox"
+	"github.com/agentmesh/agentmesh/node/bridge/a2a/door"
 	"github.com/agentmesh/agentmesh/node/bridge/a2a/message"
 	"github.com/agentmesh/agentmesh/node/httpapi"
 	"github.com/agentmesh/agentmesh/node/wire"
@@ -20,26 +23,22 @@ import (
 	"github.com/agentmesh/agentmesh/store"
 )
 
-// readMessage returns the message of a call and the id of its task, which may be a new one.
-func (s *Service) readMessage(ctx context.Context, agent wire.AgentID, call message.Call, from caller) (message.Message, string, error) {
-	m, e := message.ReadMessage(call.Params)
-	if e != nil {
-		return m, "", e
-	}
+// taskID returns the id of the task of a message.
+func (s *Service) taskID(ctx context.Context, agent wire.AgentID, m message.Message, from caller) (string, error) {
 	if m.TaskID != "" {
-		return m, m.TaskID, nil
+		return m.TaskID, nil
 	}
-	callerID := from.token
-	if callerID == "" {
-		callerID = string(from.source) // separates callers without a token by their address
-	}
-	id, err := s.macOf(ctx, "message", string(agent), callerID, m.ID)
-	return m, id, err
+	// callers without a token are separated by their address
+	return s.macOf(ctx, "message", string(agent), cmp.Or(from.token, string(from.source)), m.ID)
 }
 
-// send stores a message as a call for the agent, together with its task, which has this id. Both are durable when send
-// returns. A repeated message gets the task that it got before (A2A-D4).
-func (s *Service) send(ctx context.Context, agent wire.AgentID, m message.Message, from caller, id string, extensions []string) (*taskRow, error) {
+// send stores a message as a call for the agent, together with its task. Both are durable when send returns. A repeated
+// message gets the task that it got before (A2A-D4).
+func (s *Service) send(ctx context.Context, agent wire.AgentID, m message.Message, from caller) (*taskRow, error) {
+	id, err := s.taskID(ctx, agent, m, from)
+	if err != nil {
+		return nil, err
+	}
 	for range attempts {
 		t, known, err := s.rowFor(ctx, agent, m, from, id)
 		if err != nil || known {
@@ -50,9 +49,9 @@ func (s *Service) send(ctx context.Context, agent wire.AgentID, m message.Messag
 		if err := s.admit(ctx, t, size); err != nil {
 			return nil, err
 		}
-		err = s.queue(ctx, t, Call{Method: message.SendMessage, Params: params, Token: from.token, Extensions: extensions}, changes)
+		err = s.queue(ctx, t, Call{Method: message.SendMessage, Params: params, Token: from.token, Extensions: from.extensions}, changes)
 		if err == nil {
-			s.hub.publish(t.ID)
+			s.hub.Changed(t.ID, false)
 			return s.load(ctx, t.ID)
 		}
 		// admit has counted the task; count what is stored instead.
@@ -98,7 +97,7 @@ func (s *Service) rowFor(ctx context.Context, agent wire.AgentID, m message.Mess
 	}
 	t.Messages[m.ID] = digest
 	t.Unanswered, t.Reason = true, ""
-	t.setState(stateWorking, textWaits, now)
+	t.setState(a2a.TaskStateWorking, textWaits, now)
 	return t, false, nil
 }
 
@@ -137,26 +136,19 @@ func (s *Service) answerToken(ctx context.Context, task string) (string, error) 
 	return s.macOf(ctx, "answer", task)
 }
 
-// cancel asks the agent to cancel a task, and waits up to blockFor until the task has ended. A task that the agent has
-// not taken yet ends at once.
-func (s *Service) cancel(ctx context.Context, t *taskRow, from caller) (*taskRow, error) {
-	if t.hasEnded(time.Now()) {
-		return nil, message.ErrNotCancelable
-	}
+// cancel asks the agent to cancel a task. A task that the agent has not taken yet ends at once.
+func (s *Service) cancel(ctx context.Context, t *taskRow) (*taskRow, error) {
 	t, err := s.update(ctx, t.ID, func(t *taskRow) bool {
-		if t.Remote != "" || isTerminal(t.State) {
+		if t.Remote != "" || t.State.Terminal() {
 			return false
 		}
-		t.CancelPending, t.State, t.Task = true, stateCanceled, newTask(t.ID, t.Context, stateCanceled, message.TextCanceled, time.Now())
+		t.CancelPending, t.State, t.Task = true, a2a.TaskStateCanceled, newTask(t.ID, t.Context, a2a.TaskStateCanceled, message.TextCanceled, time.Now())
 		return true
 	})
-	if err != nil || t.Remote == "" || isTerminal(t.State) {
+	if err != nil || t.Remote == "" || t.State.Terminal() {
 		return t, err
 	}
-	if err := s.queue(ctx, t, t.cancelCall(t.Remote), nil); err != nil {
-		return nil, err
-	}
-	return s.await(ctx, t, from, func(t *taskRow) bool { return isTerminal(t.State) })
+	return t, s.queue(ctx, t, t.cancelCall(t.Remote), nil)
 }
 
 // cancelCall returns the call that cancels the task at the agent, which knows it as remoteID.
@@ -178,7 +170,7 @@ func (s *Service) postTask(c echo.Context) error {
 		s.cfg.Addresses.Fault(ctx, httpapi.ClientAddr(c))
 		return wire.ErrRoute // for anybody else the task does not exist
 	}
-	body, err := readBody(c)
+	body, err := door.ReadBody(c)
 	if err != nil {
 		return err
 	}
@@ -204,21 +196,21 @@ func (s *Service) postTask(c echo.Context) error {
 	}{Status: "stored"}
 	_, err = s.update(ctx, id, func(t *taskRow) bool {
 		switch {
-		case t.CancelPending && (isError || isTerminal(status.GetStr("state"))):
+		case t.CancelPending && (isError || stateOf(status).Terminal()):
 			t.CancelPending = false
 			return true
-		case isError && (isTerminal(t.State) || t.Remote != "" && !t.Unanswered): // the task has ended, or no message waits for an answer
+		case isError && (t.State.Terminal() || t.Remote != "" && !t.Unanswered): // the task has ended, or no message waits for an answer
 			return false
 		case isError:
 			t.Unanswered, t.Reason = false, message.ReadError(http.StatusBadRequest, failure).Reason
-			state := stateRejected
+			state := a2a.TaskStateRejected
 			if t.Remote != "" {
-				state = stateInput // the agent's task goes on without the message
+				state = a2a.TaskStateInputRequired // the agent's task goes on without the message
 			}
 			t.setState(state, textRefused, time.Now())
 			return true
-		case isTerminal(t.State):
-			if t.State == stateCanceled && !isTerminal(status.GetStr("state")) {
+		case t.State.Terminal():
+			if t.State == a2a.TaskStateCanceled && !stateOf(status).Terminal() {
 				next := t.cancelCall(v.GetStr("id"))
 				next.AnswerToken, response.Next = token, &next
 			}
@@ -230,7 +222,7 @@ func (s *Service) postTask(c echo.Context) error {
 		}
 		t.Remote, t.Unanswered, t.Reason = v.GetStr("id"), false, ""
 		if t.takeReport(v); len(v.JSON()) > maxResult {
-			t.State, t.Task = stateFailed, newTask(t.ID, t.Context, stateFailed, textLarge, time.Now())
+			t.State, t.Task = a2a.TaskStateFailed, newTask(t.ID, t.Context, a2a.TaskStateFailed, textLarge, time.Now())
 		}
 		return true
 	})

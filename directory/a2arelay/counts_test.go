@@ -58,11 +58,11 @@ func (s *Service) message(t *testing.T, id, more, text string) (*taskRow, error)
 		t.Fatal(err)
 	}
 	from := caller{token: "t", source: "a2a:x"}
-	m, task, err := s.readMessage(t.Context(), "am_alice", message.Call{Method: message.SendMessage, Params: params}, from)
-	if err != nil {
-		t.Fatal(err)
+	m, e := message.ReadMessage(params)
+	if e != nil {
+		t.Fatal(e)
 	}
-	return s.send(t.Context(), "am_alice", m, from, task, nil)
+	return s.send(t.Context(), "am_alice", m, from)
 }
 
 // checkCounts checks that the counts equal those of a service that reads them from the store.

@@ -18,9 +18,11 @@ import (
 	"strings"
 	"time"
 
+	"github.com/a2aproject/a2a-go/v2/a2a"
 	"github.com/labstack/echo/v4"
 
 	"github.com/agentmesh/agentmesh/directory/mailbox"
+	"github.com/agentmesh/agentmesh/node/bridge/a2a/door"
 	"github.com/agentmesh/agentmesh/node/bridge/a2a/message"
 	"github.com/agentmesh/agentmesh/node/httpapi"
 	"github.com/agentmesh/agentmesh/node/wire"
@@ -52,7 +54,8 @@ type Service struct {
 	cfg    Config
 	origin string
 	counts mailbox.Counts // of the tasks
-	hub    hub
+	hub    door.Hub
+	front  *door.Door
 }
 
 const (
@@ -66,21 +69,21 @@ const (
 	maxResult = wire.MaxMessage     // bytes of a task as the agent reports it
 	cardLife  = 45 * 24 * time.Hour // of an A2A card, from its last upload
 
-	blockFor   = 25 * time.Second // longest wait of a blocking call (A2A-D1)
-	streamFor  = 10 * time.Minute // longest stream; then the client subscribes again
-	checkEvery = 5 * time.Second  // between two reads of a task that another process may have changed
+	streamFor = 10 * time.Minute // longest stream; then the client subscribes again
 )
 
 // New returns a service. It starts nothing.
 func New(cfg Config) *Service {
-	return &Service{cfg: cfg, origin: strings.TrimSuffix(cfg.BaseURL, "/v1")}
+	s := &Service{cfg: cfg, origin: strings.TrimSuffix(cfg.BaseURL, "/v1"), hub: door.Hub{OfTask: maxWaitersOfTask}}
+	s.front = door.New(door.Config{Open: s.open, Hub: &s.hub, StreamFor: streamFor})
+	return s
 }
 
 // Mount adds the A2A routes for callers and, behind guard, two routes for the agents.
 func (s *Service) Mount(e *echo.Echo, guard echo.MiddlewareFunc) {
-	e.POST(pathPrefix+":id", s.serveRPC)
+	e.POST(pathPrefix+":id", s.serve)
 	for _, method := range []string{"GET", "POST", "DELETE"} {
-		e.Add(method, pathPrefix+":id/*", s.serveREST, httpapi.AnyOrigin)
+		e.Add(method, pathPrefix+":id/*", s.serve, httpapi.AnyOrigin)
 	}
 	e.PUT("/v1/mailbox/:id/a2a", guard(s.putCard))
 	e.POST("/v1/relay/:relay/task", guard(s.postTask))
@@ -106,9 +109,9 @@ type caller struct {
 	token    string         // SHA-256 of the bearer token in hex; "" without one
 	source   wire.AgentID   // HMAC of the client's address; stands for the sender in [mailbox.Mail]
 	networks []wire.AgentID // HMACs of the networks of the address, as in [mailbox.Mail]
-}
 
-func (c caller) sources() []wire.AgentID { return append([]wire.AgentID{c.source}, c.networks...) }
+	extensions []string // that the request names
+}
 
 // Call is an A2A call as the agent gets it from its mailbox.
 type Call struct {
@@ -118,26 +121,6 @@ type Call struct {
 	Extensions  []string   `json:"extensions,omitempty"`
 	Task        string     `json:"task"`         // the id of the task at the relay
 	AnswerToken string     `json:"answer_token"` // for the header of the answer
-}
-
-// isAgentDone reports whether the agent has nothing to do in this state: the task has ended or waits for its caller.
-func isAgentDone(state string) bool { return isTerminal(state) || state == stateInput }
-
-// The states that the relay itself knows.
-const (
-	stateWorking  = "TASK_STATE_WORKING"
-	stateInput    = "TASK_STATE_INPUT_REQUIRED"
-	stateFailed   = "TASK_STATE_FAILED"
-	stateRejected = "TASK_STATE_REJECTED"
-	stateCanceled = "TASK_STATE_CANCELED"
-)
-
-func isTerminal(state string) bool {
-	switch state {
-	case "TASK_STATE_COMPLETED", stateFailed, stateRejected, stateCanceled:
-		return true
-	}
-	return false
 }
 
 // The texts with which the relay itself explains a state.
@@ -150,12 +133,10 @@ const (
 )
 
 // newTask returns a task in the form of A2A. text explains its state; it may be "".
-func newTask(id, contextID, state, text string, now time.Time) wire.Value {
-	t := message.Task{ID: id, Context: contextID, At: now}
+func newTask(id, contextID string, state a2a.TaskState, text string, now time.Time) wire.Value {
+	t := message.Task{ID: id, Context: contextID, State: state, At: now}
 	if text != "" {
 		t.Status = t.AgentMessage(id+"-"+now.UTC().Format("20060102150405.000"), text)
 	}
-	v := t.Value()
-	status, _ := v.Get("status")
-	return v.With("status", status.With("state", wire.Text(state)))
+	return t.Value()
 }

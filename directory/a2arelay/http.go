@@ -8,10 +8,12 @@ import (
 	"strings"
 	"time"
 
+	"github.com/a2aproject/a2a-go/v2/a2a"
 	"github.com/labstack/echo/v4"
 
 	"github.com/agentmesh/agentmesh/acl/credential"
 	"github.com/agentmesh/agentmesh/acl/rate"
+	"github.com/agentmesh/agentmesh/node/bridge/a2a/door"
 	"github.com/agentmesh/agentmesh/node/bridge/a2a/message"
 	"github.com/agentmesh/agentmesh/node/httpapi"
 	"github.com/agentmesh/agentmesh/node/wire"
@@ -20,26 +22,17 @@ import (
 
 func pathAgent(c echo.Context) wire.AgentID { return wire.AgentID(c.Param("id")) }
 
-func (s *Service) serveRPC(c echo.Context) error {
-	return s.serve(c, message.JSONRPC, func(body []byte) (message.Call, *message.Error) {
-		return message.ReadRPC(body, message.VersionOf(c.Request()))
-	})
-}
-
-// serveREST serves the documents of an agent, and the HTTP+JSON binding below its URL.
-func (s *Service) serveREST(c echo.Context) error {
-	r := c.Request()
-	path := strings.TrimPrefix(r.URL.EscapedPath(), pathPrefix+c.Param("id"))
-	switch {
+// serve serves the documents of an agent, and A2A at and below its URL.
+func (s *Service) serve(c echo.Context) error {
+	r, base := c.Request(), pathPrefix+c.Param("id")
+	switch path := strings.TrimPrefix(r.URL.EscapedPath(), base); {
 	case r.Method != http.MethodGet:
 	case path == message.PathCard, path == message.PathOldCard:
 		return s.getDocument(c, s.storedCard)
 	case path == message.PathKeys:
 		return s.getDocument(c, s.keySet)
 	}
-	return s.serve(c, message.HTTPJSON, func(body []byte) (message.Call, *message.Error) {
-		return message.ReadREST(r.Method, path, r.URL.Query(), body, message.VersionOf(r))
-	})
+	return s.front.Serve(c, base)
 }
 
 // getDocument answers with the JSON document that load returns for the agent.
@@ -116,58 +109,29 @@ func (s *Service) putCard(c echo.Context) error {
 	return c.NoContent(http.StatusNoContent)
 }
 
-// serve answers a call, which parse reads from the body of the request.
-func (s *Service) serve(c echo.Context, binding message.Binding, parse func([]byte) (message.Call, *message.Error)) error {
-	httpapi.Private(c)
-	call := message.Call{Binding: binding}
+// open finds out who makes a call, and whether the agent takes calls here.
+func (s *Service) open(c echo.Context) (door.Caller, error) {
+	ctx, agent := c.Request().Context(), pathAgent(c)
 	err := s.cfg.Addresses.Check(c)
 	if err == nil {
-		err = s.cfg.CheckBan(c.Request().Context(), httpapi.ClientAddr(c))
+		err = s.cfg.CheckBan(ctx, httpapi.ClientAddr(c))
 	}
 	if err == nil {
-		_, err = s.storedCard(c.Request().Context(), pathAgent(c))
+		_, err = s.storedCard(ctx, agent)
 	}
 	if errors.Is(err, wire.ErrNoAgent) {
-		return refuse(c, call, message.ErrTaskNotFound.At("no such agent"))
+		err = message.ErrTaskNotFound.At("no such agent")
 	}
 	if err != nil {
-		return refuse(c, call, message.FromMesh(err))
-	}
-	body, err := readBody(c)
-	if err != nil {
-		return refuse(c, call, message.FromMesh(err))
-	}
-	call, e := parse(body)
-	if e != nil {
-		return refuse(c, call, e)
-	}
-	if call.Tenant != "" && call.Tenant != string(pathAgent(c)) {
-		return refuse(c, call, message.ErrTaskNotFound.At("no such tenant"))
+		return door.Caller{}, err
 	}
 	from, err := s.callerOf(c)
-	if err == nil {
-		err = httpapi.KeepOpen(c, blockFor+15*time.Second)
-	}
-	if err != nil {
-		return refuse(c, call, message.FromMesh(err))
-	}
-	if call.Streams() {
-		err = s.stream(c, call, from)
-	} else {
-		var result wire.Value
-		if result, err = s.handle(c, call, from); err == nil {
-			return c.Blob(http.StatusOK, call.MediaType(http.StatusOK), call.Answer(result))
-		}
-	}
-	if err != nil {
-		return refuse(c, call, message.FromMesh(err))
-	}
-	return nil
+	return door.Caller{Tasks: session{s, agent, from}, Tenant: string(agent), Shares: from.shares()}, err
 }
 
 // callerOf returns the caller of a request. Its sources are HMACs, so that they do not reveal addresses.
 func (s *Service) callerOf(c echo.Context) (caller, error) {
-	var from caller
+	from := caller{extensions: message.ExtensionsIn(c.Request().Header)}
 	if bearer, ok := httpapi.Bearer(c.Request()); ok && bearer != "" {
 		from.token = credential.HashOf(bearer).String()
 	}
@@ -190,166 +154,109 @@ func (s *Service) callerOf(c echo.Context) (caller, error) {
 	return from, nil
 }
 
-func readBody(c echo.Context) ([]byte, error) {
-	message.AcceptMediaType(c.Request().Header)
-	return httpapi.Body(c, message.MaxBody)
-}
+// Bounds of the callers that wait or read a stream at the same time.
+const (
+	maxWaiters       = 2048
+	maxWaitersOfOne  = 16 // of one client address; each network around it may have twice as many as the next narrower one
+	maxWaitersOfTask = 8  // that a change wakes at once
+)
 
-func refuse(c echo.Context, call message.Call, e *message.Error) error {
-	e.SetHeader(c.Response().Header())
-	status, body := call.Refuse(e)
-	return c.Blob(status, call.MediaType(status), body)
-}
-
-// handle carries out a call that has a single answer.
-func (s *Service) handle(c echo.Context, call message.Call, from caller) (wire.Value, error) {
-	ctx, agent := c.Request().Context(), pathAgent(c)
-	switch call.Method {
-	case message.SendMessage:
-		m, id, err := s.readMessage(ctx, agent, call, from)
-		if err != nil {
-			return wire.Value{}, err
-		}
-		t, err := s.send(ctx, agent, m, from, id, message.ExtensionsIn(c.Request().Header))
-		if err == nil && call.Blocks() {
-			t, err = s.await(ctx, t, from, func(t *taskRow) bool { return isAgentDone(t.State) || t.isOverdue(time.Now()) })
-		}
-		if err != nil {
-			return wire.Value{}, err
-		}
-		if e := t.refusal(); e != nil && call.Blocks() {
-			return wire.Value{}, e
-		}
-		return wire.Obj(wire.Field("task", t.view(time.Now()))), nil
-	case message.GetTask, message.CancelTask:
-		id, e := call.IDOf("id")
-		if e != nil {
-			return wire.Value{}, e
-		}
-		t, err := s.find(ctx, agent, from, id)
-		if err == nil && call.Method == message.CancelTask {
-			t, err = s.cancel(ctx, t, from)
-		}
-		if err != nil {
-			return wire.Value{}, err
-		}
-		return t.view(time.Now()), nil
-	case message.CreatePush, message.GetPush, message.ListPush, message.DeletePush:
-		return wire.Value{}, message.ErrPushUnsupported
+// shares returns the caller's shares of the places of those who wait.
+func (c caller) shares() (list []door.Share) {
+	for i, source := range append([]wire.AgentID{c.source}, c.networks...) {
+		list = append(list, door.Share{Key: string(source), Max: maxWaitersOfOne << i})
 	}
-	return wire.Value{}, message.ErrUnsupported.At("this agent is behind a relay")
+	return append(list, door.Share{Max: maxWaiters, Fair: true})
 }
 
-// refusal returns the error with which the agent refused the caller's last message, or nil.
-func (t *taskRow) refusal() *message.Error {
+// session implements [door.Tasks] for one caller of an agent.
+type session struct {
+	s     *Service
+	agent wire.AgentID
+	from  caller
+}
+
+// taskOf returns a row as the door knows it.
+func taskOf(t *taskRow, err error) (door.Task, error) {
+	if err != nil {
+		return door.Task{}, err
+	}
+	out := door.Task{ID: t.ID, State: t.State, At: t.At, Row: t}
+	if t.isOverdue(time.Now()) {
+		out.State = a2a.TaskStateFailed
+	}
 	if i := slices.IndexFunc(message.Errors(), func(e *message.Error) bool { return t.Reason != "" && e.Reason == t.Reason }); i >= 0 {
-		return message.Errors()[i]
+		out.Refusal = message.Errors()[i]
 	}
-	return nil
+	return out, nil
 }
 
-// await waits until done reports true for a task, but no longer than blockFor, and returns the task. If too many
-// callers already wait, it returns at once.
-func (s *Service) await(ctx context.Context, t *taskRow, from caller, done func(*taskRow) bool) (*taskRow, error) {
-	w := s.hub.enter(t.ID, from)
-	if w == nil {
-		return t, nil
-	}
-	defer s.hub.leave(w)
-	end := time.After(blockFor)
-	for {
-		var err error
-		if t, err = s.load(ctx, t.ID); err != nil || done(t) {
-			return t, err
-		}
-		select {
-		case <-w.wake:
-		case <-time.After(checkEvery):
-		case <-end:
-			return t, nil
-		case <-ctx.Done():
-			return t, nil
-		}
-	}
+func rowOf(t door.Task) *taskRow { return t.Row.(*taskRow) }
+
+// Find implements [door.Tasks].
+func (c session) Find(ctx context.Context, id string) (door.Task, error) {
+	return taskOf(c.s.find(ctx, c.agent, c.from, id))
 }
 
-// stream answers with events: the task, then its changes until the task has ended (A2A-12). The stream of a message
-// also ends when the agent asks its caller a question.
-func (s *Service) stream(c echo.Context, call message.Call, from caller) error {
-	ctx, agent := c.Request().Context(), pathAgent(c)
-	var m message.Message
-	id, err := "", error(nil)
-	if call.Method == message.SendStreaming {
-		m, id, err = s.readMessage(ctx, agent, call, from)
-	} else if taskID, e := call.IDOf("id"); e != nil {
-		err = e
-	} else {
-		id = taskID
+// Send implements [door.Tasks].
+func (c session) Send(ctx context.Context, _ message.Call, m message.Message) (door.Task, error) {
+	return taskOf(c.s.send(ctx, c.agent, m, c.from))
+}
+
+// Cancel implements [door.Tasks].
+func (c session) Cancel(ctx context.Context, t door.Task) (door.Task, error) {
+	return taskOf(c.s.cancel(ctx, rowOf(t)))
+}
+
+// List implements [door.Tasks]. Callers without a token share nothing, so they have no list.
+func (c session) List(ctx context.Context, contextID string) (list []door.Task, err error) {
+	if c.from.token == "" {
+		return nil, message.ErrUnauthenticated
 	}
-	if err != nil {
-		return err
-	}
-	w := s.hub.enter(id, from) // before the message is stored, because a refusal means that it was not
-	if w == nil {
-		return message.ErrBusy.At("too many open streams")
-	}
-	defer s.hub.leave(w)
-	var t *taskRow
-	if call.Method == message.SendStreaming {
-		t, err = s.send(ctx, agent, m, from, id, message.ExtensionsIn(c.Request().Header))
-	} else if t, err = s.find(ctx, agent, from, id); err == nil && t.hasEnded(time.Now()) {
-		err = message.ErrUnsupported.At("the task has ended")
-	}
-	if err != nil {
-		return err
-	}
-	out := httpapi.NewEventStream(c)
-	send := func(event wire.Value) error { return out.Send(httpapi.StreamEvent{Data: string(call.Answer(event))}) }
-	now := time.Now()
-	if send(wire.Obj(wire.Field("task", t.view(now)))) != nil {
-		return nil // the client has gone
-	}
-	shown, ended, end, beat := t, t.hasEnded(now), time.NewTimer(streamFor), now
-	defer end.Stop()
-	for !ended && (call.Method == message.SubscribeToTask || !isAgentDone(shown.State)) {
-		select {
-		case <-ctx.Done():
-			return nil
-		case <-end.C:
-			return nil
-		case <-w.wake:
-		case <-time.After(checkEvery):
+	for rec, err := range store.AllRecords(ctx, c.s.cfg.Records, NSTasks, callerTerm(c.agent, c.from.token), time.Now()) {
+		if err != nil {
+			return nil, err
 		}
-		if t, err = s.load(ctx, t.ID); err != nil {
-			return nil // the stream has begun; the client asks again
+		t, err := taskOf(decodeTask(rec))
+		if err != nil {
+			return nil, err
 		}
-		now = time.Now()
-		ended = t.hasEnded(now)
-		if ended || t.rev != shown.rev {
-			for _, event := range eventsOf(t.ID, t.Context, t.view(now)) {
-				if send(event) != nil {
-					return nil
-				}
-			}
-			shown = t
-		} else if now.Sub(beat) >= httpapi.StreamBeat {
-			if beat = now; out.Beat() != nil {
-				return nil
+		if contextID == "" || rowOf(t).Context == contextID {
+			list = append(list, t)
+		}
+	}
+	return list, nil
+}
+
+// Show implements [door.Tasks]. The relay keeps no history.
+func (c session) Show(ctx context.Context, _ int, tasks ...door.Task) ([]wire.Value, error) {
+	var list []wire.Value
+	for _, t := range tasks {
+		row := rowOf(t)
+		if row.Task.IsNull() { // from a list
+			if err := c.s.loadBody(ctx, row); errors.Is(err, message.ErrTaskNotFound) {
+				row.setState(row.State, "", row.At) // it was removed meanwhile
+			} else if err != nil {
+				return nil, err
 			}
 		}
+		list = append(list, row.view(time.Now()))
 	}
-	return nil
+	return list, nil
 }
 
-// eventsOf returns the events that show a task: one for each artifact, then one for the status.
-func eventsOf(id, contextID string, task wire.Value) []wire.Value {
-	ids := []wire.Member{wire.TextField("taskId", id), wire.TextField("contextId", contextID)}
-	var events []wire.Value
-	list, _ := task.Get("artifacts")
-	for artifact := range list.Elems() {
-		update := wire.Obj(append(slices.Clone(ids), wire.Field("artifact", artifact), wire.Field("lastChunk", wire.Bool(true)))...)
-		events = append(events, wire.Obj(wire.Field("artifactUpdate", update)))
+// Since implements [door.Tasks].
+func (c session) Since(_ context.Context, seen, now door.Task) ([]wire.Value, error) {
+	if seen.State == now.State && rowOf(seen).rev == rowOf(now).rev {
+		return nil, nil
 	}
-	status, _ := task.Get("status")
-	return append(events, wire.Obj(wire.Field("statusUpdate", wire.Obj(append(slices.Clone(ids), wire.Field("status", status))...))))
+	return door.Events(rowOf(now).view(time.Now())), nil
+}
+
+// Do implements [door.Tasks].
+func (c session) Do(_ context.Context, call message.Call) (wire.Value, error) {
+	if call.Method == message.GetExtendedCard {
+		return wire.Value{}, message.ErrUnsupported.At("this agent is behind a relay")
+	}
+	return wire.Value{}, message.ErrPushUnsupported
 }

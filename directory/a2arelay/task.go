@@ -9,6 +9,8 @@ import (
 	"slices"
 	"time"
 
+	"github.com/a2aproject/a2a-go/v2/a2a"
+
 	"github.com/agentmesh/agentmesh/directory/mailbox"
 	"github.com/agentmesh/agentmesh/node/bridge/a2a/message"
 	"github.com/agentmesh/agentmesh/node/wire"
@@ -26,19 +28,20 @@ const (
 // taskRow is a task at the relay. Its id is an HMAC of its agent, its caller and the id of its first message. So nobody
 // can guess the id, and a repeated message finds its task (A2A-D4).
 type taskRow struct {
-	ID            string       `json:"id"`
-	Agent         wire.AgentID `json:"agent"`
-	Token         string       `json:"token,omitempty"` // of the caller
-	Source        wire.AgentID `json:"source"`          // HMAC of the caller's address
-	Context       string       `json:"context"`
-	Remote        string       `json:"remote,omitempty"` // the id of the task at the agent; "" until the agent took the message
-	Created       time.Time    `json:"created_at"`
-	State         string       `json:"state"`
-	Stamp         string       `json:"stamp,omitempty"`  // time of the state according to the agent
-	CancelPending bool         `json:"owed,omitempty"`   // the caller canceled, and the agent has not reported the end
-	Unanswered    bool         `json:"waits,omitempty"`  // the agent has not answered the last message of the caller
-	Reason        string       `json:"reason,omitempty"` // of the error with which the agent refused that message
-	Size          int          `json:"size,omitempty"`   // of the body in bytes
+	ID            string        `json:"id"`
+	Agent         wire.AgentID  `json:"agent"`
+	Token         string        `json:"token,omitempty"` // of the caller
+	Source        wire.AgentID  `json:"source"`          // HMAC of the caller's address
+	Context       string        `json:"context"`
+	Remote        string        `json:"remote,omitempty"` // the id of the task at the agent; "" until the agent took the message
+	Created       time.Time     `json:"created_at"`
+	State         a2a.TaskState `json:"state"`
+	At            time.Time     `json:"at"`               // of the state, as the caller sees it
+	Stamp         string        `json:"stamp,omitempty"`  // time of the state according to the agent
+	CancelPending bool          `json:"owed,omitempty"`   // the caller canceled, and the agent has not reported the end
+	Unanswered    bool          `json:"waits,omitempty"`  // the agent has not answered the last message of the caller
+	Reason        string        `json:"reason,omitempty"` // of the error with which the agent refused that message
+	Size          int           `json:"size,omitempty"`   // of the body in bytes
 
 	Messages map[string]string `json:"messages,omitempty"` // digests of the caller's messages, by message id
 	Networks []wire.AgentID    `json:"networks,omitempty"` // HMACs of the networks of the caller's address
@@ -52,12 +55,24 @@ type taskRow struct {
 func (t *taskRow) changes() (list []store.Change, size int) {
 	text, expires := t.Task.JSON(), t.Created.Add(mailbox.Life)
 	t.Size = len(text)
+	status, _ := t.Task.Get("status")
+	if at, err := time.Parse(time.RFC3339Nano, status.GetStr("timestamp")); err == nil {
+		t.At = at.UTC()
+	}
+	terms := []string{"agent:" + string(t.Agent)}
+	if t.Token != "" {
+		terms = append(terms, callerTerm(t.Agent, t.Token))
+	}
 	row := wire.MustMarshal(t)
 	return []store.Change{
 		// Max bounds the tasks of the agent.
-		{IfRev: t.rev, Max: mailbox.MaxMail, Record: store.Record{NS: NSTasks, Key: t.ID, Body: row, Terms: []string{"agent:" + string(t.Agent)}, Expires: expires}},
+		{IfRev: t.rev, Max: mailbox.MaxMail, Record: store.Record{NS: NSTasks, Key: t.ID, Body: row, Terms: terms, Expires: expires}},
 		{IfRev: store.Any, Record: store.Record{NS: nsBodies, Key: t.ID, Body: text, Expires: expires}},
 	}, len(row) + len(text)
+}
+
+func callerTerm(agent wire.AgentID, token string) string {
+	return "of:" + wire.HashOf(string(agent), token)
 }
 
 // mail describes the task to the counts, which bound tasks as if they were mail.
@@ -80,6 +95,8 @@ const (
 	addedValues = 16 // that the relay may add to the task: its context, and its own status in place of the agent's
 )
 
+func stateOf(status wire.Value) a2a.TaskState { return a2a.TaskState(status.GetStr("state")) }
+
 // isReport reports whether an agent's report has a task id and a state, and all three texts are short.
 func isReport(id, state, stamp string) bool {
 	return id != "" && len(id) <= 128 && state != "" && len(state) <= 64 && len(stamp) <= 64
@@ -97,8 +114,7 @@ func (s *Service) find(ctx context.Context, agent wire.AgentID, from caller, id 
 // load returns a task with its body, or [message.ErrTaskNotFound]. If the task changes meanwhile, the body may be newer
 // than the row. Storing such a task fails with store.ErrConflict.
 func (s *Service) load(ctx context.Context, id string) (*taskRow, error) {
-	now := time.Now()
-	rec, err := s.cfg.Records.Get(ctx, NSTasks, id, now)
+	rec, err := s.cfg.Records.Get(ctx, NSTasks, id, time.Now())
 	if errors.Is(err, store.ErrNotFound) {
 		return nil, message.ErrTaskNotFound
 	}
@@ -109,15 +125,19 @@ func (s *Service) load(ctx context.Context, id string) (*taskRow, error) {
 	if err != nil {
 		return nil, err
 	}
-	body, err := s.cfg.Records.Get(ctx, nsBodies, id, now)
+	return t, s.loadBody(ctx, t)
+}
+
+// loadBody reads the body of a task. It returns [message.ErrTaskNotFound] if the task was removed meanwhile.
+func (s *Service) loadBody(ctx context.Context, t *taskRow) error {
+	body, err := s.cfg.Records.Get(ctx, nsBodies, t.ID, time.Now())
 	if errors.Is(err, store.ErrNotFound) {
-		return nil, message.ErrTaskNotFound // it was removed meanwhile
+		return message.ErrTaskNotFound
 	}
-	if err != nil {
-		return nil, err
+	if err == nil {
+		t.Task, err = wire.ParseForeign(body.Body, taskDepth, taskValues+addedValues)
 	}
-	t.Task, err = wire.ParseForeign(body.Body, taskDepth, taskValues+addedValues)
-	return t, err
+	return err
 }
 
 // loadCounts counts the stored tasks, unless they are counted already.
@@ -138,7 +158,7 @@ func (s *Service) loadCounts(ctx context.Context, now time.Time) error {
 // ApplyChange counts a task that another process of the directory has changed, and wakes its waiters.
 func (s *Service) ApplyChange(ctx context.Context, id string) error {
 	err := s.recount(ctx, id)
-	s.hub.publish(id)
+	s.hub.Changed(id, false)
 	return err
 }
 
@@ -182,7 +202,7 @@ func (s *Service) admit(ctx context.Context, t *taskRow, size int) error {
 		if err != nil {
 			return err
 		}
-		if old, err := decodeTask(rec); err == nil && isTerminal(old.State) && !old.CancelPending && old.ID != t.ID {
+		if old, err := decodeTask(rec); err == nil && old.State.Terminal() && !old.CancelPending && old.ID != t.ID {
 			ended = append(ended, old)
 		}
 	}
@@ -220,7 +240,7 @@ func (s *Service) save(ctx context.Context, t *taskRow) error {
 	changes, size := t.changes()
 	err := s.admit(ctx, t, size)
 	if _, refused := errors.AsType[*wire.Error](err); refused {
-		t.State, t.Task = stateFailed, newTask(t.ID, t.Context, stateFailed, textFull, time.Now())
+		t.State, t.Task = a2a.TaskStateFailed, newTask(t.ID, t.Context, a2a.TaskStateFailed, textFull, time.Now())
 		changes, size = t.changes()
 		err = s.admit(ctx, t, size)
 	}
@@ -230,7 +250,7 @@ func (s *Service) save(ctx context.Context, t *taskRow) error {
 	if err := s.cfg.Records.Apply(ctx, changes, time.Now()); err != nil {
 		return errors.Join(err, s.recount(context.WithoutCancel(ctx), t.ID))
 	}
-	s.hub.publish(t.ID)
+	s.hub.Changed(t.ID, false)
 	return nil
 }
 
@@ -253,22 +273,22 @@ func (s *Service) update(ctx context.Context, id string, modify func(t *taskRow)
 // isOverdue reports whether the agent still owes an answer in the last hour before the task expires. The caller then
 // sees the task as failed.
 func (t *taskRow) isOverdue(now time.Time) bool {
-	return (t.Remote == "" || t.Unanswered) && !isTerminal(t.State) && now.Sub(t.Created) > mailbox.Life-time.Hour
+	return (t.Remote == "" || t.Unanswered) && !t.State.Terminal() && now.Sub(t.Created) > mailbox.Life-time.Hour
 }
 
-func (t *taskRow) hasEnded(now time.Time) bool { return isTerminal(t.State) || t.isOverdue(now) }
+func (t *taskRow) hasEnded(now time.Time) bool { return t.State.Terminal() || t.isOverdue(now) }
 
 // view returns the task as the caller sees it.
 func (t *taskRow) view(now time.Time) wire.Value {
 	if t.isOverdue(now) {
-		return newTask(t.ID, t.Context, stateFailed, textExpired, now)
+		return newTask(t.ID, t.Context, a2a.TaskStateFailed, textExpired, now)
 	}
 	return t.Task
 }
 
 // setState sets a state that the relay itself knows, and explains it with text. It keeps the artifacts that the agent has
 // reported.
-func (t *taskRow) setState(state, text string, now time.Time) {
+func (t *taskRow) setState(state a2a.TaskState, text string, now time.Time) {
 	artifacts, reported := t.Task.Get("artifacts")
 	t.State, t.Task = state, newTask(t.ID, t.Context, state, text, now)
 	if reported {
@@ -282,6 +302,6 @@ func (t *taskRow) takeReport(remote wire.Value) {
 	if m, ok := status.Get("message"); ok && m.Kind() == wire.Object {
 		status = status.With("message", m.With("taskId", wire.Text(t.ID)).With("contextId", wire.Text(t.Context)))
 	}
-	t.State, t.Stamp = status.GetStr("state"), status.GetStr("timestamp")
+	t.State, t.Stamp = stateOf(status), status.GetStr("timestamp")
 	t.Task = remote.Without("history").With("id", wire.Text(t.ID)).With("contextId", wire.Text(t.Context)).With("status", status)
 }

@@ -33,13 +33,14 @@ async function main() {
     const v = valueOf(e);
     kinds.push(kindOf(e) + " " + (v.artifact ? textOf(v.artifact) : stateOf(v)));
   }
-  seen.stream = [kinds[0], kinds.at(-2), kinds.at(-1)];
+  seen.stream = [kinds[0], kinds.filter((k) => k.startsWith("artifact")).join(), kinds.at(-1)];
 
   const open = valueOf(await client.sendMessage(request("js-3", "forever", { returnImmediately: true })));
   seen.cancel = [stateOf(open), stateOf(await client.cancelTask({ id: open.id, tenant: "", metadata: undefined }))];
 
   seen.missing = await refused(() => client.getTask({ id: "no-such-task", tenant: "" }));
-  seen.list = await refused(() => client.listTasks({ tenant: "", contextId: "ctx-js", pageSize: 2, pageToken: "", status: 0, includeArtifacts: true }));
+  const list = await client.listTasks({ tenant: "", contextId: "ctx-js", pageSize: 2, pageToken: "", status: 0, includeArtifacts: true });
+  seen.list = [list.tasks.map(stateOf), list.totalSize, list.nextPageToken !== ""];
   console.log(JSON.stringify(seen));
 }
 

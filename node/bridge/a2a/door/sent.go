@@ -87,3 +87,13 @@ func (p parts) addTo(task wire.Value) wire.Value {
 	}
 	return task.With("artifacts", wire.Arr(list...))
 }
+
+// with returns p with the artifacts of a task that were not sent in pieces.
+func (p parts) with(task wire.Value) parts {
+	for artifact := range member(task, "artifacts").Elems() {
+		if p.find(artifact) < 0 {
+			p = append(p[:len(p):len(p)], part{artifact, true})
+		}
+	}
+	return p
+}

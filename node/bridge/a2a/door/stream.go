@@ -61,7 +61,7 @@ func (d *Door) stream(c echo.Context, call message.Call, caller Caller) error {
 		return d.refuse(c, call, err)
 	}
 	if !s.seen.State.Terminal() {
-		first = s.sent.addTo(first)
+		first, s.sent = s.sent.addTo(first), s.sent.with(first)
 	}
 	s.out = httpapi.NewEventStream(c)
 	if s.write(wire.Obj(wire.Field("task", first))) == nil {
