@@ -2,13 +2,15 @@ package daemon
 
 import (
 	"cmp"
+	"log/slog"
+	"net/http"
 	"strings"
 
 	"github.com/agentmesh/agentmesh/directory/discovery"
 	"github.com/agentmesh/agentmesh/node/bridge"
 	"github.com/agentmesh/agentmesh/node/bridge/a2a"
+	"github.com/agentmesh/agentmesh/node/bridge/a2a/door"
 	"github.com/agentmesh/agentmesh/node/bridge/a2a/message"
-	"github.com/agentmesh/agentmesh/node/httpapi"
 	"github.com/agentmesh/agentmesh/node/owner/contact"
 	"github.com/agentmesh/agentmesh/node/wire"
 	"github.com/labstack/echo/v4"
@@ -69,12 +71,18 @@ func ownEntries(p *Process) []discovery.Entry {
 
 // mountContacts serves A2A at one URL for each of the owner's contacts. An agent of the owner that can only send to an
 // A2A URL chooses the recipient by that URL.
-func mountContacts(e *echo.Echo, contacts *contact.Door) {
-	e.POST("/a2a/:contact", func(c echo.Context) error {
-		if err := httpapi.KeepOpen(c, contact.MaxCall); err != nil {
-			return err
-		}
-		contacts.Serve(c.Response(), c.Request(), c.Param("contact"))
-		return nil
+func mountContacts(e *echo.Echo, contacts *contact.Door, log *slog.Logger) {
+	front := door.New(door.Config{
+		Open:  func(c echo.Context) (door.Caller, error) { return contacts.Open(c.Param("contact")), nil },
+		Error: contact.ErrorOf, Logger: log,
 	})
+	for _, path := range []string{"/a2a/:contact", "/a2a/:contact/*"} {
+		e.Match([]string{http.MethodGet, http.MethodPost, http.MethodDelete}, path, func(c echo.Context) error {
+			base := c.Request().URL.EscapedPath()
+			if end := strings.Index(base[len("/a2a/"):], "/"); end >= 0 {
+				base = base[:len("/a2a/")+end]
+			}
+			return front.Serve(c, base)
+		})
+	}
 }

@@ -363,7 +363,7 @@ func (p *Process) mountMCP() {
 	}
 	p.owner.Agent().Any("/mcp", handle)
 	p.owner.Agent().Any("/mcp/", handle)
-	mountContacts(p.owner.Agent(), contact.New(contact.Config{Client: api, Records: p.store.Records(), Logger: p.log}))
+	mountContacts(p.owner.Agent(), contact.New(contact.Config{Client: api, Records: p.store.Records()}), p.log)
 }
 
 // newDirectories returns clients for the directories that the node joins: the configured ones, or else that of this

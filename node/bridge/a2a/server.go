@@ -140,7 +140,9 @@ func taskOf(t *taskRow, err error) (door.Task, error) {
 func rowOf(t door.Task) *taskRow { return t.Row.(*taskRow) }
 
 // check returns an error for a caller that the owner has blocked, as if none of its tasks existed.
-func (s session) check(ctx context.Context) error { return s.b.checkNotBlocked(ctx, s.from.address.String()) }
+func (s session) check(ctx context.Context) error {
+	return s.b.checkNotBlocked(ctx, s.from.address.String())
+}
 
 // Find implements [door.Tasks].
 func (s session) Find(ctx context.Context, id string) (door.Task, error) {

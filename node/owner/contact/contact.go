@@ -8,16 +8,14 @@
 package contact
 
 import (
+	"bytes"
 	"context"
 	"encoding/json"
 	"errors"
-	"io"
-	"log/slog"
 	"net/http"
 	"net/url"
 	"slices"
 	"strconv"
-	"strings"
 	"time"
 
 	sdk "github.com/a2aproject/a2a-go/v2/a2a"
@@ -25,6 +23,7 @@ import (
 
 	"github.com/agentmesh/agentmesh/acl"
 	"github.com/agentmesh/agentmesh/conversations"
+	"github.com/agentmesh/agentmesh/node/bridge/a2a/door"
 	"github.com/agentmesh/agentmesh/node/bridge/a2a/message"
 	"github.com/agentmesh/agentmesh/node/owner"
 	"github.com/agentmesh/agentmesh/node/waiting"
@@ -39,24 +38,20 @@ const (
 	maxRecords     = 5000
 	keepTask       = 7 * 24 * time.Hour
 	keepContext    = 45 * 24 * time.Hour // longer than a conversation lives
-	blockSeconds   = 25                  // how long a blocking call waits (A2A-D1)
+	maxWaiters     = 64
 	sendsPerMinute = 30
 	maxPages       = 20 // of a transcript
 	maxDepth       = 64 // of a message that a bridge received
 	maxValues      = 50_000
 )
 
-// MaxCall bounds how long a call takes.
-const MaxCall = time.Minute
-
 // Config configures a [Door]. Client and Records are required.
 type Config struct {
 	Client  *owner.Client // has the rights of the owner's agent
 	Records store.Records
-	Logger  *slog.Logger // nil discards
 }
 
-// Door serves the URLs of contacts. It is safe for concurrent use.
+// Door has the tasks behind the URLs of contacts. It is safe for concurrent use.
 type Door struct {
 	cfg      Config
 	sends    *rate.Limiter
@@ -65,9 +60,6 @@ type Door struct {
 
 // New returns a door.
 func New(cfg Config) *Door {
-	if cfg.Logger == nil {
-		cfg.Logger = slog.New(slog.DiscardHandler)
-	}
 	return &Door{cfg: cfg, sends: rate.NewLimiter(rate.Every(time.Minute/sendsPerMinute), sendsPerMinute), contexts: waiting.NewKeyedLock()}
 }
 
@@ -84,64 +76,76 @@ type task struct {
 	Created time.Time           `json:"created"`
 }
 
-// Serve answers a JSON-RPC request at the URL of a contact. The caller authenticates the request.
-func (d *Door) Serve(w http.ResponseWriter, r *http.Request, contact string) {
-	call, result, err := d.handle(r, http.MaxBytesReader(w, r.Body, message.MaxBody), contact)
-	status, body := http.StatusOK, []byte(nil)
-	if err == nil {
-		body = call.Answer(result)
-	} else {
-		e := fromOwner(err)
-		d.cfg.Logger.DebugContext(r.Context(), "a2a: refused at the agent's door", "method", call.Method, "err", err)
-		e.SetHeader(w.Header())
-		status, body = call.Refuse(e)
-	}
-	w.Header().Set("Content-Type", call.MediaType(status))
-	w.WriteHeader(status)
-	_, _ = w.Write(body)
+// Open returns the front end's view of the tasks of a contact. The caller authenticates the request.
+func (d *Door) Open(contact string) door.Caller {
+	return door.Caller{Tasks: tasks{d, contact}, Shares: []door.Share{{Max: maxWaiters}}}
 }
 
-// handle reads and carries out a request. After an error, call has what could be read.
-func (d *Door) handle(r *http.Request, in io.Reader, contact string) (call message.Call, result wire.Value, err error) {
-	call.Binding = message.JSONRPC
-	message.AcceptMediaType(r.Header)
-	if kind, _, _ := strings.Cut(r.Header.Get("Content-Type"), ";"); strings.TrimSpace(kind) != "application/json" {
-		return call, result, message.ErrContentType
-	}
-	body, err := io.ReadAll(in)
+// tasks implements [door.Tasks] for one contact.
+type tasks struct {
+	d       *Door
+	contact string
+}
+
+// shown is a task as the client sees it.
+func (c tasks) shown(ctx context.Context, t *task, err error) (door.Task, error) {
 	if err != nil {
-		return call, result, message.ErrTooLarge
+		return door.Task{}, err
 	}
-	call, e := message.ReadRPC(body, message.VersionOf(r))
-	if e != nil {
-		return call, result, e
-	}
-	var t *task
-	switch call.Method {
-	case message.SendMessage:
-		if t, err = d.send(r.Context(), call, contact); err == nil {
-			result, err = d.view(r.Context(), t)
-			result = wire.Obj(wire.Field("task", result))
-		}
-	case message.GetTask:
-		id, e := call.IDOf("id")
-		if e != nil {
-			return call, result, e
-		}
-		if t, err = d.find(r.Context(), contact, id); err == nil {
-			result, err = d.view(r.Context(), t)
-		}
-	case message.CreatePush, message.GetPush, message.ListPush, message.DeletePush:
-		err = message.ErrPushUnsupported
-	default:
-		err = message.ErrUnsupported.At("the URL of a contact has only SendMessage and GetTask")
-	}
-	return call, result, err
+	v, err := c.d.view(ctx, t)
+	return door.Task{ID: v.ID, State: v.State, At: v.At, Row: v.Value()}, err
 }
 
-// fromOwner returns the A2A error for an error of the owner API. It keeps the text of a refusal, because the caller is
+// Send implements [door.Tasks].
+func (c tasks) Send(ctx context.Context, call message.Call, m message.Message) (door.Task, error) {
+	t, err := c.d.send(ctx, m, c.contact, call.Blocks())
+	return c.shown(ctx, t, err)
+}
+
+// Find implements [door.Tasks].
+func (c tasks) Find(ctx context.Context, id string) (door.Task, error) {
+	t, err := c.d.find(ctx, c.contact, id)
+	return c.shown(ctx, t, err)
+}
+
+var errNoOther = message.ErrUnsupported.At("the URL of a contact has only messages, streams and GetTask")
+
+// List implements [door.Tasks].
+func (c tasks) List(context.Context, string) ([]door.Task, error) { return nil, errNoOther }
+
+// Cancel implements [door.Tasks].
+func (c tasks) Cancel(context.Context, door.Task) (door.Task, error) {
+	return door.Task{}, errNoOther
+}
+
+// Do implements [door.Tasks].
+func (c tasks) Do(_ context.Context, call message.Call) (wire.Value, error) {
+	if call.Method == message.GetExtendedCard {
+		return wire.Value{}, errNoOther
+	}
+	return wire.Value{}, message.ErrPushUnsupported
+}
+
+// Show implements [door.Tasks].
+func (c tasks) Show(_ context.Context, _ int, list ...door.Task) (views []wire.Value, err error) {
+	for _, t := range list {
+		views = append(views, t.Row.(wire.Value))
+	}
+	return views, nil
+}
+
+// Since implements [door.Tasks].
+func (c tasks) Since(_ context.Context, seen, now door.Task) ([]wire.Value, error) {
+	before, after := seen.Row.(wire.Value), now.Row.(wire.Value)
+	if bytes.Equal(before.JSON(), after.JSON()) {
+		return nil, nil
+	}
+	return door.Events(after), nil
+}
+
+// ErrorOf returns the A2A error for an error of the owner API. It keeps the text of a refusal, because the caller is
 // the owner's own agent.
-func fromOwner(err error) *message.Error {
+func ErrorOf(err error) *message.Error {
 	if e, ok := errors.AsType[*wire.Error](err); ok && e.Status < http.StatusInternalServerError && e.Status != http.StatusTooManyRequests {
 		return message.ErrParams.At(wire.OneLine(e.Message, 300)) // such as an unknown contact
 	}
@@ -149,11 +153,8 @@ func fromOwner(err error) *message.Error {
 }
 
 // send sends a message to a contact. If the client repeats a message, send returns its task (A2A-D4).
-func (d *Door) send(ctx context.Context, call message.Call, contact string) (*task, error) {
-	m, e := message.ReadMessage(call.Params)
-	if e != nil {
-		return nil, e
-	}
+// If blocks is true, it waits for the answer.
+func (d *Door) send(ctx context.Context, m message.Message, contact string, blocks bool) (*task, error) {
 	id, digest := wire.HashOf("task", contact, m.ID), wire.HashOf(string(m.Tree.JSON()))
 	earlier, err := d.find(ctx, contact, id)
 	switch {
@@ -194,8 +195,8 @@ func (d *Door) send(ctx context.Context, call message.Call, contact string) (*ta
 	}
 	out := owner.NewMessage{To: contact, Conversation: wire.ConversationID(rec.Body), IdempotencyKey: id}
 	out.Intent, out.Payload = m.Payload()
-	if call.Blocks() {
-		out.WaitSeconds = blockSeconds
+	if blocks {
+		out.WaitSeconds = int(door.BlockFor / time.Second)
 	}
 	sent, err := owner.Fetch(ctx, d.cfg.Client, owner.SendMessage.With(out))
 	if refused, ok := errors.AsType[*wire.Error](err); ok && refused.Status == http.StatusConflict && out.Conversation != "" {
@@ -268,11 +269,11 @@ const (
 )
 
 // view returns the task as the client sees it, with the answer if there is one.
-func (d *Door) view(ctx context.Context, t *task) (wire.Value, error) {
+func (d *Door) view(ctx context.Context, t *task) (message.Task, error) {
 	shown := message.Task{ID: t.ID, Context: t.Context, State: sdk.TaskStateWorking, At: t.Created}
-	say := func(state sdk.TaskState, text string) (wire.Value, error) {
+	say := func(state sdk.TaskState, text string) (message.Task, error) {
 		shown.State, shown.Status = state, shown.AgentMessage(wire.HashOf(t.ID, text), text)
-		return shown.Value(), nil
+		return shown, nil
 	}
 	sentFrom := t.Created // our message was sent then or later
 	switch {
@@ -282,7 +283,7 @@ func (d *Door) view(ctx context.Context, t *task) (wire.Value, error) {
 		q, err := owner.Fetch(ctx, d.cfg.Client, owner.ShowQuestion.Call(t.Ask))
 		switch {
 		case err != nil:
-			return wire.Value{}, err
+			return shown, err
 		case q.State == acl.AskPending:
 			return say(sdk.TaskStateWorking, textWaits)
 		case q.State != acl.AskApproved:
@@ -293,13 +294,13 @@ func (d *Door) view(ctx context.Context, t *task) (wire.Value, error) {
 	reply, at, state, err := d.answerTo(ctx, t, sentFrom)
 	switch {
 	case err != nil:
-		return wire.Value{}, err
+		return shown, err
 	case reply.State != "":
 		shown.State, shown.At, shown.Artifacts = reply.State, at, reply.Artifacts
 		if reply.Text != "" {
 			shown.Status = shown.AgentMessage(wire.HashOf(t.ID, reply.Text), reply.Text)
 		}
-		return shown.Value(), nil
+		return shown, nil
 	case state != "" && state != conversations.Open:
 		return say(sdk.TaskStateFailed, textEnded)
 	}

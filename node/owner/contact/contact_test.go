@@ -12,8 +12,11 @@ import (
 	"testing"
 	"time"
 
+	"github.com/labstack/echo/v4"
+
 	"github.com/agentmesh/agentmesh/acl"
 	"github.com/agentmesh/agentmesh/node"
+	"github.com/agentmesh/agentmesh/node/bridge/a2a/door"
 	"github.com/agentmesh/agentmesh/node/client"
 	"github.com/agentmesh/agentmesh/node/hook"
 	"github.com/agentmesh/agentmesh/node/meshtest"
@@ -25,29 +28,40 @@ import (
 
 func open(c *node.Config) { c.Policy.Mode, c.Outbound.Mode = acl.Open, acl.Open }
 
-// door is the door of sarah's agent, and the contact that it writes to.
-type door struct {
+// agent is sarah's agent, and the contact that it writes to.
+type agent struct {
 	t     *testing.T
 	sarah *meshtest.Member
 	chris *meshtest.Member
-	*contact.Door
+	front *door.Door
 }
 
-func newDoor(t *testing.T, sarah, chris func(*node.Config)) *door {
+func newDoor(t *testing.T, sarah, chris func(*node.Config)) *agent {
 	mesh := meshtest.New(t)
-	d := &door{t: t, chris: mesh.Node("chris", chris), sarah: mesh.Node("sarah", sarah)}
+	d := &agent{t: t, chris: mesh.Node("chris", chris), sarah: mesh.Node("sarah", sarah)}
 	api := &owner.Client{HTTP: &http.Client{Transport: client.InProcess(d.sarah.Agent)}, Door: "agent"}
-	d.Door = contact.New(contact.Config{Client: api, Records: d.sarah.Store.Records()})
+	d.open(api)
 	return d
 }
 
+// open serves the URLs of contacts.
+func (d *agent) open(api *owner.Client) {
+	contacts := contact.New(contact.Config{Client: api, Records: d.sarah.Store.Records()})
+	d.front = door.New(door.Config{Open: func(c echo.Context) (door.Caller, error) { return contacts.Open(c.Param("contact")), nil }, Error: contact.ErrorOf})
+}
+
 // post sends a body to the URL of a contact, as the A2A channel of OpenClaw does: without A2A-Version.
-func (d *door) post(contact, body string) wire.Value {
+func (d *agent) post(contact, body string) wire.Value {
 	d.t.Helper()
 	req := httptest.NewRequest(http.MethodPost, "/a2a/x", strings.NewReader(body))
 	req.Header.Set("Content-Type", "application/json")
 	rec := httptest.NewRecorder()
-	d.Serve(rec, req, contact)
+	c := echo.New().NewContext(req, rec)
+	c.SetParamNames("contact")
+	c.SetParamValues(contact)
+	if err := d.front.Serve(c, "/a2a/x"); err != nil {
+		d.t.Fatal(err)
+	}
 	v, err := wire.Parse(rec.Body.Bytes())
 	if err != nil || rec.Header().Get("Content-Type") != "application/json" {
 		d.t.Fatalf("%d %s", rec.Code, rec.Body)
@@ -55,12 +69,12 @@ func (d *door) post(contact, body string) wire.Value {
 	return v
 }
 
-func (d *door) call(method, params string) wire.Value {
+func (d *agent) call(method, params string) wire.Value {
 	d.t.Helper()
 	return d.post(string(d.chris.ID()), `{"jsonrpc":"2.0","id":"6f1c","method":"`+method+`","params":`+params+`}`)
 }
 
-func (d *door) send(id, text string) wire.Value {
+func (d *agent) send(id, text string) wire.Value {
 	d.t.Helper()
 	return d.call("SendMessage", `{"message":{"messageId":"`+id+`","role":"ROLE_USER","contextId":"ctx-oc-chris","parts":[{"text":"`+text+`"}]},"configuration":{"returnImmediately":true}}`)
 }
@@ -81,7 +95,7 @@ func text(v wire.Value, path string) string {
 }
 
 // await asks about a task until it has the state.
-func (d *door) await(id, state string) wire.Value {
+func (d *agent) await(id, state string) wire.Value {
 	d.t.Helper()
 	for deadline := time.Now().Add(10 * time.Second); ; time.Sleep(20 * time.Millisecond) {
 		v := d.call("GetTask", `{"id":"`+id+`"}`)
@@ -95,7 +109,7 @@ func (d *door) await(id, state string) wire.Value {
 }
 
 // inbox returns the items of chris when there are n.
-func (d *door) inbox(n int) []owner.Item {
+func (d *agent) inbox(n int) []owner.Item {
 	d.t.Helper()
 	for deadline := time.Now().Add(10 * time.Second); ; time.Sleep(20 * time.Millisecond) {
 		list, err := d.chris.OwnerAPI().ListItems(d.t.Context(), owner.Query{Limit: 10})
@@ -108,7 +122,7 @@ func (d *door) inbox(n int) []owner.Item {
 	}
 }
 
-func (d *door) decide(choice acl.Choice) {
+func (d *agent) decide(choice acl.Choice) {
 	d.t.Helper()
 	api := d.sarah.OwnerAPI()
 	asks, err := api.ListApprovals(d.t.Context(), owner.Query{State: string(acl.AskPending), Limit: 10})
@@ -310,9 +324,9 @@ func TestContactRoom(t *testing.T) {
 // its answers.
 func TestContactSameConversation(t *testing.T) {
 	mesh := meshtest.New(t)
-	d := &door{t: t, chris: mesh.Node("chris", open), sarah: mesh.Node("sarah", open)}
+	d := &agent{t: t, chris: mesh.Node("chris", open), sarah: mesh.Node("sarah", open)}
 	api := &owner.Client{HTTP: &http.Client{Transport: client.InProcess(d.sarah.Agent)}, Door: "agent"}
-	d.Door = contact.New(contact.Config{Client: api, Records: d.sarah.Store.Records()})
+	d.open(api)
 	id := text(d.send("m1", "Tea at four?"), "result.task.id")
 	payload, _ := wire.Parse([]byte(`{"action":"deliver","message":{"body":"hi"}}`))
 	m := owner.NewMessage{To: string(d.sarah.ID()), Conversation: d.inbox(1)[0].Conversation, Intent: wire.Deliver, Payload: payload}

@@ -77,7 +77,8 @@ type Caller struct {
 type Config struct {
 	// Open identifies the caller of a request, before the body is read.
 	Open func(c echo.Context) (Caller, error)
-	// Error returns the public form of an error of the back end; nil means [message.FromMesh].
+	// Error returns the public form of an error of the back end that is not a [message.Error] yet; nil means
+	// [message.FromMesh].
 	Error     func(error) *message.Error
 	Hub       *Hub          // nil means a hub of its own
 	BlockFor  time.Duration // zero means [BlockFor]
@@ -121,7 +122,7 @@ func (d *Door) Serve(c echo.Context, base string) error {
 	}
 	body, err := ReadBody(c)
 	if err != nil {
-		return d.refuse(c, call, err)
+		return d.refuse(c, call, message.FromMesh(err))
 	}
 	var e *message.Error
 	if call.Binding == message.JSONRPC {
@@ -162,7 +163,10 @@ func ReadBody(c echo.Context) ([]byte, error) {
 }
 
 func (d *Door) refuse(c echo.Context, call message.Call, err error) error {
-	e := d.cfg.Error(err)
+	e, ok := err.(*message.Error)
+	if !ok {
+		e = d.cfg.Error(err)
+	}
 	d.log.DebugContext(c.Request().Context(), "a2a: refused", "method", call.Method, "reason", e.Reason, "cause", e.Unwrap())
 	e.SetHeader(c.Response().Header())
 	status, body := call.Refuse(e)
