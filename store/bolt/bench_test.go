@@ -71,8 +71,8 @@ func BenchmarkGroupCommit(b *testing.B) {
 		b.Run(fmt.Sprintf("writer/senders=%d", senders), func(b *testing.B) {
 			s := prepare(b)
 			storetest.Send(b, senders, func(i int) error {
-				return s.writer.do(b.Context(), func(t *txn) (func() error, error) {
-					return func() error { return twoPuts(t, i, entry, row) }, nil
+				return s.writer.do(b.Context(), func(t *txn) (func(store.Rev) error, error) {
+					return func(store.Rev) error { return twoPuts(t, i, entry, row) }, nil
 				})
 			})
 		})

@@ -48,8 +48,8 @@ func (m *cardMix) fill(b testing.TB, s *Store, n int) {
 	b.Helper()
 	const batch = 5000
 	for from := m.count + 1; from <= n; from += batch {
-		err := s.writer.do(b.Context(), func(t *txn) (func() error, error) {
-			return func() error {
+		err := s.writer.do(b.Context(), func(t *txn) (func(store.Rev) error, error) {
+			return func(store.Rev) error {
 				for i := from; i < min(from+batch, n+1); i++ {
 					c, err := engine.NormalizeCard(m.Card(i))
 					if err != nil {
@@ -74,10 +74,12 @@ func (m *cardMix) renew(ctx context.Context, s *Store) error {
 	id := fmt.Sprintf("am_%026x", 1+rand.IntN(m.count))
 	var c store.Card
 	err := s.db.View(func(tx *bbolt.Tx) error {
-		row, err := reads{tx}.Card(id)
-		if row != nil {
-			c = row.Card
+		row, err := reads{tx}.Row(engine.KindCard, []byte(id))
+		if err != nil {
+			return err
 		}
+		card, err := engine.DecodeCard(row.Num, row.Value)
+		c = card.Card
 		return err
 	})
 	if err != nil {

@@ -28,20 +28,6 @@ func (s *Store) cardsOf(by *local.Handle) store.Cards {
 	return cards{engine.Cards{Driver: driver{s, by}}, s}
 }
 
-// Card implements [engine.Reader]. A row is found by its seq, a number that the card keeps until it is removed.
-func (r reads) Card(id string) (*engine.CardRow, error) {
-	seq, err := bucketIDs.in(r.Tx).get([]byte(id))
-	if seq == nil || err != nil {
-		return nil, err
-	}
-	row, err := bucketCards.in(r.Tx).get(seq)
-	if row == nil || err != nil {
-		return nil, err
-	}
-	card, err := engine.DecodeCard(number(seq), row)
-	return &card, err
-}
-
 // liveCardsByCount yields the seqs of the live cards that count toward the quotas of key, and of damaged cards, which may
 // be live.
 func liveCardsByCount(tx *bbolt.Tx, key string, now time.Time) iter.Seq2[uint64, error] {

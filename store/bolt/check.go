@@ -191,7 +191,7 @@ func (f *findings) checkRecords(tx *bbolt.Tx, each func(bucket, func(k, v []byte
 	})
 	each(bucketLanes, func(k, _ []byte) {
 		ns, key, _ := splitTermKey(k)
-		rec, err := reads{tx}.Record(ns, key)
+		rec, err := engine.FindRecord(reads{tx}, ns, key)
 		f.add(err)
 		f.expect(err != nil || rec != nil && engine.InLane(*rec) && bytes.Equal(engine.LaneKey(*rec), k), bucketLanes, k)
 	})

@@ -46,18 +46,6 @@ func convRowKey(seq []byte, kind byte, rest []byte) []byte {
 	return append(append(append(make([]byte, 0, 9+len(rest)), seq...), kind), rest...)
 }
 
-// reads implements [engine.Reader].
-type reads struct{ *bbolt.Tx }
-
-// Conv implements [engine.Reader].
-func (r reads) Conv(key store.ConvKey) (*store.Conversation, error) {
-	seq, err := convSeq(r.Tx, key)
-	if seq == nil || err != nil {
-		return nil, err
-	}
-	return convBySeq(r.Tx, seq)
-}
-
 // convBySeq returns a conversation, live or not, or nil if it does not exist.
 func convBySeq(tx *bbolt.Tx, seq []byte) (*store.Conversation, error) {
 	row, err := bucketConvs.in(tx).get(convRowKey(seq, convRow, nil))
@@ -66,16 +54,6 @@ func convBySeq(tx *bbolt.Tx, seq []byte) (*store.Conversation, error) {
 	}
 	conv, err := engine.DecodeConv(number(seq), row)
 	return &conv, err
-}
-
-// Entry implements [engine.Reader].
-func (r reads) Entry(seq, n uint64) (*engine.EntryRow, error) {
-	row, err := bucketConvs.in(r.Tx).get(convRowKey(u64(seq), convEntry, u64(n)))
-	if row == nil || err != nil {
-		return nil, err
-	}
-	e, err := engine.DecodeEntry(n, row)
-	return &e, err
 }
 
 // NextConv implements [engine.Tx].

@@ -42,18 +42,18 @@ func TestCommitFails(t *testing.T) {
 				return test.fail(tx)
 			}
 			errs := group(t, s,
-				func(t *txn) (func() error, error) {
-					return func() error {
+				func(t *txn) (func(store.Rev) error, error) {
+					return func(store.Rev) error {
 						return writeCard(t, card, now)
 					}, nil
 				},
-				func(t *txn) (func() error, error) {
-					return func() error {
+				func(t *txn) (func(store.Rev) error, error) {
+					return func(store.Rev) error {
 						t.PutReplay(engine.ReplayRow{Replay: *replay}, nil, false)
 						return nil
 					}, nil
 				},
-				func(*txn) (func() error, error) { return nil, store.ErrConflict },
+				func(*txn) (func(store.Rev) error, error) { return nil, store.ErrConflict },
 			)
 			for i, err := range errs {
 				if !errors.Is(err, store.ErrUnavailable) {
@@ -84,8 +84,8 @@ func TestCommitFails(t *testing.T) {
 func TestIndexFails(t *testing.T) {
 	s := openNew(t, Config{})
 	card := store.Card{ID: "am_a", Terms: []string{"cap:a"}, Expires: now.Add(time.Hour)}
-	err := s.writer.do(t.Context(), func(t *txn) (func() error, error) {
-		return func() error {
+	err := s.writer.do(t.Context(), func(t *txn) (func(store.Rev) error, error) {
+		return func(store.Rev) error {
 			t.indexChanges = append(t.indexChanges, func(*cardindex.Index) { panic("index") })
 			return writeCard(t, card, now)
 		}, nil

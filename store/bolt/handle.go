@@ -73,5 +73,5 @@ func readFenceFloor(tx *bbolt.Tx) (uint64, error) {
 
 // afterCommit calls fn between two commits.
 func (s *Store) afterCommit(ctx context.Context, fn func() error) error {
-	return s.writer.do(ctx, func(*txn) (func() error, error) { return nil, fn() })
+	return s.writer.do(ctx, func(*txn) (func(store.Rev) error, error) { return nil, fn() })
 }

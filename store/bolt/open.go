@@ -356,7 +356,7 @@ func (s *Store) checkDisk() error {
 // Ping implements [store.Store].
 func (s *Store) Ping(ctx context.Context) error {
 	// A write that writes nothing still waits for its turn, and makes a stopped writer try to reopen the file.
-	return s.writer.do(ctx, func(*txn) (func() error, error) { return nil, nil })
+	return s.afterCommit(ctx, func() error { return nil })
 }
 
 // Close commits the queued writes and closes the file. Later calls fail with store.ErrUnavailable.

@@ -174,12 +174,12 @@ func TestCheckFollowsPointers(t *testing.T) {
 		"lane":        func(tx *txn) error { return deleteFirst(tx, bucketLanes) },
 		"head":        func(tx *txn) error { return deleteFirst(tx, bucketHeads) },
 		"extra head": func(tx *txn) error {
-			rec, err := tx.Record("w", "2")
+			rec, err := engine.FindRecord(tx, "w", "2")
 			tx.PutHead(*rec)
 			return err
 		},
 		"other party": func(tx *txn) error {
-			rec, err := tx.Record("w", "1")
+			rec, err := engine.FindRecord(tx, "w", "1")
 			rec.Party = "p"
 			tx.PutHead(*rec)
 			return err

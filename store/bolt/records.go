@@ -27,16 +27,6 @@ func (s *Store) recordsOf(by *local.Handle) store.Records {
 	return records{engine.Records{Driver: driver{s, by}}, s}
 }
 
-// Record implements [engine.Reader].
-func (r reads) Record(ns, key string) (*store.Record, error) {
-	row, err := bucketRecords.in(r.Tx).get(engine.RecordKey(ns, key))
-	if row == nil || err != nil {
-		return nil, err
-	}
-	rec, err := engine.DecodeRecord(ns, key, row)
-	return &rec, err
-}
-
 func (t *txn) CheckLease(held *store.Lease) error { return t.leases.Check(held, time.Now()) }
 
 func (t *txn) CountRecords(set engine.RecordSet, now int64) (int, error) {
@@ -136,7 +126,7 @@ func firstInLane(tx *bbolt.Tx, ns, lane string) (string, error) {
 
 // LaneRecord implements [engine.Tx].
 func (t *txn) LaneRecord(ns, _, key string) (store.Record, error) {
-	rec, err := t.Record(ns, key)
+	rec, err := engine.FindRecord(t, ns, key)
 	if rec == nil && err == nil {
 		err = fmt.Errorf("%w: record %q %q is in a lane but has no row", ErrDamaged, ns, key)
 	}

@@ -31,9 +31,9 @@ func replayKey(part uint32, hash []byte) []byte {
 	return append(binary.BigEndian.AppendUint32(make([]byte, 0, 20), part), hash...)
 }
 
-// findReplay searches every part for the record of a message, live or not, and returns its key and the record. hash is
-// [engine.ReplayHash] of the message. The key is nil if the record does not exist.
-func findReplay(tx *bbolt.Tx, hash []byte) ([]byte, engine.ReplayRow, error) {
+// findReplay searches every part for the record of a message, live or not, and returns the key and the value of its row.
+// hash is [engine.ReplayHash] of the message. The value is nil if the record does not exist.
+func findReplay(tx *bbolt.Tx, hash []byte) (key, value []byte, err error) {
 	replays := bucketReplays.in(tx)
 	c := replays.raw.Cursor()
 	k, stored := c.First()
@@ -45,40 +45,27 @@ func findReplay(tx *bbolt.Tx, hash []byte) ([]byte, engine.ReplayRow, error) {
 				break
 			}
 			if bytes.HasSuffix(original, hash) {
-				return k, engine.ReplayRow{}, err
+				return k, nil, err
 			}
 		}
 		if k == nil {
-			return nil, engine.ReplayRow{}, nil
+			return nil, nil, nil
 		}
 		p := binary.BigEndian.Uint32(k)
 		if p < minPart {
-			return k, engine.ReplayRow{}, replays.damageError(k, "the rows next to it are out of order")
+			return k, nil, replays.damageError(k, "the rows next to it are out of order")
 		}
 		want := replayKey(p, hash)
 		row, err := replays.at(c, want)
-		if err != nil {
-			return want, engine.ReplayRow{}, err
-		}
-		if row != nil {
-			rec, err := engine.DecodeReplay(row)
-			return want, rec, err
+		if row != nil || err != nil {
+			return want, row, err
 		}
 		if p == math.MaxUint32 {
-			return nil, engine.ReplayRow{}, nil
+			return nil, nil, nil
 		}
 		minPart = p + 1
 		k, stored = c.Seek(binary.BigEndian.AppendUint32(nil, minPart))
 	}
-}
-
-// Replay implements [engine.Reader].
-func (r reads) Replay(sender, messageID string) (*engine.StoredReplay, error) {
-	key, rec, err := findReplay(r.Tx, engine.ReplayHash(sender, messageID))
-	if key == nil || err != nil {
-		return nil, err
-	}
-	return &engine.StoredReplay{ReplayRow: rec, RowKey: key}, nil
 }
 
 // ReplaysOf implements [engine.Tx].
@@ -102,13 +89,20 @@ func (t *txn) ReplaysOf(conv store.Conversation) (recs []engine.StoredReplay, er
 				continue
 			}
 		}
-		key, rec, err := findReplay(t.Tx, hash)
+		key, value, err := findReplay(t.Tx, hash)
+		if err != nil {
+			return nil, err
+		}
+		if value == nil {
+			continue
+		}
+		rec, err := engine.DecodeReplay(value)
 		if err != nil {
 			return nil, err
 		}
 		// The record may belong to another conversation, which accepted the message again after the first record
 		// expired.
-		if key != nil && rec.ConvSeq == conv.Seq {
+		if rec.ConvSeq == conv.Seq {
 			recs = append(recs, engine.StoredReplay{ReplayRow: rec, RowKey: key})
 		}
 	}

@@ -17,6 +17,7 @@ import (
 
 	"go.etcd.io/bbolt"
 
+	"github.com/agentmesh/agentmesh/store"
 	"github.com/agentmesh/agentmesh/store/cardindex"
 	"github.com/agentmesh/agentmesh/store/engine"
 )
@@ -112,8 +113,8 @@ func (s *Store) writeSnapshot(ctx context.Context) (err error) {
 	if err = errors.Join(err, f.Close()); err != nil {
 		return err
 	}
-	err = s.writer.do(ctx, func(t *txn) (func() error, error) {
-		return func() error {
+	err = s.writer.do(ctx, func(t *txn) (func(store.Rev) error, error) {
+		return func(store.Rev) error {
 			meta := bucketMeta.in(t)
 			known, err := meta.get(keySnapshots)
 			if err != nil { // the previous snapshot is no longer valid

@@ -9,6 +9,7 @@ import (
 
 	"go.etcd.io/bbolt"
 
+	"github.com/agentmesh/agentmesh/store"
 	"github.com/agentmesh/agentmesh/store/engine"
 )
 
@@ -46,11 +47,11 @@ func (s *Store) Sweep(ctx context.Context, now time.Time, limit int) (int, error
 	done := 0
 	for done < limit {
 		chunk, n := min(sweepChunk, limit-done), 0
-		err := s.writer.do(ctx, func(t *txn) (func() error, error) {
+		err := s.writer.do(ctx, func(t *txn) (func(store.Rev) error, error) {
 			if !hasDue(t.Tx, now) {
 				return nil, nil
 			}
-			return func() (err error) {
+			return func(store.Rev) (err error) {
 				n, err = sweepExpiries(t, now, chunk)
 				if err != nil || n >= chunk {
 					return err

@@ -16,13 +16,6 @@ import (
 	"github.com/agentmesh/agentmesh/store/local"
 )
 
-// plan is an [engine.Call] of this package.
-type plan func(t *txn) (write func() error, err error)
-
-func (p plan) Needs() engine.Needs { return engine.Needs{} }
-
-func (p plan) Plan(tx engine.Tx) (write func() error, err error) { return p(tx.(*txn)) }
-
 // driver implements [engine.Driver] for the calls of a handle.
 type driver struct {
 	s  *Store
@@ -35,6 +28,32 @@ func (d driver) Do(ctx context.Context, call engine.Call) error {
 
 func (d driver) View(ctx context.Context, fn func(engine.Reader) error) error {
 	return d.s.view(ctx, func(tx *bbolt.Tx) error { return fn(reads{tx}) })
+}
+
+// reads implements [engine.Reader].
+type reads struct{ *bbolt.Tx }
+
+func (r reads) Row(kind engine.Kind, key []byte) (row engine.Row, err error) {
+	row = engine.Row{Kind: kind, Key: key}
+	var seq []byte
+	switch kind {
+	case engine.KindCard:
+		if seq, err = bucketIDs.in(r.Tx).get(key); seq != nil {
+			row.Value, err = bucketCards.in(r.Tx).get(seq)
+		}
+	case engine.KindConv:
+		if seq, err = bucketConvKeys.in(r.Tx).get(key); seq != nil {
+			row.Value, err = bucketConvs.in(r.Tx).get(convRowKey(seq, convRow, nil))
+		}
+	case engine.KindEntry:
+		row.Value, err = bucketConvs.in(r.Tx).get(convRowKey(key[:8], convEntry, key[8:]))
+	case engine.KindReplay:
+		row.Key, row.Value, err = findReplay(r.Tx, key)
+	case engine.KindRecord:
+		row.Value, err = bucketRecords.in(r.Tx).get(key)
+	}
+	row.Num = number(seq)
+	return row, err
 }
 
 // txn is the transaction of one group of units. It implements [engine.Tx].
@@ -102,12 +121,10 @@ func newWriter(s *Store) *writer {
 	return w
 }
 
-// do executes a unit that belongs to no handle. No handle gets hints about it.
-func (w *writer) do(ctx context.Context, p plan) error { return w.doFor(ctx, nil, p) }
-
-// doFor executes a unit of a handle in the next group, see [engine.Queue.Do].
-func (w *writer) doFor(ctx context.Context, by *local.Handle, p plan) error {
-	return driver{w.s, by}.Do(ctx, p)
+// do executes a call that belongs to no handle. No handle gets hints about it.
+func (w *writer) do(ctx context.Context, check func(*txn) (write func(store.Rev) error, err error)) error {
+	call := engine.Call{Check: func(tx engine.Tx) (func(store.Rev) error, error) { return check(tx.(*txn)) }}
+	return driver{w.s, nil}.Do(ctx, call)
 }
 
 // serve commits one group. The caller is the leader.

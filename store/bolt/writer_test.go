@@ -31,6 +31,9 @@ func pause(t *testing.T, s *Store) (resume func()) {
 	return resume
 }
 
+// plan checks a unit and returns a function that writes it.
+type plan = func(t *txn) (write func(store.Rev) error, err error)
+
 // group executes units in one commit, in order, and returns their outcomes.
 func group(t *testing.T, s *Store, plans ...plan) []error {
 	t.Helper()
@@ -50,8 +53,8 @@ func group(t *testing.T, s *Store, plans ...plan) []error {
 
 // putMeta returns a unit that writes key into bucketMeta.
 func putMeta(key string) plan {
-	return func(t *txn) (func() error, error) {
-		return func() error { bucketMeta.in(t).put([]byte(key), []byte("1")); return nil }, nil
+	return func(t *txn) (func(store.Rev) error, error) {
+		return func(store.Rev) error { bucketMeta.in(t).put([]byte(key), []byte("1")); return nil }, nil
 	}
 }
 
@@ -88,14 +91,14 @@ const (
 func TestGroup(t *testing.T) {
 	refusal := errors.New("refused")
 	spoilt := errors.New("spoilt")
-	refuse := func(*txn) (func() error, error) { return nil, refusal }
-	nothing := func(*txn) (func() error, error) { return nil, nil }
-	spoil := func(t *txn) (func() error, error) {
-		return func() error { bucketMeta.in(t).put([]byte("partial"), []byte("1")); return spoilt }, nil
+	refuse := func(*txn) (func(store.Rev) error, error) { return nil, refusal }
+	nothing := func(*txn) (func(store.Rev) error, error) { return nil, nil }
+	spoil := func(t *txn) (func(store.Rev) error, error) {
+		return func(store.Rev) error { bucketMeta.in(t).put([]byte("partial"), []byte("1")); return spoilt }, nil
 	}
-	planPanic := func(*txn) (func() error, error) { panic("plan") }
-	writePanic := func(t *txn) (func() error, error) {
-		return func() error {
+	planPanic := func(*txn) (func(store.Rev) error, error) { panic("plan") }
+	writePanic := func(t *txn) (func(store.Rev) error, error) {
+		return func(store.Rev) error {
 			bucketMeta.in(t).put([]byte("partial"), []byte("1"))
 			panic("write")
 		}, nil
@@ -142,7 +145,7 @@ func TestGroup(t *testing.T) {
 
 func TestUnitsSeeEarlierOnes(t *testing.T) {
 	s := openNew(t, Config{})
-	second := func(t *txn) (func() error, error) {
+	second := func(t *txn) (func(store.Rev) error, error) {
 		if bucketMeta.in(t.Tx).raw.Get([]byte("first")) == nil {
 			return nil, errors.New("the unit before is not there")
 		}

@@ -200,6 +200,9 @@ func RecordExpiry(row []byte) (int64, error) {
 // ConvKey returns the key of the row of a conversation.
 func ConvKey(key store.ConvKey) []byte { return append(AppendSized(nil, key.Peer), key.ID...) }
 
+// EntryKey returns the key of entry n of the transcript of the conversation with number seq.
+func EntryKey(seq, n uint64) []byte { return AppendU64(AppendU64(nil, seq), n) }
+
 // ReplayHash returns the hash that identifies a message of a sender.
 func ReplayHash(sender, messageID string) []byte {
 	var usual [128]byte // enough for most messages, so that append rarely allocates

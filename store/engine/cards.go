@@ -24,14 +24,14 @@ func (c Cards) Held(ctx context.Context, id string, now time.Time) (store.Card, 
 }
 
 func (c Cards) find(ctx context.Context, id string, accept func(store.Card) bool) (store.Card, error) {
-	card, err := find(ctx, c.Driver, func(r Reader) (*CardRow, error) { return r.Card(id) }, func(card *CardRow) bool { return accept(card.Card) })
+	card, err := view(ctx, c.Driver, func(r Reader) (*CardRow, error) { return findCard(r, id) }, func(card *CardRow) bool { return accept(card.Card) })
 	return card.Card, err
 }
 
-// find returns the row that read returns. If there is none, or accept returns false, the error is ErrNotFound.
-func find[T any](ctx context.Context, d Driver, read func(Reader) (*T, error), accept func(*T) bool) (found T, err error) {
+// view returns the row that find returns. If there is none, or accept returns false, the error is ErrNotFound.
+func view[T any](ctx context.Context, d Driver, find func(Reader) (*T, error), accept func(*T) bool) (found T, err error) {
 	err = d.View(ctx, func(r Reader) error {
-		row, err := read(r)
+		row, err := find(r)
 		if err != nil {
 			return err
 		}
@@ -45,70 +45,59 @@ func find[T any](ctx context.Context, d Driver, read func(Reader) (*T, error), a
 }
 
 // Put implements [store.Cards].
-func (c Cards) Put(ctx context.Context, put store.PutCard) (stored store.Card, err error) {
-	call := &putCall{put: put}
-	if call.put.Card, err = NormalizeCard(put.Card); err != nil {
-		return store.Card{}, err
-	}
-	if err := c.Driver.Do(ctx, call); err != nil {
-		return store.Card{}, err
-	}
-	stored = call.stored
-	stored.Body, stored.Meta = slices.Clone(stored.Body), slices.Clone(stored.Meta)
-	return stored, nil
-}
-
-type putCall struct {
-	put    store.PutCard
-	stored store.Card
-}
-
-func (c *putCall) Needs() (n Needs) {
-	n.Add(KindCard, []byte(c.put.Card.ID))
-	for _, q := range c.put.Quotas {
-		n.Counts = append(n.Counts, CountKey(q.Key))
-	}
-	n.AddRecords(c.put.Records)
-	return n
-}
-
-func (c *putCall) Plan(tx Tx) (write func() error, err error) {
-	now := c.put.Now
-	old, err := tx.Card(c.put.Card.ID)
+func (c Cards) Put(ctx context.Context, put store.PutCard) (store.Card, error) {
+	card, err := NormalizeCard(put.Card)
 	if err != nil {
-		return nil, err
+		return store.Card{}, err
 	}
-	if err := checkQuotas(tx, c.put.Quotas, old, now); err != nil {
-		return nil, err
-	}
-	held := old != nil && old.Held(now) // old is live, or its id is still reserved
-	if err := checkPut(old, held, c.put); err != nil {
-		return nil, err
-	}
-	records, err := planRecords(tx, c.put.Records, now)
-	return func() (err error) {
-		if old != nil && !held {
-			if err := purgeCard(tx, *old, now); err != nil {
-				return err
+	row := CardRow{Card: card}
+	err = c.Driver.Do(ctx, Call{
+		Needs: func(n *Needs) {
+			n.Add(KindCard, []byte(card.ID))
+			for _, q := range put.Quotas {
+				n.Counts = append(n.Counts, CountKey(q.Key))
 			}
-			old = nil
-		}
-		row := CardRow{Card: c.put.Card}
-		row.Rev = tx.NextRev()
-		if held {
-			row.Seq, row.Registered = old.Seq, old.Registered
-		} else if row.Seq, err = tx.NextCard(); err != nil {
-			return err
-		}
-		if row.Seq > math.MaxUint32 {
-			return fmt.Errorf("%w: all %d places for cards are used up", store.ErrUnavailable, uint32(math.MaxUint32))
-		}
-		if err := putCard(tx, &row, old, now); err != nil {
-			return err
-		}
-		c.stored = row.Card
-		return writeRecords(tx, records, row.Rev)
-	}, err
+		},
+		Check: func(tx Tx) (func(store.Rev) error, error) {
+			old, err := findCard(tx, card.ID)
+			if err != nil {
+				return nil, err
+			}
+			if err := checkQuotas(tx, put.Quotas, old, put.Now); err != nil {
+				return nil, err
+			}
+			held := old != nil && old.Held(put.Now) // old is live, or its id is still reserved
+			if err := checkPut(old, held, put); err != nil {
+				return nil, err
+			}
+			return func(rev store.Rev) (err error) {
+				row = CardRow{Card: card}
+				row.Rev = rev
+				if held {
+					row.Seq, row.Registered = old.Seq, old.Registered
+					return putCard(tx, &row, old, put.Now)
+				}
+				if old != nil {
+					if err := purgeCard(tx, *old, put.Now); err != nil {
+						return err
+					}
+				}
+				if row.Seq, err = tx.NextCard(); err != nil {
+					return err
+				}
+				if row.Seq > math.MaxUint32 {
+					return fmt.Errorf("%w: all %d places for cards are used up", store.ErrUnavailable, uint32(math.MaxUint32))
+				}
+				return putCard(tx, &row, nil, put.Now)
+			}, nil
+		},
+		Records: put.Records, Now: put.Now,
+	})
+	if err != nil {
+		return store.Card{}, err
+	}
+	row.Body, row.Meta = slices.Clone(row.Body), slices.Clone(row.Meta)
+	return row.Card, nil
 }
 
 // checkPut checks the precondition of a put. held reports whether old, the last card with the id, still holds the id.
@@ -187,40 +176,24 @@ const tombstoneLife = 365 * 24 * time.Hour
 
 // Withdraw implements [store.Cards].
 func (c Cards) Withdraw(ctx context.Context, id string, ifRev store.Rev, reservedUntil time.Time, changes []store.Change, now time.Time) error {
-	return c.Driver.Do(ctx, withdrawCall{id, ifRev, reservedUntil, changes, now})
-}
-
-type withdrawCall struct {
-	id            string
-	ifRev         store.Rev
-	reservedUntil time.Time
-	changes       []store.Change
-	now           time.Time
-}
-
-func (c withdrawCall) Needs() (n Needs) {
-	n.Add(KindCard, []byte(c.id))
-	n.AddRecords(c.changes)
-	return n
-}
-
-func (c withdrawCall) Plan(tx Tx) (write func() error, err error) {
-	old, err := tx.Card(c.id)
-	switch {
-	case err != nil:
-		return nil, err
-	case old == nil || !old.Live(c.now):
-		return nil, store.ErrNotFound
-	case !revFits(c.ifRev, true, old.Rev):
-		return nil, store.ErrConflict
-	}
-	records, err := planRecords(tx, c.changes, c.now)
-	return func() error {
-		row := *old
-		row.Withdrawn, row.ReservedUntil, row.Rev = true, c.reservedUntil, tx.NextRev()
-		if err := writeRecords(tx, records, row.Rev); err != nil {
-			return err
-		}
-		return putCard(tx, &row, old, c.now)
-	}, err
+	return c.Driver.Do(ctx, Call{
+		Needs: func(n *Needs) { n.Add(KindCard, []byte(id)) },
+		Check: func(tx Tx) (func(store.Rev) error, error) {
+			old, err := findCard(tx, id)
+			switch {
+			case err != nil:
+				return nil, err
+			case old == nil || !old.Live(now):
+				return nil, store.ErrNotFound
+			case !revFits(ifRev, true, old.Rev):
+				return nil, store.ErrConflict
+			}
+			return func(rev store.Rev) error {
+				row := *old
+				row.Withdrawn, row.ReservedUntil, row.Rev = true, reservedUntil, rev
+				return putCard(tx, &row, old, now)
+			}, nil
+		},
+		Records: changes, Now: now,
+	})
 }

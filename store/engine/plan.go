@@ -15,7 +15,7 @@ type Records struct{ Driver Driver }
 
 // Get implements [store.Records].
 func (r Records) Get(ctx context.Context, ns, key string, now time.Time) (store.Record, error) {
-	return find(ctx, r.Driver, func(r Reader) (*store.Record, error) { return r.Record(ns, key) }, func(rec *store.Record) bool { return IsLive(rec.Expires, now) })
+	return view(ctx, r.Driver, func(r Reader) (*store.Record, error) { return FindRecord(r, ns, key) }, func(rec *store.Record) bool { return IsLive(rec.Expires, now) })
 }
 
 // Apply implements [store.Records].
@@ -23,22 +23,8 @@ func (r Records) Apply(ctx context.Context, changes []store.Change, now time.Tim
 	if len(changes) == 0 {
 		return ctx.Err()
 	}
-	return r.Driver.Do(ctx, recordsCall{changes, now})
-}
-
-type recordsCall struct {
-	changes []store.Change
-	now     time.Time
-}
-
-func (c recordsCall) Needs() (n Needs) {
-	n.AddRecords(c.changes)
-	return n
-}
-
-func (c recordsCall) Plan(tx Tx) (write func() error, err error) {
-	writes, err := planRecords(tx, c.changes, c.now)
-	return func() error { return writeRecords(tx, writes, tx.NextRev()) }, err
+	nothingElse := func(Tx) (func(store.Rev) error, error) { return func(store.Rev) error { return nil }, nil }
+	return r.Driver.Do(ctx, Call{Check: nothingElse, Records: changes, Now: now})
 }
 
 // recordWrite is a change that has passed the checks, with the row that it replaces, or nil.
@@ -98,7 +84,7 @@ func planRecords(tx Tx, changes []store.Change, now time.Time) ([]recordWrite, e
 			return nil, errors.New("a unit must not change the same record twice")
 		}
 		seen[name] = true
-		stored, err := tx.Record(rec.NS, rec.Key)
+		stored, err := FindRecord(tx, rec.NS, rec.Key)
 		if err != nil {
 			return nil, err
 		}

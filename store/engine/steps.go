@@ -18,15 +18,15 @@ func (s Steps) Apply(ctx context.Context, step store.Step) (store.Applied, error
 	if err := checkStep(step); err != nil {
 		return store.Applied{}, err
 	}
-	call := &stepCall{step: step}
-	if err := s.Driver.Do(ctx, call); err != nil {
+	u := &stepUnit{step: step}
+	if err := s.Driver.Do(ctx, Call{Needs: u.needs, Check: u.check, Records: step.Records, Now: step.Now}); err != nil {
 		return store.Applied{}, err
 	}
-	return call.applied, nil
+	return u.applied, nil
 }
 
-// stepCall is a step with what the unit must write.
-type stepCall struct {
+// stepUnit is a step with what it writes.
+type stepUnit struct {
 	step     store.Step
 	applied  store.Applied
 	conv     *store.Conversation // the row that the step writes; Seq is 0 for a new conversation
@@ -35,157 +35,149 @@ type stepCall struct {
 	replay   *ReplayRow          // the new record of an accepted message
 	before   *StoredReplay       // a record of the same message that no longer counts, which replay replaces
 	answered *StoredReplay       // the record that gets an answer
-	records  []recordWrite
 }
 
-func (c *stepCall) Needs() (n Needs) {
-	n.addLease(c.step.Held)
-	if c.step.Conv != nil {
-		n.Add(KindConv, ConvKey(c.step.Conv.Key))
+func (u *stepUnit) needs(n *Needs) {
+	n.addLease(u.step.Held)
+	if u.step.Conv != nil {
+		n.Add(KindConv, ConvKey(u.step.Conv.Key))
 	}
-	for _, r := range []*store.Replay{c.step.Replay, c.step.Answer} {
+	for _, r := range []*store.Replay{u.step.Replay, u.step.Answer} {
 		if r != nil {
 			n.Add(KindReplay, ReplayHash(r.Sender, r.MessageID))
 			n.Add(KindConv, ConvKey(r.Conv))
 		}
 	}
-	n.AddRecords(c.step.Records)
-	return n
 }
 
-// Plan checks the step in the order of [store.Steps].
-func (c *stepCall) Plan(tx Tx) (write func() error, err error) {
-	*c = stepCall{step: c.step}
-	if err := tx.CheckLease(c.step.Held); err != nil {
+// check checks the step in the order of [store.Steps].
+func (u *stepUnit) check(tx Tx) (write func(store.Rev) error, err error) {
+	*u = stepUnit{step: u.step}
+	if err := tx.CheckLease(u.step.Held); err != nil {
 		return nil, err
 	}
-	if r := c.step.Replay; r != nil {
-		if c.before, c.applied.Dup, err = matchReplay(tx, *r, c.step.Now); err != nil {
+	if r := u.step.Replay; r != nil {
+		if u.before, u.applied.Dup, err = matchReplay(tx, *r, u.step.Now); err != nil {
 			return nil, err
 		}
-		if c.applied.Dup {
-			rec, err := answerOf(tx, c.before.ReplayRow, c.step.Now)
-			c.applied.Replay = &rec
+		if u.applied.Dup {
+			rec, err := answerOf(tx, u.before.ReplayRow, u.step.Now)
+			u.applied.Replay = &rec
 			return nil, err
 		}
 	}
-	if a := c.step.Answer; a != nil {
-		rec, live, err := matchReplay(tx, *a, c.step.Now)
+	if a := u.step.Answer; a != nil {
+		rec, live, err := matchReplay(tx, *a, u.step.Now)
 		if err != nil {
 			return nil, err
 		}
 		if live {
-			c.answered = rec
+			u.answered = rec
 		}
 	}
-	if err := c.planConv(tx); err != nil {
+	if err := u.checkConv(tx); err != nil {
 		return nil, err
 	}
-	if err := c.planReplay(tx); err != nil {
-		return nil, err
-	}
-	c.records, err = planRecords(tx, c.step.Records, c.step.Now)
-	return func() error { return c.write(tx) }, err
+	return func(rev store.Rev) error { return u.write(tx, rev) }, u.checkReplay(tx)
 }
 
-// planConv checks the revision of the step's conversation.
-func (c *stepCall) planConv(tx Tx) error {
-	if c.step.Conv == nil {
+// checkConv checks the revision of the step's conversation.
+func (u *stepUnit) checkConv(tx Tx) error {
+	if u.step.Conv == nil {
 		return nil
 	}
-	old, err := tx.Conv(c.step.Conv.Key)
+	old, err := findConv(tx, u.step.Conv.Key)
 	if err != nil {
 		return err
 	}
 	current := store.Absent
-	if isConvLive(old, c.step.Now) {
-		c.old, current = old, old.Rev
+	if isConvLive(old, u.step.Now) {
+		u.old, current = old, old.Rev
 	} else {
-		c.expired = old
+		u.expired = old
 	}
-	if !revFits(c.step.Conv.Rev, c.old != nil, current) {
+	if !revFits(u.step.Conv.Rev, u.old != nil, current) {
 		return fmt.Errorf("conversation: %w", store.ErrConflict)
 	}
-	conv := *c.step.Conv
+	conv := *u.step.Conv
 	conv.Terms, conv.Seq, conv.Entries = SortedSet(conv.Terms), 0, 0
-	if c.old != nil {
+	if u.old != nil {
 		conv.Seq, conv.Entries = old.Seq, old.Entries
 	}
-	c.conv = &conv
+	u.conv = &conv
 	return nil
 }
 
-// planReplay finds the conversation of a new replay record, unless the step itself writes that conversation.
-func (c *stepCall) planReplay(tx Tx) error {
-	if c.step.Replay == nil {
+// checkReplay finds the conversation of a new replay record, unless the step itself writes that conversation.
+func (u *stepUnit) checkReplay(tx Tx) error {
+	if u.step.Replay == nil {
 		return nil
 	}
-	c.replay = &ReplayRow{Replay: *c.step.Replay}
-	if key := c.replay.Conv; key != (store.ConvKey{}) && !c.isOwn(key) {
-		conv, err := tx.Conv(key)
+	u.replay = &ReplayRow{Replay: *u.step.Replay}
+	if key := u.replay.Conv; key != (store.ConvKey{}) && !u.isOwn(key) {
+		conv, err := findConv(tx, key)
 		if err != nil {
 			return err
 		}
-		if isConvLive(conv, c.step.Now) {
-			c.replay.ConvSeq = conv.Seq
+		if isConvLive(conv, u.step.Now) {
+			u.replay.ConvSeq = conv.Seq
 		}
 	}
 	return nil
 }
 
 // isOwn reports whether the step writes the conversation with this key.
-func (c *stepCall) isOwn(key store.ConvKey) bool { return c.conv != nil && c.conv.Key == key }
+func (u *stepUnit) isOwn(key store.ConvKey) bool { return u.conv != nil && u.conv.Key == key }
 
-func (c *stepCall) write(tx Tx) error {
-	rev := tx.NextRev()
-	if c.expired != nil {
-		if _, err := tx.DropConv(*c.expired, math.MaxInt); err != nil {
+func (u *stepUnit) write(tx Tx, rev store.Rev) error {
+	if u.expired != nil {
+		if _, err := tx.DropConv(*u.expired, math.MaxInt); err != nil {
 			return err
 		}
 	}
 	// named: the first new entry names the replay record of its message.
-	named := c.replay != nil && c.isOwn(c.replay.Conv) && len(c.step.Append) > 0
-	if c.conv != nil {
-		c.applied.Rev, c.conv.Rev = rev, rev
-		if c.conv.Seq == 0 {
-			c.conv.Seq = tx.NextConv(rev)
+	named := u.replay != nil && u.isOwn(u.replay.Conv) && len(u.step.Append) > 0
+	if u.conv != nil {
+		u.applied.Rev, u.conv.Rev = rev, rev
+		if u.conv.Seq == 0 {
+			u.conv.Seq = tx.NextConv(rev)
 		}
-		added := make([]EntryRow, len(c.step.Append))
-		for i, e := range c.step.Append {
-			c.conv.Entries++
-			e.N = c.conv.Entries
+		added := make([]EntryRow, len(u.step.Append))
+		for i, e := range u.step.Append {
+			u.conv.Entries++
+			e.N = u.conv.Entries
 			added[i].Entry = e
 		}
 		if named {
-			added[0].Replay = ReplayHash(c.replay.Sender, c.replay.MessageID)
+			added[0].Replay = ReplayHash(u.replay.Sender, u.replay.MessageID)
 		}
-		noteConv(tx, c.conv.Key)
-		tx.PutConv(*c.conv, c.old, added)
+		noteConv(tx, u.conv.Key)
+		tx.PutConv(*u.conv, u.old, added)
 	}
-	if r := c.replay; r != nil {
-		if c.isOwn(r.Conv) {
-			r.ConvSeq = c.conv.Seq
+	if r := u.replay; r != nil {
+		if u.isOwn(r.Conv) {
+			r.ConvSeq = u.conv.Seq
 		}
-		c.setAnswer(r, r.Status, r.Answer)
-		tx.PutReplay(*r, c.before, named)
+		u.setAnswer(r, r.Status, r.Answer)
+		tx.PutReplay(*r, u.before, named)
 	}
-	if a := c.answered; a != nil {
-		c.setAnswer(&a.ReplayRow, c.step.Answer.Status, c.step.Answer.Answer)
+	if a := u.answered; a != nil {
+		u.setAnswer(&a.ReplayRow, u.step.Answer.Status, u.step.Answer.Answer)
 		tx.PutReplay(a.ReplayRow, a, true)
 	}
-	return writeRecords(tx, c.records, rev)
+	return nil
 }
 
 // setAnswer sets the answer of a replay record. If a new entry of the transcript is the answer, the record only refers
 // to it.
-func (c *stepCall) setAnswer(p *ReplayRow, status int, answer []byte) {
+func (u *stepUnit) setAnswer(p *ReplayRow, status int, answer []byte) {
 	p.Status, p.Answer, p.Entry = status, answer, 0
-	if c.conv == nil || c.conv.Seq != p.ConvSeq {
+	if u.conv == nil || u.conv.Seq != p.ConvSeq {
 		return
 	}
-	for i, e := range c.step.Append {
+	for i, e := range u.step.Append {
 		if e.Out && bytes.Equal(e.Raw, answer) {
-			p.Answer, p.Entry = nil, c.conv.Entries-uint64(len(c.step.Append)-i-1)
+			p.Answer, p.Entry = nil, u.conv.Entries-uint64(len(u.step.Append)-i-1)
 		}
 	}
 }
@@ -194,54 +186,36 @@ func noteConv(tx Tx, key store.ConvKey) { tx.Note(store.WatchConversations, key.
 
 // Forget implements [store.Steps].
 func (s Steps) Forget(ctx context.Context, key store.ConvKey, ifRev store.Rev, changes []store.Change, now time.Time) error {
-	return s.Driver.Do(ctx, forgetCall{key, ifRev, changes, now})
-}
-
-type forgetCall struct {
-	key     store.ConvKey
-	ifRev   store.Rev
-	changes []store.Change
-	now     time.Time
-}
-
-func (c forgetCall) Needs() (n Needs) {
-	n.Add(KindConv, ConvKey(c.key))
-	n.AddRecords(c.changes)
-	return n
-}
-
-func (c forgetCall) Plan(tx Tx) (write func() error, err error) {
-	conv, err := tx.Conv(c.key)
-	switch {
-	case err != nil:
-		return nil, err
-	case !isConvLive(conv, c.now):
-		return nil, store.ErrNotFound
-	case !revFits(c.ifRev, true, conv.Rev):
-		return nil, fmt.Errorf("conversation: %w", store.ErrConflict)
-	}
-	records, err := planRecords(tx, c.changes, c.now)
-	if err != nil {
-		return nil, err
-	}
-	replays, err := tx.ReplaysOf(*conv)
-	return func() error {
-		noteConv(tx, c.key)
-		for _, rec := range replays { // they stay, so that no message of the conversation is accepted again
-			rec.forget()
-			tx.PutReplay(rec.ReplayRow, &rec, true)
-		}
-		if err := writeRecords(tx, records, tx.NextRev()); err != nil {
-			return err
-		}
-		_, err := tx.DropConv(*conv, math.MaxInt)
-		return err
-	}, err
+	return s.Driver.Do(ctx, Call{
+		Needs: func(n *Needs) { n.Add(KindConv, ConvKey(key)) },
+		Check: func(tx Tx) (func(store.Rev) error, error) {
+			conv, err := findConv(tx, key)
+			switch {
+			case err != nil:
+				return nil, err
+			case !isConvLive(conv, now):
+				return nil, store.ErrNotFound
+			case !revFits(ifRev, true, conv.Rev):
+				return nil, fmt.Errorf("conversation: %w", store.ErrConflict)
+			}
+			replays, err := tx.ReplaysOf(*conv)
+			return func(store.Rev) error {
+				noteConv(tx, key)
+				for _, rec := range replays { // they stay, so that no message of the conversation is accepted again
+					rec.forget()
+					tx.PutReplay(rec.ReplayRow, &rec, true)
+				}
+				_, err := tx.DropConv(*conv, math.MaxInt)
+				return err
+			}, err
+		},
+		Records: changes, Now: now,
+	})
 }
 
 // Conversation implements [store.Steps].
 func (s Steps) Conversation(ctx context.Context, key store.ConvKey, now time.Time) (store.Conversation, error) {
-	return find(ctx, s.Driver, func(r Reader) (*store.Conversation, error) { return r.Conv(key) },
+	return view(ctx, s.Driver, func(r Reader) (*store.Conversation, error) { return findConv(r, key) },
 		func(conv *store.Conversation) bool { return IsLive(conv.Expires, now) })
 }
 
@@ -272,7 +246,7 @@ func matchReplay(r Reader, want store.Replay, now time.Time) (rec *StoredReplay,
 
 // replayOf returns the record of a message, or nil, and whether it counts at now.
 func replayOf(r Reader, sender, messageID string, now time.Time) (rec *StoredReplay, live bool, err error) {
-	rec, err = r.Replay(sender, messageID)
+	rec, err = findReplay(r, sender, messageID)
 	if rec == nil || err != nil {
 		return nil, false, err
 	}
@@ -294,7 +268,7 @@ func liveConvOf(r Reader, rec ReplayRow, now time.Time) (*store.Conversation, er
 	if rec.ConvSeq == 0 {
 		return nil, nil
 	}
-	conv, err := r.Conv(rec.Conv)
+	conv, err := findConv(r, rec.Conv)
 	if err != nil || !isConvLive(conv, now) || conv.Seq != rec.ConvSeq {
 		return nil, err
 	}
@@ -316,7 +290,7 @@ func answerOf(r Reader, rec ReplayRow, now time.Time) (store.Replay, error) {
 	if rec.Entry == 0 {
 		return rec.Replay, nil
 	}
-	entry, err := r.Entry(rec.ConvSeq, rec.Entry)
+	entry, err := findRow(r, KindEntry, EntryKey(rec.ConvSeq, rec.Entry), func(row Row) (EntryRow, error) { return DecodeEntry(rec.Entry, row.Value) })
 	if err != nil {
 		return store.Replay{}, err
 	}

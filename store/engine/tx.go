@@ -8,15 +8,46 @@ import (
 )
 
 // Call is what one caller changes, all or nothing. The calls of several callers may share a transaction.
-type Call interface {
-	// Needs names what the call touches.
-	Needs() Needs
-	// Plan checks every precondition and returns a function that then writes, or nil if there is nothing to write. It
-	// may run again in another transaction, so it must set its results and not add to them.
-	Plan(tx Tx) (write func() error, err error)
+type Call struct {
+	// Needs adds what the call touches besides Records. Nil: nothing.
+	Needs func(*Needs)
+	// Check checks every precondition except those of Records. It returns a function that then writes under a revision,
+	// or nil if there is nothing to write. It may run again in another transaction, so it must set its results and not
+	// add to them.
+	Check   func(tx Tx) (write func(rev store.Rev) error, err error)
+	Records []store.Change
+	Now     time.Time
 }
 
-// Needs names what a call touches, for an engine that locks and reads it at once. Plan may ask for further rows.
+// Touches returns what the call touches.
+func (c Call) Touches() (n Needs) {
+	if c.Needs != nil {
+		c.Needs(&n)
+	}
+	n.addRecords(c.Records)
+	return n
+}
+
+// Plan checks every precondition and returns a function that then writes, or nil if there is nothing to write.
+func (c Call) Plan(tx Tx) (write func() error, err error) {
+	checked, err := c.Check(tx)
+	if checked == nil || err != nil {
+		return nil, err
+	}
+	records, err := planRecords(tx, c.Records, c.Now)
+	if err != nil {
+		return nil, err
+	}
+	return func() error {
+		rev := tx.NextRev()
+		if err := checked(rev); err != nil {
+			return err
+		}
+		return writeRecords(tx, records, rev)
+	}, nil
+}
+
+// Needs names what a call touches, for an engine that locks and reads it at once. Check may ask for further rows.
 type Needs struct {
 	Rows   []RowName
 	Lanes  [][]byte // prefixes of the keys of lanes; until the commit, no other process may change them
@@ -24,7 +55,7 @@ type Needs struct {
 	Leases []string
 }
 
-// RowName names a row. The key is the id of a card, or comes from ConvKey, ReplayHash or RecordKey.
+// RowName names a row. The key is the id of a card, or comes from ConvKey, EntryKey, ReplayHash or RecordKey.
 type RowName struct {
 	Kind Kind
 	Key  []byte
@@ -39,8 +70,7 @@ func (n *Needs) addLease(held *store.Lease) {
 	}
 }
 
-// AddRecords adds the records of changes.
-func (n *Needs) AddRecords(changes []store.Change) {
+func (n *Needs) addRecords(changes []store.Change) {
 	for _, c := range changes {
 		n.addLease(c.Held)
 		if !c.HasRecord() {
@@ -64,25 +94,51 @@ type Driver interface {
 	View(ctx context.Context, fn func(Reader) error) error
 }
 
-// Reader reads rows, even those that have expired. It returns nil if a row does not exist.
+// Reader reads rows, even those that have expired.
 type Reader interface {
-	Card(id string) (*CardRow, error)
-	Record(ns, key string) (*store.Record, error)
-	Conv(key store.ConvKey) (*store.Conversation, error)
-	// Replay returns the record of an accepted message.
-	Replay(sender, messageID string) (*StoredReplay, error)
-	// Entry returns entry n of the transcript of the conversation with number seq.
-	Entry(seq, n uint64) (*EntryRow, error)
+	// Row returns a row, or a Row without a Value if it does not exist. See RowName for the key.
+	Row(kind Kind, key []byte) (Row, error)
 }
 
-// StoredReplay is the row of a replay record. RowKey is its key, or nil if the engine does not need the key.
+// findRow returns a decoded row, or nil if it does not exist.
+func findRow[T any](r Reader, kind Kind, key []byte, decode func(Row) (T, error)) (*T, error) {
+	row, err := r.Row(kind, key)
+	if row.Value == nil || err != nil {
+		return nil, err
+	}
+	found, err := decode(row)
+	return &found, err
+}
+
+func findCard(r Reader, id string) (*CardRow, error) {
+	return findRow(r, KindCard, []byte(id), func(row Row) (CardRow, error) { return DecodeCard(row.Num, row.Value) })
+}
+
+func findConv(r Reader, key store.ConvKey) (*store.Conversation, error) {
+	return findRow(r, KindConv, ConvKey(key), func(row Row) (store.Conversation, error) { return DecodeConv(row.Num, row.Value) })
+}
+
+// FindRecord returns a record, even if it has expired, or nil.
+func FindRecord(r Reader, ns, key string) (*store.Record, error) {
+	return findRow(r, KindRecord, RecordKey(ns, key), func(row Row) (store.Record, error) { return DecodeRecord(ns, key, row.Value) })
+}
+
+// findReplay returns the record of an accepted message.
+func findReplay(r Reader, sender, messageID string) (*StoredReplay, error) {
+	return findRow(r, KindReplay, ReplayHash(sender, messageID), func(row Row) (StoredReplay, error) {
+		rec, err := DecodeReplay(row.Value)
+		return StoredReplay{rec, row.Key}, err
+	})
+}
+
+// StoredReplay is a replay record with the key of its row, as the Row of the engine returns it.
 type StoredReplay struct {
 	ReplayRow
 	RowKey []byte
 }
 
 // Tx is the transaction of a group of calls. A call sees the writes of the earlier ones. The methods that write are
-// called only by the function that [Call.Plan] returns.
+// called only by the function that [Call.Check] returns.
 type Tx interface {
 	Reader
 	// CheckLease returns ErrLeaseLost if the lease is lost. A nil lease passes.
@@ -99,7 +155,7 @@ type Tx interface {
 	// ReplaysOf returns the replay records of a conversation.
 	ReplaysOf(conv store.Conversation) ([]StoredReplay, error)
 
-	// NextRev returns a new revision. A call uses one.
+	// NextRev returns a new revision. Each call that writes uses one.
 	NextRev() store.Rev
 	// NextCard returns the number of a new card, and NextChange that of a change in the feed.
 	NextCard() (uint64, error)

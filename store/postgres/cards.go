@@ -41,16 +41,6 @@ const (
 	maxOldTerms = 2 * store.MaxTerms
 )
 
-// Card implements [engine.Reader].
-func (get reads) Card(id string) (*engine.CardRow, error) {
-	stored, err := get(cards, []byte(id))
-	if stored == nil || err != nil {
-		return nil, err
-	}
-	card, err := engine.DecodeCard(uint64(stored.num), stored.value)
-	return &card, err
-}
-
 // CountCards implements [engine.Tx].
 func (t *txn) CountCards(key string, _ int, now time.Time) (int, error) {
 	return t.count(cardCounts, engine.CountKey(key), engine.Nanos(now))

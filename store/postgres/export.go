@@ -243,7 +243,7 @@ func (x *exporter) exportConvs() error {
 		}); err != nil || len(page) == 0 {
 			return err
 		}
-		first, last := entryKey(uint64(after+1), 0), entryKey(uint64(page[len(page)-1].num+1), 0)
+		first, last := engine.EntryKey(uint64(after+1), 0), engine.EntryKey(uint64(page[len(page)-1].num+1), 0)
 		if err := x.query("select key, num, due, value from entries where key >= $1 and key < $2 order by key", []any{first, last}, func(r keyedRow) error {
 			seq, n, ok := splitEntryKey(r.key)
 			if !ok {
@@ -399,7 +399,7 @@ func (l *loader) add(r engine.Row) error {
 		line := feedLine{At: v.At, Gone: v.Gone, Withdrawn: v.Withdrawn, Seq: v.Seq}
 		l.put(changes, []byte(v.ID), num, r.Due, wire.MustMarshal(line))
 	case engine.EntryRow:
-		l.put(entries, entryKey(r.Num, r.N), 0, 0, r.Value)
+		l.put(entries, engine.EntryKey(r.Num, r.N), 0, 0, r.Value)
 	case store.Conversation:
 		for _, term := range engine.SortedSet(v.Terms) {
 			l.put(convTerms, convTermKey(term, r.Num), num, 0, nil)

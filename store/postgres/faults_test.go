@@ -374,11 +374,12 @@ func TestLeaseDuringCommit(t *testing.T) {
 	}
 	planned, goOn, done := make(chan bool), make(chan bool), make(chan error)
 	go func() {
-		done <- holder.writer.do(t.Context(), engine.Needs{Leases: []string{"duty"}}, func(t *txn) (func() error, error) {
+		add := func(n *engine.Needs) { n.Leases = []string{"duty"} }
+		done <- driver{holder}.Do(t.Context(), engine.Call{Needs: add, Check: func(tx engine.Tx) (func(store.Rev) error, error) {
 			planned <- true
 			<-goOn
-			return func() error { return nil }, t.CheckLease(&lease)
-		})
+			return func(store.Rev) error { return nil }, tx.CheckLease(&lease)
+		}})
 	}()
 	<-planned
 	ctx, cancel := context.WithTimeout(t.Context(), ttl/2)

@@ -280,7 +280,7 @@ func (s *Store) forgetLanes(ctx context.Context) {
 
 // Ping implements [store.Store].
 func (s *Store) Ping(ctx context.Context) error {
-	return s.writer.do(ctx, engine.Needs{}, func(*txn) (func() error, error) { return nil, nil })
+	return driver{s}.Do(ctx, engine.Call{Check: func(engine.Tx) (func(store.Rev) error, error) { return nil, nil }})
 }
 
 // Backup implements [store.Store]. It is not supported, because the server has better tools.

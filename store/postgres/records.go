@@ -21,16 +21,6 @@ type recordStore struct {
 // Records implements [store.Store].
 func (s *Store) Records() store.Records { return recordStore{engine.Records{Driver: driver{s}}, s} }
 
-// Record implements [engine.Reader].
-func (get reads) Record(ns, key string) (*store.Record, error) {
-	stored, err := get(records, engine.RecordKey(ns, key))
-	if stored == nil || err != nil {
-		return nil, err
-	}
-	rec, err := engine.DecodeRecord(ns, key, stored.value)
-	return &rec, err
-}
-
 func (t *txn) CountRecords(set engine.RecordSet, now int64) (int, error) {
 	return t.count(countedIn(set), set.Prefix(), now)
 }

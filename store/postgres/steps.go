@@ -27,7 +27,7 @@ func (t *txn) NextConv(rev store.Rev) uint64 { return uint64(rev) }
 func (t *txn) PutConv(conv store.Conversation, old *store.Conversation, added []engine.EntryRow) {
 	for _, e := range added {
 		e.Replay = nil // the row of the replay record has the number of the conversation
-		t.put(entries, entryKey(conv.Seq, e.N), row{value: engine.EncodeEntry(e)})
+		t.put(entries, engine.EntryKey(conv.Seq, e.N), row{value: engine.EncodeEntry(e)})
 	}
 	var oldTerms []string
 	if old != nil {
@@ -47,47 +47,11 @@ func convTermKey(term string, seq uint64) []byte {
 	return engine.AppendU64(engine.AppendSized(nil, term), seq)
 }
 
-// entryKey returns the key of an entry of the transcript of the conversation with this seq.
-func entryKey(seq, n uint64) []byte { return engine.AppendU64(engine.AppendU64(nil, seq), n) }
-
 func splitEntryKey(key []byte) (seq, n uint64, ok bool) {
 	if len(key) != 16 {
 		return 0, 0, false
 	}
 	return binary.BigEndian.Uint64(key), binary.BigEndian.Uint64(key[8:]), true
-}
-
-// reads implements [engine.Reader]. It returns the row with a key, or nil.
-type reads func(tb *table, key []byte) (*row, error)
-
-// Conv implements [engine.Reader].
-func (get reads) Conv(key store.ConvKey) (*store.Conversation, error) {
-	stored, err := get(convs, engine.ConvKey(key))
-	if stored == nil || err != nil {
-		return nil, err
-	}
-	conv, err := engine.DecodeConv(uint64(stored.num), stored.value)
-	return &conv, err
-}
-
-// Replay implements [engine.Reader].
-func (get reads) Replay(sender, messageID string) (*engine.StoredReplay, error) {
-	stored, err := get(replays, engine.ReplayHash(sender, messageID))
-	if stored == nil || err != nil {
-		return nil, err
-	}
-	rec, err := engine.DecodeReplay(stored.value)
-	return &engine.StoredReplay{ReplayRow: rec}, err
-}
-
-// Entry implements [engine.Reader].
-func (get reads) Entry(seq, n uint64) (*engine.EntryRow, error) {
-	stored, err := get(entries, entryKey(seq, n))
-	if stored == nil || err != nil {
-		return nil, err
-	}
-	e, err := engine.DecodeEntry(n, stored.value)
-	return &e, err
 }
 
 // DropConv implements [engine.Tx]. It removes the whole transcript at once.
@@ -179,7 +143,7 @@ func (s stepStore) Transcript(ctx context.Context, key store.ConvKey, after uint
 	var value []byte
 	n := after
 	err = s.s.query(ctx, "select value from entries where key > $1 and key < $2 order by key limit $3",
-		[]any{entryKey(uint64(stored.num), after), prefixEnd(prefix), limit}, []any{&value}, func() error {
+		[]any{engine.EntryKey(uint64(stored.num), after), prefixEnd(prefix), limit}, []any{&value}, func() error {
 			n++
 			e, err := engine.DecodeEntry(n, value)
 			list = append(list, e.Entry)

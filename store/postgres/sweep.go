@@ -66,9 +66,11 @@ func (s *Store) Sweep(ctx context.Context, now time.Time, limit int) (int, error
 // in place.
 func (s *Store) sweepRows(ctx context.Context, kind engine.Kind, keys [][]byte, needs engine.Needs, now time.Time, n *int) error {
 	tb := tableOf[kind]
-	return s.writer.do(ctx, needs, func(t *txn) (func() error, error) {
+	add := func(n *engine.Needs) { *n = needs }
+	return driver{s}.Do(ctx, engine.Call{Needs: add, Check: func(tx engine.Tx) (func(store.Rev) error, error) {
+		t := tx.(*txn)
 		*n = 0
-		return func() error {
+		return func(store.Rev) error {
 			for _, key := range keys {
 				r, err := t.get(tb, key)
 				if err != nil {
@@ -93,7 +95,7 @@ func (s *Store) sweepRows(ctx context.Context, kind engine.Kind, keys [][]byte, 
 			}
 			return nil
 		}, nil
-	})
+	}})
 }
 
 // sweepRow sweeps a row and returns the time at which to look at it again, or Never if it is gone.

@@ -80,9 +80,9 @@ var (
 	counterChanges = []byte("changes")
 )
 
-// tableOf has the tables of the rows that a call may need.
+// tableOf has the table of each kind of rows.
 var tableOf = map[engine.Kind]*table{
-	engine.KindCard: cards, engine.KindChange: changes, engine.KindConv: convs, engine.KindReplay: replays, engine.KindRecord: records,
+	engine.KindCard: cards, engine.KindChange: changes, engine.KindConv: convs, engine.KindEntry: entries, engine.KindReplay: replays, engine.KindRecord: records,
 }
 
 // prefixEnd returns the smallest key that is larger than all keys with this prefix. The prefix has a byte below 255.

@@ -62,7 +62,7 @@ func (t *txn) begin(lane string, n int64, group []*unit) error {
 		keys[tb][string(key)] = true
 	}
 	for _, u := range group {
-		needs := u.Work.Needs()
+		needs := u.Work.Touches()
 		for _, r := range needs.Rows {
 			lock(tableOf[r.Kind], r.Key)
 			if r.Kind == engine.KindCard {

@@ -33,17 +33,16 @@ func (d driver) View(ctx context.Context, fn func(engine.Reader) error) error {
 	}))
 }
 
-// planned is an [engine.Call] of this package.
-type planned struct {
-	needs engine.Needs
-	plan  plan
+// reads implements [engine.Reader] with a function that returns a row, or nil.
+type reads func(tb *table, key []byte) (*row, error)
+
+func (get reads) Row(kind engine.Kind, key []byte) (engine.Row, error) {
+	stored, err := get(tableOf[kind], key)
+	if stored == nil || err != nil {
+		return engine.Row{}, err
+	}
+	return engine.Row{Kind: kind, Num: uint64(stored.num), Due: stored.due, Key: key, Value: stored.value}, nil
 }
-
-type plan func(t *txn) (write func() error, err error)
-
-func (p planned) Needs() engine.Needs { return p.needs }
-
-func (p planned) Plan(tx engine.Tx) (write func() error, err error) { return p.plan(tx.(*txn)) }
 
 type unit = engine.Unit[engine.Call]
 
@@ -80,10 +79,6 @@ func newWriter(s *Store) *writer {
 	w.tellTimer = time.AfterFunc(tellAgain, func() { _ = s.Ping(context.Background()) })
 	w.tellTimer.Stop()
 	return w
-}
-
-func (w *writer) do(ctx context.Context, needs engine.Needs, p plan) error {
-	return w.queue.Do(ctx, planned{needs, p})
 }
 
 func (w *writer) close() {
