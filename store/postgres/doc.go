@@ -32,6 +32,14 @@
 // it last read, so a search finds what another process registered before. Positions in the feed come from a row that a
 // group locks until its commit, so the feed has the order of the commits.
 //
+// # Records that are due
+//
+// A lane (see [store.Record]) is locked like a counted prefix, and its first two rows and its last one come with the first
+// round trip. The heads of lanes have a table of their own, in the order of Due. While another transaction has an old
+// snapshot, for example during a dump, PostgreSQL cannot remove the entries of finished heads from the front of its index. So
+// each process remembers where the heads began when it last read them, and then reads from there, and what was added
+// before that place since: by transactions that had not ended then.
+//
 // # Leases and hints
 //
 // Leases are rows and end by the clock of the database. A unit under a lease locks the row of the lease until the

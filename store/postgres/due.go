@@ -3,6 +3,7 @@ package postgres
 import (
 	"bytes"
 	"context"
+	"math"
 	"slices"
 	"strings"
 	"time"
@@ -192,6 +193,29 @@ func (t *txn) PutHead(rec store.Record) {
 // DropHead implements [engine.Tx].
 func (t *txn) DropHead(rec store.Record) { t.drop(heads, engine.HeadKey(rec)) }
 
+// dueSQL selects the heads of a namespace, whose keys are from $1 to $4: first where they begin, with the oldest
+// transaction that has not ended, then at most $7 + 1 of those that are due, which have keys before $3, and then the first
+// that is not due. No head before $8 was added by a transaction before $9.
+const dueSQL = `with added as materialized (select key, due, value from heads where xact >= $9)
+	select coalesce((select key from added where key >= $1 and key < $8 order by key limit 1), (select key from heads where key >= $8 and key < $4 order by key limit 1), $4),
+		null, pg_snapshot_xmin(pg_current_snapshot())::text::bigint union all
+	(select h.key, r.value, 0 from added h left join records r on r.key = $1::bytea || substr(h.key, $2)
+		where h.key >= $1 and h.key < $8 and h.due > $5 and h.value <> all($6) order by h.key limit $7 + 1) union all
+	(select h.key, r.value, 0 from heads h left join records r on r.key = $1::bytea || substr(h.key, $2)
+		where h.key >= $8 and h.key < $3 and h.due > $5 and h.value <> all($6) order by h.key limit $7 + 1) union all
+	(select key, null, 0 from heads where key >= greatest($3, $8) and key < $4 and due > $5 and value <> all($6) order by key limit 1)`
+
+// begun is where the heads of a namespace begin: no head before key was added by a transaction before xact.
+type begun struct {
+	key  []byte
+	xact int64
+	at   time.Time // when all heads were read
+}
+
+// readAgain is the time after which all heads are read again, because a server that lost the numbers of aborted
+// transactions in a crash assigns them again.
+const readAgain = time.Minute
+
 func (r recordStore) Due(ctx context.Context, ns string, until time.Time, skip []string, limit int) (due []store.Record, next time.Time, err error) {
 	if err := engine.CheckDue(ns, skip, limit); err != nil {
 		return nil, next, err
@@ -201,14 +225,19 @@ func (r recordStore) Due(ctx context.Context, ns string, until time.Time, skip [
 		parties = append(parties, []byte(party))
 	}
 	prefix, end := engine.RecordKey(ns, ""), engine.HeadsEnd(ns, until)
-	// The first head that is not returned comes without a record.
-	const sql = `(select h.key, r.value from heads h left join records r on r.key = $1::bytea || substr(h.key, $2)
-		where h.key >= $1 and h.key < $3 and h.due > $5 and h.value <> all($6) order by h.key limit $7 + 1) union all
-		(select key, null from heads where key >= $3 and key < $4 and due > $5 and value <> all($6) order by key limit 1)`
-	args := []any{prefix, len(prefix) + 17, end, prefixEnd(prefix), min(engine.Nanos(until), engine.Never-1), parties, limit}
+	from := begun{prefix, math.MaxInt64, time.Now()}
+	if known, ok := r.s.begun.Load(ns); ok && time.Since(known.(begun).at) < readAgain {
+		from = known.(begun)
+	}
+	args := []any{prefix, len(prefix) + 17, end, prefixEnd(prefix), min(engine.Nanos(until), engine.Never-1), parties, limit, from.key, from.xact}
 	var key, value []byte
+	var xact int64
 	n := 0
-	err = r.s.query(ctx, sql, args, []any{&key, &value}, func() error {
+	err = r.s.query(ctx, dueSQL, args, []any{&key, &value, &xact}, func() error {
+		if xact != 0 {
+			from.key, from.xact = bytes.Clone(key), xact
+			return nil
+		}
 		head, err := engine.ReadHeadKey(key)
 		if err == nil && (n == limit || bytes.Compare(key, end) >= 0) {
 			if next.IsZero() {
@@ -231,6 +260,7 @@ func (r recordStore) Due(ctx context.Context, ns string, until time.Time, skip [
 	if err != nil {
 		return nil, time.Time{}, err
 	}
+	r.s.begun.Store(ns, from)
 	return due, next, nil
 }
 

@@ -84,6 +84,7 @@ type Store struct {
 	listenConfig *pgx.ConnConfig // for the connection of notifications
 	writer       *writer
 	index        *liveIndex
+	begun        sync.Map // from a namespace to the begun of its heads
 	watchers     local.Watchers
 
 	stop    context.CancelFunc // ends the listener

@@ -95,6 +95,8 @@ func TestPlans(t *testing.T) {
 	}
 	_, _, err := s.Records().Due(ctx, "test", now, nil, 1)
 	must(err)
+	_, _, err = s.Records().Due(ctx, "test", now, nil, 1)
+	must(err)
 	_, err = s.Records().Count(ctx, "test", "t", 10, now)
 	must(err)
 	_, err = s.Records().Count(ctx, "test", "", 10, now)

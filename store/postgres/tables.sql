@@ -16,13 +16,17 @@ create table entries       (key bytea primary key, num bigint not null, due bigi
 create table conv_terms    (key bytea primary key, num bigint not null, due bigint not null, value bytea not null);
 create table record_terms  (key bytea primary key, num bigint not null, due bigint not null, value bytea not null);
 create table record_lanes  (key bytea primary key, num bigint not null, due bigint not null, value bytea not null) with (fillfactor = 80);
-create table heads         (key bytea primary key, num bigint not null, due bigint not null, value bytea not null);
+-- Finished heads precede the others in the index by key, and an open snapshot keeps their entries there. So a process
+-- remembers where the others begin, and finds what was added before that place by the transaction that added it.
+create table heads         (key bytea primary key, num bigint not null, due bigint not null, value bytea not null,
+                            xact bigint not null default pg_current_xact_id()::text::bigint);
 create table card_counts   (key bytea primary key, num bigint not null, due bigint not null, value bytea not null);
 
 create unique index on convs (num);
 create unique index on cards (num);
 create unique index on changes (num);
 create index on replays (num) where num > 0;
+create index on heads (xact);
 
 -- What a sweep looks for. The largest number means never.
 create index on convs   (sweep) where sweep < 9223367638808264704;

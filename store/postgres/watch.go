@@ -107,6 +107,7 @@ func (s *Store) listen(ctx context.Context, conn *pgx.Conn) {
 			if conn, err = s.connectListener(ctx); err != nil {
 				s.log.Warn("no notifications from the database; until they come again, this process rereads its data", slog.Any("err", err))
 			}
+			s.begun.Clear()
 			s.watchers.Lose()
 		}
 		if conn == nil {

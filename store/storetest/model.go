@@ -39,7 +39,7 @@ func testModel(t *testing.T, open func(t *testing.T) store.Store) {
 
 func newModel(rt *rapid.T, t *testing.T, s store.Store, round int) *model {
 	return &model{
-		t: rt, test: t, s: s, round: fmt.Sprintf("r%d-", round), now: t0,
+		t: rt, test: t, s: s, round: fmt.Sprintf("r%d-", round), ns: fmt.Sprint("model", round), now: t0,
 		cards: make(map[string]store.Card), records: make(map[string]store.Record), convs: make(map[string]*modelConv),
 		replays: make(map[string]modelReplay),
 	}
@@ -57,6 +57,7 @@ type model struct {
 	test  *testing.T
 	s     store.Store
 	round string // the prefix of all names in this round
+	ns    string // the namespace of the records of this round
 	now   time.Time
 
 	cards   map[string]store.Card
@@ -210,15 +211,59 @@ func (m *model) drawChange(t *rapid.T) (store.Change, error) {
 	key := m.round + someID.Draw(t, "key")
 	old, exists := m.records[key]
 	live := exists && isLive(old.Expires, m.now)
-	c := store.Change{Record: store.Record{NS: "model", Key: key, Body: []byte(key), Terms: m.drawTerms(t)}, IfRev: m.drawRev(t, old.Rev)}
+	c := store.Change{Record: store.Record{NS: m.ns, Key: key, Body: []byte(key), Terms: m.drawTerms(t)}, IfRev: m.drawRev(t, old.Rev)}
 	if rapid.Bool().Draw(t, "expires") {
 		c.Record.Expires = m.now.Add(someLife.Draw(t, "life"))
 	}
+	if rapid.Bool().Draw(t, "work") {
+		c.Record.Due = rapid.SampledFrom([]time.Time{store.DueNow, m.now, m.now.Add(time.Hour)}).Draw(t, "due")
+		c.Record.Party = someOwner.Draw(t, "party")
+		if c.Record.Expires.IsZero() && rapid.Bool().Draw(t, "in a lane") {
+			c.Record.Lane = m.round + someOwner.Draw(t, "lane")
+		}
+	}
 	c.Delete = rapid.Bool().Draw(t, "delete")
+	if !c.Delete && m.lane(c.Record) != "" && m.lane(old) != m.lane(c.Record) {
+		for _, rec := range m.records {
+			if m.lane(rec) == m.lane(c.Record) && rec.Key >= key { // it must not join the lane
+				c.Record.Lane = ""
+			}
+		}
+	}
 	if !fits(c.IfRev, live, old.Rev) {
 		return c, store.ErrConflict
 	}
 	return c, nil
+}
+
+// lane returns the lane of a record that is work, or "".
+func (m *model) lane(rec store.Record) string {
+	if rec.Due.IsZero() {
+		return ""
+	}
+	return rec.Lane
+}
+
+// due returns the keys of the heads of this round that are due at until, and the Due of the first one that is not.
+func (m *model) due(until time.Time, skip string) (due []string, next time.Time) {
+	var heads []store.Record
+	for _, rec := range m.records {
+		isHead := !rec.Due.IsZero() && isLive(rec.Expires, until) && rec.Party != skip
+		for _, other := range m.records {
+			isHead = isHead && (m.lane(rec) == "" || m.lane(other) != m.lane(rec) || other.Key >= rec.Key)
+		}
+		if isHead {
+			heads = append(heads, rec)
+		}
+	}
+	slices.SortFunc(heads, func(a, b store.Record) int { return cmp.Or(a.Due.Compare(b.Due), cmp.Compare(a.Rev, b.Rev)) })
+	for _, rec := range heads {
+		if rec.Due.After(until) {
+			return due, rec.Due
+		}
+		due = append(due, rec.Key)
+	}
+	return due, next
 }
 
 func isLive(expires, now time.Time) bool { return expires.IsZero() || now.Before(expires) }
@@ -229,7 +274,7 @@ func (m *model) recordChange(c store.Change) {
 		delete(m.records, c.Record.Key)
 		return
 	}
-	rec, err := m.s.Records().Get(m.test.Context(), "model", c.Record.Key, m.now)
+	rec, err := m.s.Records().Get(m.test.Context(), m.ns, c.Record.Key, m.now)
 	m.agree("Get of a new record", err, nil)
 	if old := m.records[c.Record.Key]; rec.Rev <= old.Rev {
 		m.t.Fatalf("revision of a record went from %d to %d", old.Rev, rec.Rev)
@@ -340,10 +385,35 @@ func (m *model) compare(t *rapid.T) {
 		m.agree("Held", err, notFoundUnless(c.Held(m.now)))
 	}
 	for key, rec := range m.records {
-		got, err := m.s.Records().Get(m.test.Context(), "model", key, m.now)
+		got, err := m.s.Records().Get(m.test.Context(), m.ns, key, m.now)
 		m.agree("record", err, notFoundUnless(isLive(rec.Expires, m.now)))
 		if err == nil && (got.Rev != rec.Rev || !slices.Equal(got.Terms, rec.Terms)) {
 			m.t.Fatalf("record %s is %+v, want %+v", key, got, rec)
+		}
+	}
+	for _, skip := range []string{"", "one"} {
+		want, next := m.due(m.now, skip)
+		recs, gotNext, err := m.s.Records().Due(m.test.Context(), m.ns, m.now, []string{skip}, 100)
+		m.agree("Due", err, nil)
+		var got []string
+		for _, rec := range recs {
+			got = append(got, rec.Key)
+		}
+		if !slices.Equal(got, want) || !gotNext.Equal(next) {
+			m.t.Fatalf("without %q, due are %q, then %v, want %q, then %v", skip, got, gotNext, want, next)
+		}
+	}
+	for _, term := range []string{"", m.round + "x"} {
+		want := 0
+		for _, rec := range m.records {
+			if isLive(rec.Expires, m.now) && (term == "" || slices.Contains(rec.Terms, term)) {
+				want++
+			}
+		}
+		n, err := m.s.Records().Count(m.test.Context(), m.ns, term, 3, m.now)
+		m.agree("Count", err, nil)
+		if n != min(want, 3) {
+			m.t.Fatalf("Count of %q is %d, want %d", term, n, min(want, 3))
 		}
 	}
 	for id, c := range m.convs {
