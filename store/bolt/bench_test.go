@@ -200,3 +200,24 @@ func BenchmarkCardPut(b *testing.B) {
 		storetest.Send(b, 64, func(int) error { return mix.renew(b.Context(), s) })
 	})
 }
+
+// BenchmarkCount counts a thousand records by a term, and all of a namespace.
+func BenchmarkCount(b *testing.B) {
+	s := benchStore(b)
+	var changes []store.Change
+	for i := range 1000 {
+		changes = append(changes, store.Change{Record: store.Record{NS: "n", Key: fmt.Sprint(i), Terms: []string{"t"}, Body: make([]byte, 2000), Expires: now.Add(time.Hour)}})
+	}
+	if err := s.Records().Apply(b.Context(), changes, now); err != nil {
+		b.Fatal(err)
+	}
+	for _, term := range []string{"t", ""} {
+		b.Run("term="+term, func(b *testing.B) {
+			for b.Loop() {
+				if n, err := s.Records().Count(b.Context(), "n", term, 10_000, now); n != 1000 || err != nil {
+					b.Fatal(n, err)
+				}
+			}
+		})
+	}
+}

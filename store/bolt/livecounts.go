@@ -1,8 +1,10 @@
 package bolt
 
 import (
+	"context"
 	"errors"
 	"math"
+	"sync"
 
 	"go.etcd.io/bbolt"
 
@@ -10,33 +12,58 @@ import (
 	"github.com/agentmesh/agentmesh/store/engine"
 )
 
-// liveCount is the number of live records in a set. It is right at every time in [from, until).
+// liveCount is the number of live records in a set, after the commit with number tx. It is right at every time in [from,
+// until).
 type liveCount struct {
 	n           int
 	from, until int64 // as engine.Nanos returns them
+	tx          int
 }
 
-// liveCounts caches the counts that store.Change.Max needs, so that adding a record does not count a whole list. The
-// writer calls add and remove for every row that it writes or deletes, and reset after a failed transaction.
+// liveCounts caches numbers of records, so that neither a count nor the check of a store.Change.Max reads a whole list. It
+// knows only what is committed.
 type liveCounts struct {
+	s  *Store
+	mu sync.Mutex // guards the fields below
+
 	known map[engine.RecordSet]liveCount
+	tx    int // the last commit that was passed to commit
 }
 
 // maxLiveCounts bounds the number of cached counts, because each term has its own, and strangers choose terms.
 const maxLiveCounts = 4096
 
-func newLiveCounts() *liveCounts { return &liveCounts{known: make(map[engine.RecordSet]liveCount)} }
+// reset forgets all counts, because the file was opened again.
+func (l *liveCounts) reset() {
+	l.mu.Lock()
+	defer l.mu.Unlock()
+	l.known, l.tx = make(map[engine.RecordSet]liveCount), 0
+}
 
-func (l *liveCounts) reset() { clear(l.known) }
-
-// count returns the number of records in set that are live at now.
-func (l *liveCounts) count(tx *bbolt.Tx, set engine.RecordSet, now int64) (int, error) {
-	if c, ok := l.known[set]; ok && c.from <= now && now < c.until {
-		return c.n, nil
+// count returns the number of committed records in set that are live at now, but at most limit.
+func (l *liveCounts) count(ctx context.Context, set engine.RecordSet, now int64, limit int) (n int, err error) {
+	l.mu.Lock()
+	c, ok := l.known[set]
+	l.mu.Unlock()
+	if ok && c.from <= now && now < c.until {
+		return min(c.n, limit), nil
 	}
-	c, err := countLive(tx, set, now, math.MaxInt)
-	if err != nil {
-		return 0, err
+	err = l.s.view(ctx, func(tx *bbolt.Tx) error {
+		c, err := countLive(tx, set, now, limit)
+		if n = c.n; err == nil && n < limit {
+			l.keep(set, c)
+		}
+		return err
+	})
+	return n, err
+}
+
+// keep adds a count, unless there was a commit since.
+func (l *liveCounts) keep(set engine.RecordSet, c liveCount) {
+	l.mu.Lock()
+	defer l.mu.Unlock()
+	if c.tx < l.tx {
+		return
 	}
 	for other := range l.known {
 		if len(l.known) < maxLiveCounts {
@@ -45,12 +72,63 @@ func (l *liveCounts) count(tx *bbolt.Tx, set engine.RecordSet, now int64) (int, 
 		delete(l.known, other)
 	}
 	l.known[set] = c
-	return c.n, nil
+}
+
+// commit changes the counts after the commit with number tx.
+func (l *liveCounts) commit(tx int, changes countChanges) {
+	l.mu.Lock()
+	defer l.mu.Unlock()
+	l.tx = tx
+	for set, list := range changes {
+		c, ok := l.known[set]
+		if !ok || c.tx >= tx {
+			continue
+		}
+		for _, change := range list {
+			c.include(change)
+		}
+		c.tx = tx
+		l.known[set] = c
+	}
+}
+
+// countChange adds n records that are live until expires.
+type countChange struct {
+	n       int
+	expires int64
+}
+
+// countChanges has what the units of a transaction add to counts, or remove.
+type countChanges map[engine.RecordSet][]countChange
+
+// add adds a record; n is -1 to remove it.
+func (changes countChanges) add(rec store.Record, n int) {
+	for set := range engine.SetsOf(rec) {
+		changes[set] = append(changes[set], countChange{n, engine.Deadline(rec.Expires)})
+	}
+}
+
+// CountRecords implements [engine.Tx].
+func (t *txn) CountRecords(set engine.RecordSet, now int64) (int, error) {
+	n, err := t.counts.count(context.Background(), set, now, math.MaxInt)
+	c := liveCount{n: n, from: now}
+	for _, change := range t.countChanges[set] {
+		c.include(change)
+	}
+	return c.n, err
+}
+
+// include applies a change.
+func (c *liveCount) include(change countChange) {
+	if change.expires > c.from {
+		c.n += change.n
+		c.until = min(c.until, change.expires)
+	}
 }
 
 // countLive counts the records in set that are live at now, up to limit. It counts a damaged record, which may be live.
 func countLive(tx *bbolt.Tx, set engine.RecordSet, now int64, limit int) (liveCount, error) {
-	c := liveCount{from: now, until: engine.Never}
+	c := liveCount{from: now, until: engine.Never, tx: tx.ID()}
 	records := bucketRecords.in(tx)
 	listed, prefix := records, set.Prefix()
 	if set.Term != "" {
@@ -67,35 +145,9 @@ func countLive(tx *bbolt.Tx, set engine.RecordSet, now int64, limit int) (liveCo
 		if err != nil && !errors.Is(err, ErrDamaged) {
 			return c, err
 		}
-		if c.include(expires); c.n == limit {
+		if c.include(countChange{1, expires}); c.n == limit {
 			break
 		}
 	}
 	return c, nil
-}
-
-// include counts a record that is live until expires.
-func (c *liveCount) include(expires int64) {
-	if expires > c.from {
-		c.n++
-		c.until = min(c.until, expires)
-	}
-}
-
-func (l *liveCounts) add(rec store.Record) {
-	for set := range engine.SetsOf(rec) {
-		if c, ok := l.known[set]; ok {
-			c.include(engine.Deadline(rec.Expires))
-			l.known[set] = c
-		}
-	}
-}
-
-func (l *liveCounts) remove(rec store.Record) {
-	for set := range engine.SetsOf(rec) {
-		if c, ok := l.known[set]; ok && engine.Deadline(rec.Expires) > c.from {
-			c.n--
-			l.known[set] = c
-		}
-	}
 }

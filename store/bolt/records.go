@@ -29,29 +29,25 @@ func (s *Store) recordsOf(by *local.Handle) store.Records {
 
 func (t *txn) CheckLease(held *store.Lease) error { return t.leases.Check(held, time.Now()) }
 
-func (t *txn) CountRecords(set engine.RecordSet, now int64) (int, error) {
-	return t.counts.count(t.Tx, set, now)
-}
-
 // PutRecord implements [engine.Tx].
 func (t *txn) PutRecord(rec store.Record, old *store.Record) {
 	scheduled := int64(engine.NoTime) // the time for which a sweep of the record is already scheduled
 	var oldTerms []string
 	if old != nil {
 		scheduled, oldTerms = engine.Deadline(old.Expires), old.Terms
-		t.counts.remove(*old)
+		t.countChanges.add(*old, -1)
 	}
 	key := engine.RecordKey(rec.NS, rec.Key)
 	bucketRecords.in(t).put(key, engine.EncodeRecord(rec))
 	replaceRecordTerms(t, rec, oldTerms, rec.Terms)
-	t.counts.add(rec)
+	t.countChanges.add(rec, 1)
 	scheduleSweep(t, kindRecord, key, scheduled, engine.Deadline(rec.Expires))
 }
 
 // DropRecord implements [engine.Tx]. The row in bucketExpiries stays until the sweep reaches it.
 func (t *txn) DropRecord(rec store.Record) {
 	bucketRecords.in(t).delete(engine.RecordKey(rec.NS, rec.Key))
-	t.counts.remove(rec)
+	t.countChanges.add(rec, -1)
 	replaceRecordTerms(t, rec, rec.Terms, nil)
 }
 
@@ -210,14 +206,9 @@ func headRecord(tx *bbolt.Tx, head store.Record) (store.Record, error) {
 	return engine.DecodeHead(head, row)
 }
 
-func (r records) Count(ctx context.Context, ns, term string, limit int, now time.Time) (n int, err error) {
+func (r records) Count(ctx context.Context, ns, term string, limit int, now time.Time) (int, error) {
 	if err := engine.CheckList(ns, limit); err != nil {
 		return 0, err
 	}
-	err = r.s.view(ctx, func(tx *bbolt.Tx) error {
-		c, err := countLive(tx, engine.RecordSet{NS: ns, Term: term}, engine.Nanos(now), limit)
-		n = c.n
-		return err
-	})
-	return n, err
+	return r.s.writer.counts.count(ctx, engine.RecordSet{NS: ns, Term: term}, engine.Nanos(now), limit)
 }

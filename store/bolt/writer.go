@@ -60,6 +60,7 @@ func (r reads) Row(kind engine.Kind, key []byte) (row engine.Row, err error) {
 type txn struct {
 	reads
 	counts       *liveCounts
+	countChanges countChanges
 	tally        tally // changes that the units made
 	damage       *engine.DamageLog
 	indexChanges []func(*cardindex.Index) // applied in order after the commit
@@ -108,16 +109,18 @@ type writer struct {
 	// broken is the reason why writes are refused after a failed commit; nil while they are accepted.
 	broken atomic.Pointer[error]
 
-	// Only the leader uses the following fields.
 	counts *liveCounts
+
+	// Only the leader uses the following fields.
 	group  []*unit
 	tried  time.Time             // when the file was last reopened, or could not be reopened
 	commit func(*bbolt.Tx) error // (*bbolt.Tx).Commit except in tests
 }
 
 func newWriter(s *Store) *writer {
-	w := &writer{s: s, counts: newLiveCounts(), commit: (*bbolt.Tx).Commit}
+	w := &writer{s: s, counts: &liveCounts{s: s}, commit: (*bbolt.Tx).Commit}
 	w.queue = engine.NewQueue[work](maxQueue, w.serve)
+	w.counts.reset()
 	return w
 }
 
@@ -219,11 +222,10 @@ func (w *writer) attempt(group []*unit) (errs []error, failed int, err error) {
 	done := false
 	defer func() {
 		if !done {
-			w.counts.reset() // the counts include rows that are not written after all
 			engine.Guard(tx.Rollback)
 		}
 	}()
-	t := &txn{reads: reads{tx}, counts: w.counts, tally: make(tally), damage: w.s.damage, leases: &w.s.leases, watch: w.s.watchers.Shared()}
+	t := &txn{reads: reads{tx}, counts: w.counts, countChanges: make(countChanges), tally: make(tally), damage: w.s.damage, leases: &w.s.leases, watch: w.s.watchers.Shared()}
 	errs = make([]error, len(group))
 	wrote := false
 	for i, u := range group {
@@ -245,7 +247,7 @@ func (w *writer) attempt(group []*unit) (errs []error, failed int, err error) {
 		done = true
 		return errs, -1, tx.Rollback()
 	}
-	start := time.Now()
+	start, number := time.Now(), tx.ID()
 	if err := engine.Guard(func() error {
 		if err := t.saveTally(); err != nil {
 			return err
@@ -255,6 +257,7 @@ func (w *writer) attempt(group []*unit) (errs []error, failed int, err error) {
 		return nil, -1, err
 	}
 	done = true
+	w.counts.commit(number, t.countChanges)
 	pages := tx.Stats()
 	w.s.cfg.Committed(Commit{Units: len(group), Bytes: pages.GetPageAlloc(), Took: time.Since(start)})
 	if err := engine.Guard(func() error { w.s.applyIndex(t); return nil }); err != nil {

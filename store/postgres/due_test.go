@@ -13,6 +13,7 @@ import (
 	"github.com/agentmesh/agentmesh/store"
 	"github.com/agentmesh/agentmesh/store/engine"
 	"github.com/agentmesh/agentmesh/store/postgres/pgtest"
+	"github.com/agentmesh/agentmesh/store/storetest"
 )
 
 func dueRecord(key string, due time.Time) store.Record {
@@ -160,4 +161,9 @@ func TestDueAddedBefore(t *testing.T) {
 	wantDue(t, s)
 	must(apply(t.Context(), other, store.Change{Record: dueRecord("a", store.DueNow)}))
 	wantDue(t, s, "a")
+}
+
+func TestDueAmong(t *testing.T) {
+	t.Parallel()
+	storetest.DueAmong(t, open(t, Config{URL: pgtest.Database(t)}), 100_000, 5*time.Millisecond)
 }

@@ -1,7 +1,11 @@
 package storetest
 
 import (
+	"errors"
 	"fmt"
+	"slices"
+	"sync"
+	"sync/atomic"
 	"testing"
 	"time"
 
@@ -17,7 +21,12 @@ var dueTests = []scenario{
 	{"what joins a lane", testDueJoin},
 	{"expiry", testDueExpiry},
 	{"bounds", testDueBounds},
+	{"two workers", testDueWorkers},
+	{"lanes that change at once", testDueLaneRace},
+	{"a record that is set due while it is worked on", testDueAgain},
+	{"a clock that is set", testDueClock},
 	{"count", testCount},
+	{"count while records change", testCountRace},
 }
 
 // work returns a change that makes a record due.
@@ -205,6 +214,120 @@ func testDueBounds(t *testing.T, s store.Store) {
 	}
 }
 
+// testDueWorkers: two workers that get the same records, because Due claims nothing, do each once, in the order of its
+// lane.
+func testDueWorkers(t *testing.T, s store.Store) {
+	const lanes, each = 5, 8
+	for i := range each {
+		var unit []store.Change
+		for lane := range lanes {
+			unit = append(unit, work(fmt.Sprint(i), store.DueNow, "p", fmt.Sprint(lane)))
+			unit[lane].Record.Key = fmt.Sprintf("%d-%d", i, lane)
+		}
+		wantOK(t, "create", change(t, s, t0, unit...))
+	}
+	var mu sync.Mutex
+	did := make(map[string][]string)
+	race(t, 4, func(int) error {
+		for {
+			due, _, err := s.Records().Due(t.Context(), "work", t0, nil, 3)
+			if err != nil || len(due) == 0 {
+				return err
+			}
+			for _, rec := range due {
+				end := store.Change{Record: rec, IfRev: rec.Rev, Delete: true}
+				mu.Lock() // across the commit, so that the order of did is the order of the commits
+				err := s.Records().Apply(t.Context(), []store.Change{end}, t0)
+				if err == nil {
+					did[rec.Lane] = append(did[rec.Lane], rec.Key)
+				}
+				mu.Unlock()
+				if err != nil && !errors.Is(err, store.ErrConflict) {
+					return err
+				}
+			}
+		}
+	}, nil)
+	for lane := range lanes {
+		var want []string
+		for i := range each {
+			want = append(want, fmt.Sprintf("%d-%d", i, lane))
+		}
+		wantSame(t, "what was done", did[fmt.Sprint(lane)], want)
+	}
+}
+
+// testDueLaneRace: while some callers add to a lane and others end its heads, each record becomes the head once, in order.
+func testDueLaneRace(t *testing.T, s store.Store) {
+	const n = 40
+	var tried, added atomic.Int64
+	var ended []string
+	race(t, 3, func(worker int) error {
+		for worker > 0 && added.Load() < n { // two add; a key is refused if the other has added a larger one
+			if change(t, s, t0, work(fmt.Sprintf("%05d", tried.Add(1)), t0, "p", "a")) == nil {
+				added.Add(1)
+			}
+		}
+		for worker == 0 && (added.Load() < n || int64(len(ended)) < added.Load()) { // one ends
+			due, _, err := s.Records().Due(t.Context(), "work", t0, nil, 5)
+			if err != nil {
+				return err
+			}
+			if len(due) > 1 {
+				t.Errorf("%d heads in one lane", len(due))
+			}
+			for _, rec := range due { // the lane is not named
+				if err := change(t, s, t0, store.Change{Record: store.Record{NS: "work", Key: rec.Key}, IfRev: rec.Rev, Delete: true}); err != nil {
+					return err
+				}
+				ended = append(ended, rec.Key)
+			}
+		}
+		return nil
+	}, nil)
+	if len(ended) < n || !slices.IsSorted(ended) {
+		t.Errorf("ended are %d: %q", len(ended), ended)
+	}
+	wantDue(t, s, t0, 10, nil, time.Time{})
+	wantSame(t, "keys left", keys(t, s, "work", "", t0), nil)
+}
+
+// testDueAgain: an outcome that is stored under the revision that the worker got fails if the record was set due meanwhile.
+func testDueAgain(t *testing.T, s store.Store) {
+	wantOK(t, "create", change(t, s, t0, work("a", t0, "p", "l"), work("b", t0, "p", "l")))
+	due, _, err := s.Records().Due(t.Context(), "work", t0, nil, 1)
+	wantOK(t, "Due", err)
+	wantOK(t, "set due", change(t, s, t0, again(work("a", store.DueNow, "q", "l"))))
+	end := done("a", "l")
+	end.IfRev = due[0].Rev
+	wantErr(t, "the outcome", change(t, s, t0, end), store.ErrConflict)
+	wantDue(t, s, t0, 1, nil, time.Time{}, "a")
+	due, _, err = s.Records().Due(t.Context(), "work", t0, nil, 1)
+	wantOK(t, "Due", err)
+	wantSame(t, "party", due[0].Party, "q")
+	end.IfRev = due[0].Rev
+	wantOK(t, "the outcome", change(t, s, t0, end))
+	wantDue(t, s, t0, 1, nil, time.Time{}, "b")
+}
+
+// testDueClock: a clock that is set moves neither what is due at once nor the order, and what it made due is due again when
+// it is set right.
+func testDueClock(t *testing.T, s store.Store) {
+	for _, by := range []time.Duration{time.Hour, -time.Hour, 30 * day, -30 * day} {
+		off := t0.Add(by)
+		wantOK(t, "create", change(t, s, t0, again(work("now", store.DueNow, "p", "")), again(work("soon", t0.Add(time.Minute), "p", ""))))
+		wantOK(t, "create by the wrong clock", change(t, s, off, again(work("wrong", off.Add(time.Minute), "p", ""))))
+		if by > 0 {
+			wantDue(t, s, off, 10, nil, off.Add(time.Minute), "now", "soon")
+			wantDue(t, s, t0, 10, nil, t0.Add(time.Minute), "now")
+			wantDue(t, s, t0.Add(time.Minute), 10, nil, off.Add(time.Minute), "now", "soon")
+		} else {
+			wantDue(t, s, off, 10, nil, off.Add(time.Minute), "now")
+			wantDue(t, s, t0, 10, nil, t0.Add(time.Minute), "now", "wrong")
+		}
+	}
+}
+
 func wantCount(t *testing.T, s store.Store, term string, limit int, now time.Time, want int) {
 	t.Helper()
 	n, err := s.Records().Count(t.Context(), "n", term, limit, now)
@@ -241,4 +364,100 @@ func testCount(t *testing.T, s store.Store) {
 	wantCount(t, s, "t", 100, t0.Add(day), 5)
 	sweepAll(t, s, t0.Add(day))
 	wantCount(t, s, "t", 100, t0, 5)
+}
+
+// DueAmong checks that of n records, all waiting and most behind another one in a lane, Due finds the ten that are due,
+// and that the median time of the calls is at most limit.
+func DueAmong(t *testing.T, s store.Store, n int, limit time.Duration) {
+	t.Helper()
+	const unit = 10_000
+	for i := 0; i < n; i += unit {
+		var changes []store.Change
+		for j := range unit {
+			c := work(fmt.Sprintf("%08d", i+j), t0.Add(day+time.Duration(i+j)), fmt.Sprint("p", j%100), "")
+			if j%4 > 0 { // three lanes in four are long
+				c.Record.Lane = fmt.Sprint("l", j%1000)
+				c.Record.Due = t0
+			}
+			changes = append(changes, c)
+		}
+		if i == 0 {
+			for j := range changes { // the heads of the long lanes wait, except ten
+				if j < 1000 && j%4 > 0 && j%100 != 50 {
+					changes[j].Record.Due = t0.Add(day)
+				}
+			}
+		}
+		wantOK(t, "create", change(t, s, t0, changes...))
+	}
+	var took []time.Duration
+	for range 51 {
+		start := time.Now()
+		due, next, err := s.Records().Due(t.Context(), "work", t0, []string{"p7"}, 20)
+		took = append(took, time.Since(start))
+		if err != nil || len(due) != 10 || !next.Equal(t0.Add(day)) {
+			t.Fatalf("Due = %d records, %v, %v", len(due), next, err)
+		}
+	}
+	slices.Sort(took)
+	if median := took[len(took)/2]; median > limit {
+		t.Errorf("Due takes %v, want at most %v", median, limit)
+	} else {
+		t.Logf("Due takes %v", median)
+	}
+}
+
+// testCountRace: a caller that changes records counts what it has changed, while others change other records.
+func testCountRace(t *testing.T, s store.Store) {
+	const workers, rounds = 4, 30
+	race(t, workers, func(worker int) error {
+		term := fmt.Sprint("own:", worker)
+		live := make(map[string]time.Time)
+		for i := range rounds {
+			now := t0.Add(time.Duration(i) * time.Minute)
+			c := again(put("n", fmt.Sprintf("%d-%d", worker, i%7), "t", term))
+			c.Record.Expires, c.Delete = now.Add(time.Duration(i%4)*time.Minute), i%5 == 4
+			if i%3 == 0 {
+				c.Record.Expires = time.Time{}
+			}
+			if err := change(t, s, now, c); err != nil {
+				return err
+			}
+			kept := again(put("n", fmt.Sprintf("kept %d-%d", worker, i%3), "kept"))
+			kept.Delete = i%4 == 3
+			if err := change(t, s, t0, kept); err != nil {
+				return err
+			}
+			if _, err := s.Records().Count(t.Context(), "n", "kept", 100, t0); err != nil { // others change this set
+				return err
+			}
+			live[c.Record.Key] = c.Record.Expires
+			if c.Delete {
+				delete(live, c.Record.Key)
+			}
+			for _, at := range []time.Time{now, now.Add(2 * time.Minute), now} {
+				want := 0
+				for _, expires := range live {
+					if isLive(expires, at) {
+						want++
+					}
+				}
+				n, err := s.Records().Count(t.Context(), "n", term, 100, at)
+				if err != nil {
+					return err
+				}
+				if n != want {
+					t.Errorf("Count(%q) at %v is %d, want %d", term, at, n, want)
+				}
+			}
+		}
+		return nil
+	}, nil)
+	now := t0.Add(rounds * time.Minute)
+	wantCount(t, s, "t", 100, now, len(keys(t, s, "n", "t", now)))
+	wantCount(t, s, "kept", 100, t0, len(keys(t, s, "n", "kept", t0)))
+	left := len(keys(t, s, "n", "", now))
+	wantCount(t, s, "", 100, now, left)
+	sweepAll(t, s, now)
+	wantCount(t, s, "", 100, now, left)
 }
