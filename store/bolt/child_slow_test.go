@@ -83,6 +83,17 @@ func audit(t *testing.T, s *Store, acked map[string]bool) {
 			t.Errorf("message %s was applied %d times", id, n)
 		}
 	}
+	heads := make(map[string]string)
+	due, _, err := s.Records().Due(t.Context(), "work", childNow, nil, 1<<30)
+	if err != nil {
+		t.Fatal(err)
+	}
+	for _, rec := range due {
+		if heads[rec.Lane] != "" {
+			t.Errorf("lane %s has two heads", rec.Lane)
+		}
+		heads[rec.Lane] = rec.Key
+	}
 	counts := make(map[string]int)
 	for line := range acked {
 		kind, id, _ := strings.Cut(line, " ")
@@ -102,14 +113,18 @@ func audit(t *testing.T, s *Store, acked map[string]bool) {
 		case "step":
 			_, err := s.Steps().FindReplay(t.Context(), "p", id, childNow)
 			_, recErr := s.Records().Get(t.Context(), "inbox", id, childNow)
-			if err != nil || recErr != nil || times[id] != 1 {
-				t.Errorf("step %s: replay %v, record %v, %d entries", id, err, recErr, times[id])
+			if err != nil || recErr != nil || times[id] != 1 || heads[id] == "" {
+				t.Errorf("step %s: replay %v, record %v, %d entries, due is %q", id, err, recErr, times[id], heads[id])
+			}
+		case "done":
+			if heads[id] != id+"2" {
+				t.Errorf("the first record of lane %s ended, but %q is due", id, heads[id])
 			}
 		case "twice":
 			t.Errorf("step %s was applied a second time", id)
 		}
 	}
-	if counts["card"] == 0 || counts["step"] == 0 || counts["gone"] == 0 {
+	if counts["card"] == 0 || counts["step"] == 0 || counts["gone"] == 0 || counts["done"] == 0 {
 		t.Errorf("the children acknowledged too little: %v", counts)
 	}
 	t.Logf("audited %v", counts)

@@ -68,14 +68,24 @@ func loadOnce(s *Store, out *lines) {
 	conv := store.Conversation{Key: store.ConvKey{Peer: "p", ID: id[:2]}, Rev: store.Any, Open: true}
 	step := store.Step{
 		Conv: &conv, Append: []store.Entry{{MessageID: id, Raw: make([]byte, 300)}}, Now: childNow,
-		Replay:  &store.Replay{Sender: "p", MessageID: id, Conv: conv.Key, Expires: childNow.Add(time.Hour)},
-		Records: []store.Change{{Record: store.Record{NS: "inbox", Key: id, Terms: []string{"new"}}}},
+		Replay: &store.Replay{Sender: "p", MessageID: id, Conv: conv.Key, Expires: childNow.Add(time.Hour)},
+		Records: []store.Change{
+			{Record: store.Record{NS: "inbox", Key: id, Terms: []string{"new"}}},
+			{Record: store.Record{NS: "work", Key: id + "1", Due: store.DueNow, Lane: id}},
+			{Record: store.Record{NS: "work", Key: id + "2", Due: store.DueNow, Lane: id}},
+		},
 	}
 	if _, err := s.Steps().Apply(ctx, step); err == nil {
 		out.say("step %s", id)
 	}
 	if again, err := s.Steps().Apply(ctx, step); err == nil && !again.Dup {
 		out.say("twice %s", id)
+	}
+	if rand.IntN(2) == 0 {
+		end := store.Change{Record: store.Record{NS: "work", Key: id + "1", Lane: id}, IfRev: store.Any, Delete: true}
+		if err := s.Records().Apply(ctx, []store.Change{end}, childNow); err == nil {
+			out.say("done %s", id)
+		}
 	}
 	if rand.IntN(4) == 0 {
 		if err := s.Cards().Withdraw(ctx, id, store.Any, childNow.Add(time.Hour), nil, childNow); err == nil {

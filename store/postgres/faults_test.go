@@ -131,9 +131,13 @@ func audit(t *testing.T, s *Store, check *Store, during func()) {
 				default:
 				}
 				id := fmt.Sprintf("m%d-%d", i, n)
+				work := func(n int) store.Record {
+					return store.Record{NS: "work", Key: fmt.Sprintf("%d-%08d", i, n), Due: store.DueNow, Lane: fmt.Sprint(i)}
+				}
 				_, err := s.Steps().Apply(t.Context(), store.Step{
 					Conv: &store.Conversation{Key: key, Rev: store.Any, Open: true}, Append: []store.Entry{{MessageID: id}},
-					Records: []store.Change{put(id)}, // fails if the step was applied before
+					// The first change fails if the step was applied before.
+					Records: []store.Change{put(id), {Record: work(n)}, {Record: work(n - 3), IfRev: store.Any, Delete: true}},
 					Now:     now,
 				})
 				switch {
@@ -179,6 +183,24 @@ func audit(t *testing.T, s *Store, check *Store, during func()) {
 			t.Errorf("stored, but not sent: %v", stored)
 		}
 		total, maybe = total+len(acknowledged[i]), maybe+len(unknown[i])
+	}
+	first := make(map[string]string) // the first record of each lane
+	for rec, err := range store.AllRecords(t.Context(), check.Records(), "work", "", now) {
+		if err != nil {
+			t.Fatal(err)
+		}
+		if first[rec.Lane] == "" {
+			first[rec.Lane] = rec.Key
+		}
+	}
+	due, _, err := check.Records().Due(t.Context(), "work", now, nil, 100)
+	if err != nil || len(due) != len(first) {
+		t.Errorf("%d of %d lanes are due: %v", len(due), len(first), err)
+	}
+	for _, rec := range due {
+		if first[rec.Lane] != rec.Key {
+			t.Errorf("%s is due before %s", rec.Key, first[rec.Lane])
+		}
 	}
 	t.Logf("%d acknowledged, %d unknown", total, maybe)
 	if total < enough {
