@@ -197,8 +197,8 @@ func TestCallsOfOthers(t *testing.T) { // A2A-14
 // TestCallDocuments: the relay serves the card that the agent published, and the key that signs it.
 func TestCallDocuments(t *testing.T) {
 	w := newCallWorld(t)
-	for _, path := range []string{"agent-card.json", "agent.json"} {
-		if got := w.do("GET", "/a2a/am_alice/.well-known/"+path, ""); got.Code != 200 || got.Body.String() != a2aCard(aliceDoor) || got.Header().Get("Etag") == "" {
+	for path, want := range map[string]string{"agent-card.json": a2aCard(aliceDoor), "agent.json": `"url":"` + aliceDoor + `","preferredTransport":"JSONRPC"`} {
+		if got := w.do("GET", "/a2a/am_alice/.well-known/"+path, ""); got.Code != 200 || !strings.Contains(got.Body.String(), want) || got.Header().Get("Etag") == "" {
 			t.Errorf("%s = %d %s", path, got.Code, got.Body)
 		}
 	}

@@ -60,6 +60,7 @@ var layers = []struct {
 	{"node/bridge/a2a/message", 2},
 
 	{"node/bridge/a2a/door", 3},
+	{"node/bridge/a2a/remote", 3},
 
 	{"node/calendar", 3},
 	{"node/notify", 3},

@@ -27,8 +27,10 @@ func (s *Service) serve(c echo.Context) error {
 	r, base := c.Request(), pathPrefix+c.Param("id")
 	switch path := strings.TrimPrefix(r.URL.EscapedPath(), base); {
 	case r.Method != http.MethodGet:
-	case path == message.PathCard, path == message.PathOldCard:
+	case path == message.PathCard:
 		return s.getDocument(c, s.storedCard)
+	case path == message.PathOldCard:
+		return s.getDocument(c, s.oldCard)
 	case path == message.PathKeys:
 		return s.getDocument(c, s.keySet)
 	}
@@ -58,6 +60,16 @@ func (s *Service) storedCard(ctx context.Context, id wire.AgentID) ([]byte, erro
 		return nil, wire.ErrNoAgent
 	}
 	return rec.Body, err
+}
+
+// oldCard returns the card of an agent in the form of A2A 0.3.
+func (s *Service) oldCard(ctx context.Context, id wire.AgentID) ([]byte, error) {
+	data, err := s.storedCard(ctx, id)
+	if err != nil {
+		return nil, err
+	}
+	card, err := message.ReadCard(data)
+	return message.OldCard(card).JSON(), err
 }
 
 // keySet returns the key that signs the A2A card of an agent, from its agent card (A2A-D5).

@@ -1,7 +1,6 @@
 package hook
 
 import (
-	"bytes"
 	"context"
 	"crypto/rand"
 	"crypto/sha256"
@@ -22,6 +21,7 @@ import (
 
 	"github.com/agentmesh/agentmesh/conversations"
 	"github.com/agentmesh/agentmesh/node/bridge/a2a/message"
+	"github.com/agentmesh/agentmesh/node/bridge/a2a/remote"
 	"github.com/agentmesh/agentmesh/node/client"
 	"github.com/agentmesh/agentmesh/node/untrusted"
 	"github.com/agentmesh/agentmesh/node/waiting"
@@ -35,8 +35,7 @@ import (
 // In one context, A2A never sends the same message id twice and has at most one request at a time, because a gateway
 // loses tasks otherwise. Make it with [NewA2A].
 type A2A struct {
-	url   string
-	token client.Credential
+	agent remote.Agent
 	http  *client.HTTP
 	log   *slog.Logger
 
@@ -47,13 +46,13 @@ type A2A struct {
 // NewA2A returns a handler for the JSON-RPC interface at a URL of the owner, which may be loopback. token is the bearer
 // token for the agent, or "".
 func NewA2A(url string, token client.Credential, h *client.HTTP, log *slog.Logger) *A2A {
-	return &A2A{url: url, token: token, http: h, log: loggerOr(log), busy: make(map[string]chan struct{})}
+	agent := remote.Agent{Interface: message.Interface{URL: url, Binding: message.JSONRPC}, Token: token, Reach: client.Owner}
+	return &A2A{agent: agent, http: h, log: loggerOr(log), busy: make(map[string]chan struct{})}
 }
 
 var _ Handler = (*A2A)(nil)
 
 const (
-	maxA2AAnswer  = 1 << 20          // bytes
 	maxA2AText    = 40 << 10         // bytes of a peer's message in the text for the agent; OpenClaw takes 64 KiB in all
 	contextWait   = 5 * time.Second  // how long a message waits for the one before it in its conversation
 	firstPoll     = time.Second / 4  // after a task was started
@@ -159,75 +158,53 @@ func (h *A2A) await(ctx context.Context, task message.Remote, progress func(Resu
 
 // call makes one JSON-RPC call. Its error is a *[Error].
 func (h *A2A) call(ctx context.Context, method string, params wire.Value) (message.Remote, error) {
-	body := wire.Obj(
-		wire.TextField("jsonrpc", "2.0"), wire.TextField("id", rpcID(method, params)), wire.TextField("method", method), wire.Field("params", params),
-	).JSON()
-	req, err := http.NewRequestWithContext(ctx, http.MethodPost, h.url, bytes.NewReader(body))
+	result, err := h.agent.Call(ctx, h.http, method, params)
 	if err != nil {
-		return message.Remote{}, h.fail(Crashed, err)
+		return message.Remote{}, h.fail(callFault(method, err), err)
 	}
-	req.Header.Set("Content-Type", "application/json")
-	req.Header.Set("Accept", "application/json")
-	req.Header.Set(message.HeaderVersion, "1.0")
-	if h.token != "" {
-		req.Header.Set("Authorization", "Bearer "+string(h.token))
-	}
-	resp, err := h.http.Do(ctx, client.Owner, req)
-	if err != nil {
-		return message.Remote{}, h.fail(lostFault(method, err), err)
-	}
-	output, err := client.ReadAll(resp, maxA2AAnswer)
-	if err != nil {
-		return message.Remote{}, h.fail(faultOf(err, lostFault(method, err)), err)
-	}
-	switch s := resp.StatusCode; {
-	case s == http.StatusTooManyRequests || s == http.StatusServiceUnavailable: // the agent did not accept the message
-		return message.Remote{}, h.fail(Unreachable, fmt.Errorf("the agent answered HTTP %d", s))
-	case s >= 500 || s == http.StatusRequestTimeout:
-		return message.Remote{}, h.fail(lostFault(method, nil), fmt.Errorf("the agent answered HTTP %d", s))
-	}
-	v, err := wire.ParseForeign(output, wire.MaxDepth, 2*wire.MaxValues)
-	if err != nil {
-		return message.Remote{}, h.fail(Malformed, fmt.Errorf("the agent answered HTTP %d, but not with JSON: %w", resp.StatusCode, err))
-	}
-	result, ok := v.Get("result")
-	if !ok {
-		return message.Remote{}, h.fail(refusalFault(v), fmt.Errorf("the agent answered HTTP %d: %s", resp.StatusCode, wire.OneLine(string(v.JSON()), 300)))
-	}
-	remote, refusal := message.ReadResult(result)
+	task, refusal := message.ReadResult(result)
 	if refusal != nil {
 		return message.Remote{}, h.fail(Malformed, refusal)
 	}
-	return remote, nil
-}
-
-// lostFault returns the fault of a call without an answer. A request for the state of a task may be repeated. A message
-// may be sent again only if no connection was made: otherwise the agent may already work on it.
-func lostFault(method string, err error) Fault {
-	op, isOp := errors.AsType[*net.OpError](err)
-	_, isDNS := errors.AsType[*net.DNSError](err)
-	if method == message.GetTask || isDNS || isOp && op.Op == "dial" {
-		return Unreachable
-	}
-	return Crashed
+	return task, nil
 }
 
 // codeBusy is the JSON-RPC code of OpenClaw's rate limit.
-const codeBusy = "-32000"
+const codeBusy = -32000
 
-// refusalFault returns the fault of a JSON-RPC error.
-func refusalFault(v wire.Value) Fault {
-	e, _ := v.Get("error")
-	code, _ := e.Get("code")
-	if text, _ := code.Num(); text == codeBusy {
-		return Unreachable
+// callFault returns the fault of a call that failed. Without an answer, a request for the state of a task may be
+// repeated. A message may be sent again only if no connection was made: otherwise the agent may already work on it.
+func callFault(method string, err error) Fault {
+	status, code := 0, 0
+	refusal, refused := errors.AsType[*message.Error](err)
+	lost, isLost := errors.AsType[*client.SendError](err)
+	switch {
+	case refused:
+		status, code = refusal.Status, refusal.Code
+	case isLost:
+		status = lost.Status
 	}
-	return Crashed
+	op, isOp := errors.AsType[*net.OpError](err)
+	_, isDNS := errors.AsType[*net.DNSError](err)
+	switch {
+	case status == http.StatusTooManyRequests || status == http.StatusServiceUnavailable || code == codeBusy: // the agent did not accept the message
+		return Unreachable
+	case errors.Is(err, client.ErrAnswerTooLarge):
+		return TooLarge
+	case status == 0 || status >= 500 || status == http.StatusRequestTimeout:
+		if method == message.GetTask || isDNS || isOp && op.Op == "dial" {
+			return Unreachable
+		}
+		return Crashed
+	case refused, status >= 400:
+		return Crashed
+	}
+	return Malformed
 }
 
 func (h *A2A) fail(fault Fault, cause error) error {
 	name := "a2a"
-	if u, err := url.Parse(h.url); err == nil {
+	if u, err := url.Parse(h.agent.Interface.URL); err == nil {
 		name = u.Host
 	}
 	return newError(fault, name, cause)
@@ -319,13 +296,6 @@ func shorten(id string) string {
 	}
 	sum := sha256.Sum256([]byte(id))
 	return hex.EncodeToString(sum[:16])
-}
-
-// rpcID returns the id of a JSON-RPC call. Equal calls may have equal ids, because each has a connection or stream of
-// its own.
-func rpcID(method string, params wire.Value) string {
-	sum := sha256.Sum256(append([]byte(method), params.JSON()...))
-	return hex.EncodeToString(sum[:8])
 }
 
 // prompt returns the text for the agent. The peer's text stands between fences, because neither OpenClaw nor the agent

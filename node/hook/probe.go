@@ -53,7 +53,7 @@ func (h *A2A) Probe(ctx context.Context) error {
 		wire.TextField("jsonrpc", "2.0"), wire.TextField("id", "probe"), wire.TextField("method", "GetTask"),
 		wire.Field("params", wire.Obj(wire.TextField("id", "agentmesh-probe"))),
 	)
-	status, data, err := probe(ctx, h.http, h.url, h.token, body)
+	status, data, err := probe(ctx, h.http, h.agent.Interface.URL, h.agent.Token, body)
 	var answer struct {
 		Error struct {
 			Code int `json:"code"`

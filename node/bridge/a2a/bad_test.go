@@ -11,6 +11,7 @@ import (
 	"testing"
 	"time"
 
+	"github.com/agentmesh/agentmesh/node/bridge/a2a"
 	"github.com/agentmesh/agentmesh/node/hook"
 	"github.com/agentmesh/agentmesh/node/owner"
 )
@@ -152,5 +153,17 @@ func TestFlood(t *testing.T) {
 	defer resp.Body.Close()
 	if data, _ := io.ReadAll(resp.Body); resp.StatusCode != 401 {
 		t.Errorf("without a token: %d %s", resp.StatusCode, data)
+	}
+}
+
+// TestOff checks that a node that does not serve A2A answers at none of its routes.
+func TestOff(t *testing.T) {
+	h := serve(t, nil, nil, func(c *a2a.Config) { c.Serve = false })
+	for path, method := range map[string]string{
+		"/.well-known/agent-card.json": "GET", "/.well-known/jwks.json": "GET", "/a2a/v1": "POST", "/a2a/v1/tasks": "GET",
+	} {
+		if status, _, _ := h.request("", method, h.url+path, ""); status != 404 {
+			t.Errorf("%s answers %d", path, status)
+		}
 	}
 }

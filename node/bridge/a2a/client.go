@@ -1,7 +1,6 @@
 package a2a
 
 import (
-	"bytes"
 	"context"
 	"encoding/hex"
 	"encoding/json"
@@ -14,6 +13,7 @@ import (
 
 	"github.com/agentmesh/agentmesh/node/bridge"
 	"github.com/agentmesh/agentmesh/node/bridge/a2a/message"
+	"github.com/agentmesh/agentmesh/node/bridge/a2a/remote"
 	"github.com/agentmesh/agentmesh/node/client"
 	"github.com/agentmesh/agentmesh/node/wire"
 	"github.com/agentmesh/agentmesh/store"
@@ -22,23 +22,17 @@ import (
 // nsPeers has what we know about the agents that we write to, by address.
 const nsPeers = "a2a/peers"
 
-const (
-	cardMaxAge = 10 * time.Minute // how long a card is used before it is fetched again
+const cardMaxAge = 10 * time.Minute // how long a card is used before it is fetched again
 
-	maxAnswerDepth  = 64 // of the JSON of an answer
-	maxAnswerValues = 50_000
-)
-
-// remote is an agent that we write to.
-type remote struct {
+// knownAgent is an agent that we write to.
+type knownAgent struct {
 	Address   string            `json:"address"`
 	Interface message.Interface `json:"interface"`
 	Digest    string            `json:"digest"`        // of its card
 	Key       string            `json:"key,omitempty"` // thumbprint of the signing key; "" if no signature can be checked
 	Fetched   time.Time         `json:"fetched"`
 
-	token client.Credential
-	reach client.Reach // of the interface
+	agent remote.Agent
 }
 
 // errPinned means that a card is not signed by the key that we know, or that an unsigned card names another interface.
@@ -75,52 +69,52 @@ func (o *outbound) reachOf(base *url.URL) client.Reach {
 // resolve returns the agent at an address, from its card. The card is fetched again if the stored one has reached
 // maxAge, and always if maxAge is 0. A signed card must stay signed by the same key; an unsigned card must keep its
 // interface.
-func (o *outbound) resolve(ctx context.Context, a bridge.Address, maxAge time.Duration) (remote, error) {
+func (o *outbound) resolve(ctx context.Context, a bridge.Address, maxAge time.Duration) (knownAgent, error) {
 	base, token, reach, err := o.locate(a)
 	if err != nil {
-		return remote{}, err
+		return knownAgent{}, err
 	}
 	now := time.Now()
-	known, rev := remote{}, store.Absent
+	known, rev := knownAgent{}, store.Absent
 	rec, err := o.records.Get(ctx, nsPeers, wire.HashOf(a.String()), now)
 	switch {
 	case err == nil:
 		rev = rec.Rev
 		if err := json.Unmarshal(rec.Body, &known); err != nil {
-			return remote{}, err
+			return knownAgent{}, err
 		}
 	case !errors.Is(err, store.ErrNotFound):
-		return remote{}, &client.SendError{Retry: true, Cause: err}
+		return knownAgent{}, &client.SendError{Retry: true, Cause: err}
 	}
 	if maxAge == 0 || now.Sub(known.Fetched) >= maxAge {
 		found, err := o.fetchCard(ctx, base, reach)
 		if err != nil {
-			return remote{}, err
+			return knownAgent{}, err
 		}
 		hasChanged := known.Address != "" && known.Digest != found.Digest
 		if known.Key != "" && found.Key != known.Key || hasChanged && known.Key == "" && found.Interface != known.Interface {
-			return remote{}, errPinned
+			return knownAgent{}, errPinned
 		}
 		found.Address, found.Fetched = a.String(), now.UTC()
 		body, err := json.Marshal(found)
 		if err != nil {
-			return remote{}, err
+			return knownAgent{}, err
 		}
 		change := store.Change{IfRev: rev, Record: store.Record{NS: nsPeers, Key: wire.HashOf(a.String()), Body: body}}
 		if err := o.records.Apply(ctx, []store.Change{change}, now); err != nil && !errors.Is(err, store.ErrConflict) {
-			return remote{}, &client.SendError{Retry: true, Cause: err}
+			return knownAgent{}, &client.SendError{Retry: true, Cause: err}
 		}
 		known = found
 	}
-	known.token, known.reach = token, o.reachOf(base)
+	known.agent = remote.Agent{Interface: known.Interface, Token: token, Reach: o.reachOf(base)}
 	iface, err := url.Parse(known.Interface.URL)
 	switch {
 	case err != nil:
-		return remote{}, errors.New("the agent card names an interface that is not a URL")
+		return knownAgent{}, errors.New("the agent card names an interface that is not a URL")
 	case iface.Host == base.Host && iface.Scheme == base.Scheme:
-		known.reach = reach
+		known.agent.Reach = reach
 	case token != "":
-		return remote{}, errors.New("the agent card names an interface at another host, which must not get the token of the link")
+		return knownAgent{}, errors.New("the agent card names an interface at another host, which must not get the token of the link")
 	}
 	return known, nil
 }
@@ -191,17 +185,17 @@ func (b *Bridge) ReadCard(ctx context.Context, address bridge.Address) (wire.Val
 }
 
 // fetchCard fetches a card and checks its signature, if it has one that we can check.
-func (o *outbound) fetchCard(ctx context.Context, base *url.URL, reach client.Reach) (remote, error) {
+func (o *outbound) fetchCard(ctx context.Context, base *url.URL, reach client.Reach) (knownAgent, error) {
 	card, err := o.readCard(ctx, base, reach)
 	if err != nil {
-		return remote{}, err
+		return knownAgent{}, err
 	}
 	iface, ok := message.FindInterface(card)
 	if !ok {
-		return remote{}, errors.New("the agent card names no interface for A2A 1.0 over JSON-RPC or HTTP+JSON")
+		return knownAgent{}, errors.New("the agent card names no interface for A2A 1.0 or 0.3 over JSON-RPC or HTTP+JSON")
 	}
 	digest := message.Digest(card)
-	found := remote{Interface: iface, Digest: hex.EncodeToString(digest[:])}
+	found := knownAgent{Interface: iface, Digest: hex.EncodeToString(digest[:])}
 	found.Key, err = o.signerOf(ctx, card, base, reach)
 	return found, err
 }
@@ -255,77 +249,4 @@ func (o *outbound) get(ctx context.Context, from string, reach client.Reach, lim
 		err = &client.SendError{Retry: true, Status: resp.StatusCode, Cause: err}
 	}
 	return resp.StatusCode, body, err
-}
-
-// restPath returns the HTTP method and the path of an A2A method in the HTTP+JSON binding.
-func restPath(method string, params wire.Value) (verb, path string) {
-	id := url.PathEscape(params.GetStr("id"))
-	switch method {
-	case message.GetTask:
-		return http.MethodGet, "/tasks/" + id + "?historyLength=0"
-	case message.CancelTask:
-		return http.MethodPost, "/tasks/" + id + ":cancel"
-	case message.ListTasks:
-		return http.MethodGet, "/tasks?historyLength=1&contextId=" + url.QueryEscape(params.GetStr("contextId"))
-	}
-	return http.MethodPost, "/message:send"
-}
-
-// call makes one call and returns its result. The error is a *message.Error if the agent refused the call, and a
-// *client.SendError if the call failed on the way or its answer cannot be read. Every other error is final.
-func (o *outbound) call(ctx context.Context, r remote, method string, params wire.Value) (wire.Value, error) {
-	verb, target := http.MethodPost, r.Interface.URL
-	if r.Interface.Tenant != "" {
-		params = params.With("tenant", wire.Text(r.Interface.Tenant))
-	}
-	body := wire.Obj(wire.TextField("jsonrpc", "2.0"), wire.Field("id", wire.Int(1)), wire.TextField("method", method), wire.Field("params", params)).JSON()
-	if r.Interface.Binding == message.HTTPJSON {
-		path := ""
-		if verb, path = restPath(method, params); r.Interface.Tenant != "" {
-			target += "/" + url.PathEscape(r.Interface.Tenant)
-		}
-		target += path
-		if body = params.Without("id", "tenant").JSON(); verb == http.MethodGet {
-			body = nil
-		}
-	}
-	req, err := http.NewRequestWithContext(ctx, verb, target, bytes.NewReader(body))
-	if err != nil {
-		return wire.Value{}, err
-	}
-	req.Header.Set("Content-Type", "application/json")
-	req.Header.Set("Accept", "application/json, "+message.MediaType)
-	req.Header.Set(message.HeaderVersion, "1.0")
-	req.Header.Set(message.HeaderExtensions, message.Extension)
-	if r.token != "" {
-		req.Header.Set("Authorization", "Bearer "+string(r.token))
-	}
-	resp, err := o.cfg.HTTP.Do(ctx, r.reach, req)
-	if _, refused := errors.AsType[*client.GuardError](err); refused {
-		return wire.Value{}, err
-	}
-	if err != nil {
-		return wire.Value{}, &client.SendError{Retry: true, Processed: true, Cause: err}
-	}
-	data, err := client.ReadAll(resp, message.MaxBody)
-	if err != nil {
-		return wire.Value{}, &client.SendError{Retry: !errors.Is(err, client.ErrAnswerTooLarge), Processed: true, Status: resp.StatusCode, Cause: err}
-	}
-	return readAnswer(r.Interface.Binding, resp, data)
-}
-
-func readAnswer(binding message.Binding, resp *http.Response, data []byte) (wire.Value, error) {
-	v, err := wire.ParseForeign(data, maxAnswerDepth, maxAnswerValues)
-	if fault, ok := v.Get("error"); err == nil && ok && fault.Kind() == wire.Object {
-		return wire.Value{}, message.ReadError(resp.StatusCode, fault)
-	}
-	result := v
-	if binding == message.JSONRPC {
-		result, _ = v.Get("result")
-	}
-	if err == nil && resp.StatusCode == http.StatusOK && result.Kind() == wire.Object {
-		return result, nil
-	}
-	again := client.IsRetryStatus(resp.StatusCode)
-	return wire.Value{}, &client.SendError{Retry: again, Processed: resp.StatusCode == http.StatusOK, Status: resp.StatusCode, Cause: fmt.Errorf("the answer with HTTP %d is neither a result nor an error of A2A", resp.StatusCode)}
 }

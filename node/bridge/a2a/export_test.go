@@ -130,7 +130,7 @@ func (b *Bridge) AwaitPolls(t *testing.T) {
 // ExpireCards makes the bridge fetch every card again before its next use.
 func (b *Bridge) ExpireCards(t *testing.T) {
 	for rec, err := range store.AllRecords(t.Context(), b.records, nsPeers, "", time.Now()) {
-		var known remote
+		var known knownAgent
 		if err := errors.Join(err, json.Unmarshal(rec.Body, &known)); err != nil {
 			t.Fatal(err)
 		}

@@ -22,15 +22,13 @@ import (
 
 var update = flag.Bool("update", false, "record the wire of @a2a-js/sdk again; needs A2A_JS")
 
-// jsFolder returns the folder that A2A_JS names, whose node_modules have @a2a-js/sdk 1.3.0 and express. If A2A_JS is
-// not set, it skips the test.
-func jsFolder(t *testing.T) string {
+// needsJS skips the test unless a variable names a folder whose node_modules have express and @a2a-js/sdk: A2A_JS for
+// version 1.3.0, A2A_JS_03 for version 0.3.14.
+func needsJS(t *testing.T, name string) {
 	t.Helper()
-	dir := os.Getenv("A2A_JS")
-	if dir == "" {
-		t.Skip("A2A_JS names no folder with @a2a-js/sdk; the recorded wire is tested without it")
+	if os.Getenv(name) == "" {
+		t.Skip(name + " names no folder with @a2a-js/sdk; the recorded wire is tested without it")
 	}
-	return dir
 }
 
 // recorder is a proxy that records what passes.
@@ -110,19 +108,33 @@ const jsSaw = `{"signature":"verified","message":["TASK_STATE_COMPLETED","you sa
 	`"stream":["task TASK_STATE_WORKING","artifactUpdate slow answer","statusUpdate TASK_STATE_COMPLETED"],"cancel":["TASK_STATE_WORKING","TASK_STATE_CANCELED"],` +
 	`"push":["c1",true,1],"subscribed":"statusUpdate","pushed":["tok","TASK_STATE_COMPLETED"],"list":[2,4,true],"missing":"TaskNotFoundError","extended":true}`
 
+const oldJSSaw = `{"card":["0.3.0","JSONRPC",2,"http"],"message":["task","completed","you said: hello"],"get":["completed",1,"user"],` +
+	`"question":["input-required","which one?",true,"completed"],"stream":["task working","artifact-update slow answer","status-update completed final"],` +
+	`"cancel":["working","canceled"],"push":["c1",true,1],"subscribed":"status-update","pushed":["tok","task","completed"],"missing":"TaskNotFoundError"}`
+
 // TestJSClient lets @a2a-js/sdk 1.3.0 call the node: card and signature, message, task, stream, cancel, push
 // notifications, list, in both bindings.
 func TestJSClient(t *testing.T) {
-	dir := jsFolder(t)
-	for binding, file := range map[string]string{"JSONRPC": "testdata/js/client-jsonrpc.json", "HTTP+JSON": "testdata/js/client-rest.json"} {
+	needsJS(t, "A2A_JS")
+	playJSClient(t, "testdata/js/client.cjs", jsSaw, map[string]string{"JSONRPC": "testdata/js/client-jsonrpc.json", "HTTP+JSON": "testdata/js/client-rest.json"})
+}
+
+// TestOldJSClient is TestJSClient with @a2a-js/sdk 0.3.14, which speaks A2A 0.3.
+func TestOldJSClient(t *testing.T) {
+	needsJS(t, "A2A_JS_03")
+	playJSClient(t, "testdata/js/client03.cjs", oldJSSaw, map[string]string{"JSONRPC": "testdata/js/client03-jsonrpc.json", "HTTP+JSON": "testdata/js/client03-rest.json"})
+}
+
+func playJSClient(t *testing.T, script, saw string, files map[string]string) {
+	for binding, file := range files {
 		h := serveScript(t)
 		proxy := newRecorder(t, h.url)
-		cmd := exec.CommandContext(t.Context(), "node", "testdata/js/client.cjs")
-		cmd.Env = append(os.Environ(), "A2A_JS="+dir, "URL="+proxy.URL, "TOKEN="+h.token("js"), "BINDING="+binding)
+		cmd := exec.CommandContext(t.Context(), "node", script)
+		cmd.Env = append(os.Environ(), "URL="+proxy.URL, "TOKEN="+h.token("js"), "BINDING="+binding)
 		cmd.Stderr = os.Stderr
 		out, err := cmd.Output()
-		if got := strings.TrimSpace(string(out)); err != nil || got != jsSaw {
-			t.Errorf("%s: the client saw\n%s\nwant\n%s\n%v", binding, got, jsSaw, err)
+		if got := strings.TrimSpace(string(out)); err != nil || got != saw {
+			t.Errorf("%s: the client saw\n%s\nwant\n%s\n%v", binding, got, saw, err)
 		}
 		if *update {
 			proxy.save(t, file, nil)
@@ -131,10 +143,10 @@ func TestJSClient(t *testing.T) {
 }
 
 // jsAgent starts the agent of @a2a-js/sdk and returns its URL.
-func jsAgent(t *testing.T, dir, binding string) string {
+func jsAgent(t *testing.T, script, binding string) string {
 	t.Helper()
-	cmd := exec.CommandContext(t.Context(), "node", "testdata/js/agent.cjs")
-	cmd.Env = append(os.Environ(), "A2A_JS="+dir, "BINDING="+binding)
+	cmd := exec.CommandContext(t.Context(), "node", script)
+	cmd.Env = append(os.Environ(), "BINDING="+binding)
 	cmd.Stderr = os.Stderr
 	in, err := cmd.StdinPipe()
 	if err != nil {
@@ -161,15 +173,25 @@ func jsAgent(t *testing.T, dir, binding string) string {
 // TestJSAgent lets our client write to an agent of @a2a-js/sdk 1.3.0: direct message, task, question and answer,
 // cancel, in both bindings.
 func TestJSAgent(t *testing.T) {
-	dir := jsFolder(t)
-	for binding, file := range map[string]string{"JSONRPC": "testdata/js/agent-jsonrpc.json", "HTTP+JSON": "testdata/js/agent-rest.json"} {
-		real := jsAgent(t, dir, binding)
+	needsJS(t, "A2A_JS")
+	talkToJS(t, "testdata/js/agent.cjs", map[string]string{"JSONRPC": "testdata/js/agent-jsonrpc.json", "HTTP+JSON": "testdata/js/agent-rest.json"})
+}
+
+// TestOldJSAgent is TestJSAgent with @a2a-js/sdk 0.3.14, which speaks A2A 0.3.
+func TestOldJSAgent(t *testing.T) {
+	needsJS(t, "A2A_JS_03")
+	talkToJS(t, "testdata/js/agent03.cjs", map[string]string{"JSONRPC": "testdata/js/agent03-jsonrpc.json", "HTTP+JSON": "testdata/js/agent03-rest.json"})
+}
+
+func talkToJS(t *testing.T, script string, files map[string]string) {
+	for binding, file := range files {
+		real := jsAgent(t, script, binding)
 		proxy := newRecorder(t, real)
 		front := rewriteCard(t, proxy.URL, real)
 		h := serve(t, nil, nil, nil)
 		h.talk(front)
 		canceled := slices.ContainsFunc(proxy.snapshot(), func(x exchange) bool {
-			return strings.Contains(x.Path+x.Body, "ancel") && strings.Contains(x.Answer, "TASK_STATE_CANCELED")
+			return strings.Contains(x.Path+x.Body, "ancel") && (strings.Contains(x.Answer, "TASK_STATE_CANCEL") || strings.Contains(x.Answer, `"canceled"`))
 		})
 		if !canceled {
 			t.Errorf("%s: the task was not canceled", binding)

@@ -144,7 +144,7 @@ func (o *outbound) send(ctx context.Context, address bridge.Address, row *sentRo
 			wire.Field("message", message.NewMessage(string(d.Message.ID), row.Context, row.Task, d.Message.Intent, d.Message.Payload)),
 			wire.Field("configuration", wire.Obj(wire.Field("returnImmediately", wire.Bool(true)))),
 		)
-		result, err = o.call(ctx, peer, message.SendMessage, params)
+		result, err = peer.agent.Call(ctx, o.cfg.HTTP, message.SendMessage, params)
 		o.recordLink(address.Link, err)
 		if err != nil {
 			return bridge.Delivered{}, asSendError(err)
@@ -161,8 +161,8 @@ func (o *outbound) send(ctx context.Context, address bridge.Address, row *sentRo
 
 // find looks for the task of a message whose call had an unknown outcome, so that the message is not sent twice. Not
 // every agent lists its tasks; if an agent does not, the message is sent again with the same id.
-func (o *outbound) find(ctx context.Context, peer remote, row *sentRow) (wire.Value, bool) {
-	list, err := o.call(ctx, peer, message.ListTasks, wire.Obj(wire.TextField("contextId", row.Context), wire.Field("historyLength", wire.Int(1))))
+func (o *outbound) find(ctx context.Context, peer knownAgent, row *sentRow) (wire.Value, bool) {
+	list, err := peer.agent.Call(ctx, o.cfg.HTTP, message.ListTasks, wire.Obj(wire.TextField("contextId", row.Context), wire.Field("historyLength", wire.Int(1))))
 	if err != nil {
 		return wire.Value{}, false
 	}
@@ -281,7 +281,7 @@ func (o *outbound) poll(ctx context.Context, rec store.Record) error {
 	if err == nil {
 		callCtx, cancel := context.WithTimeout(ctx, callTime)
 		defer cancel()
-		result, err = o.call(callCtx, peer, message.GetTask, wire.Obj(wire.TextField("id", row.Task), wire.Field("historyLength", wire.Int(0))))
+		result, err = peer.agent.Call(callCtx, o.cfg.HTTP, message.GetTask, wire.Obj(wire.TextField("id", row.Task), wire.Field("historyLength", wire.Int(0))))
 	}
 	if err == nil {
 		err = o.storeAnswer(ctx, &row, result)
@@ -327,7 +327,7 @@ func (o *outbound) cancel(ctx context.Context, address bridge.Address, row *sent
 	if err != nil {
 		return err
 	}
-	_, err = o.call(ctx, peer, message.CancelTask, wire.Obj(wire.TextField("id", row.Task)))
+	_, err = peer.agent.Call(ctx, o.cfg.HTTP, message.CancelTask, wire.Obj(wire.TextField("id", row.Task)))
 	if refusal, ok := errors.AsType[*message.Error](err); ok && refusal.Status < http.StatusInternalServerError && !client.IsRetryStatus(refusal.Status) &&
 		refusal.Status != http.StatusUnauthorized && refusal.Status != http.StatusForbidden {
 		err = nil // the task has ended, or the agent does not cancel tasks

@@ -176,6 +176,7 @@ func TestPins(t *testing.T) {
 	far, other := serve(t, echo(t), nil, nil), serveAs(t, "other", echo(t), nil, nil)
 	_, _, card := far.request("", "GET", far.url+"/.well-known/agent-card.json", "")
 	_, _, otherCard := other.request("", "GET", other.url+"/.well-known/agent-card.json", "")
+	_, _, oldCard := far.request("", "GET", far.url+"/.well-known/agent.json", "")
 	p := newPeerAgent(t)
 	plain := p.card
 	p.setCard(func(string) string { return card })
@@ -192,6 +193,7 @@ func TestPins(t *testing.T) {
 		{"a changed card with the old signature", strings.Replace(card, `"description":"`, `"description":"x`, 1), true},
 		{"a card signed by another key", otherCard, true},
 		{"a card without a signature", plain(p.URL), true},
+		{"a card of A2A 0.3, without a signature", oldCard, true},
 		{"the signed card again", card, false},
 	} {
 		p.setCard(func(string) string { return step.card })

@@ -36,6 +36,7 @@ type pushRow struct {
 	bridge.DueRow
 	Task   string         `json:"task"`
 	Config a2a.PushConfig `json:"config"`
+	Old    bool           `json:"old,omitempty"` // the receiver speaks A2A 0.3
 	Sent   time.Time      `json:"sent,omitzero"` // of the newest state of the task that was sent or given up
 	Tries  int            `json:"tries,omitempty"`
 }
@@ -60,8 +61,8 @@ func (r *pushRow) change(rev store.Rev, now time.Time) store.Change {
 
 // readPush reads and checks a configuration. The guard of the HTTP client must permit its URL (A2A-13). The guard also
 // checks the host at each call.
-func (b *Bridge) readPush(v wire.Value, from caller) (*pushRow, error) {
-	r := &pushRow{DueRow: bridge.DueRow{Party: from.name}, Sent: time.Now().UTC()} // later states are sent
+func (b *Bridge) readPush(call message.Call, v wire.Value, from caller) (*pushRow, error) {
+	r := &pushRow{DueRow: bridge.DueRow{Party: from.name}, Old: call.IsOld(), Sent: time.Now().UTC()} // later states are sent
 	if err := json.Unmarshal(v.JSON(), &r.Config); err != nil {
 		return nil, message.ErrParams.Because(err)
 	}
@@ -154,7 +155,7 @@ func (b *Bridge) notify(ctx context.Context, rec store.Record) error {
 			continue
 		}
 		v.task.Artifacts = mergeArtifacts(states[:i+1])
-		failure := b.post(ctx, r.Config, v.task.TaskResult())
+		failure := b.post(ctx, r, v.task)
 		if ctx.Err() != nil {
 			return nil // the node stops
 		}
@@ -204,15 +205,19 @@ func (b *Bridge) saveSent(ctx context.Context, sent pushRow, change store.Change
 }
 
 // post sends one notification to a webhook.
-func (b *Bridge) post(ctx context.Context, config a2a.PushConfig, event wire.Value) error {
+func (b *Bridge) post(ctx context.Context, r pushRow, task message.Task) error {
+	config, body, version := r.Config, task.TaskResult(), "1.0"
+	if r.Old {
+		body, version = message.OldTask(task.Value()), "0.3"
+	}
 	ctx, cancel := context.WithTimeout(ctx, pushTimeout)
 	defer cancel()
-	req, err := http.NewRequestWithContext(ctx, http.MethodPost, config.URL, bytes.NewReader(event.JSON()))
+	req, err := http.NewRequestWithContext(ctx, http.MethodPost, config.URL, bytes.NewReader(body.JSON()))
 	if err != nil {
 		return err
 	}
 	req.Header.Set("Content-Type", message.MediaType)
-	req.Header.Set(message.HeaderVersion, "1.0")
+	req.Header.Set(message.HeaderVersion, version)
 	if config.Token != "" {
 		req.Header.Set("X-A2A-Notification-Token", config.Token)
 	}
@@ -238,7 +243,7 @@ func (b *Bridge) handlePush(ctx context.Context, call message.Call, from caller)
 	now := time.Now()
 	switch call.Method {
 	case message.CreatePush:
-		r, err := b.readPush(call.Params, from)
+		r, err := b.readPush(call, call.Params, from)
 		if err != nil {
 			return wire.Value{}, err
 		}

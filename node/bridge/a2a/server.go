@@ -74,6 +74,9 @@ func (b *Bridge) serveCard(c echo.Context) error {
 	if err != nil {
 		return err
 	}
+	if c.Path() == message.PathOldCard {
+		card = message.OldCard(card)
+	}
 	httpapi.ServeDocument(c, echo.MIMEApplicationJSON, cardCaching, card.JSON())
 	return nil
 }
@@ -158,7 +161,7 @@ func (s session) Send(ctx context.Context, call message.Call, m message.Message)
 	var push *pushRow
 	if config, ok := options.Get("taskPushNotificationConfig"); ok && !config.IsNull() {
 		var err error
-		if push, err = s.b.readPush(config, s.from); err != nil {
+		if push, err = s.b.readPush(call, config, s.from); err != nil {
 			return door.Task{}, err
 		}
 	}

@@ -272,7 +272,7 @@ func TestContactErrors(t *testing.T) {
 	for name, tt := range map[string]struct{ body, reason string }{
 		"no JSON":     {`x`, "PARSE_ERROR"},
 		"10 MB":       {`{"x":"` + strings.Repeat("x", 10<<20) + `"}`, "OUT_OF_RANGE"},
-		"version":     {`{"jsonrpc":"2.0","id":1,"method":"message/send","params":{"message":{"messageId":"m","role":"user","kind":"message","parts":[{"kind":"text","text":"x"}]}}}`, "VERSION_NOT_SUPPORTED"},
+		"version":     {`{"jsonrpc":"2.0","id":1,"method":"SendMessage","params":{"message":{"messageId":"m","role":"user","kind":"message","parts":[{"kind":"text","text":"x"}]}}}`, "VERSION_NOT_SUPPORTED"},
 		"list":        {`{"jsonrpc":"2.0","id":1,"method":"ListTasks","params":{}}`, "UNSUPPORTED_OPERATION"},
 		"push":        {`{"jsonrpc":"2.0","id":1,"method":"ListTaskPushNotificationConfigs","params":{"taskId":"x"}}`, "PUSH_NOTIFICATION_NOT_SUPPORTED"},
 		"no task":     {`{"jsonrpc":"2.0","id":1,"method":"GetTask","params":{"id":"x"}}`, "TASK_NOT_FOUND"},

@@ -46,14 +46,6 @@ const (
 	MediaType        = "application/a2a+json"
 )
 
-// aliases are the names of methods in A2A 0.3, which some clients of 1.0 still use.
-var aliases = map[string]string{
-	"message/send": SendMessage, "message/stream": SendStreaming, "tasks/get": GetTask, "tasks/list": ListTasks, "tasks/cancel": CancelTask,
-	"tasks/resubscribe": SubscribeToTask, "tasks/pushNotificationConfig/set": CreatePush, "tasks/pushNotificationConfig/get": GetPush,
-	"tasks/pushNotificationConfig/list": ListPush, "tasks/pushNotificationConfig/delete": DeletePush,
-	"agent/getAuthenticatedExtendedCard": GetExtendedCard,
-}
-
 var methods = []string{
 	SendMessage, SendStreaming, GetTask, ListTasks, CancelTask, SubscribeToTask, CreatePush, GetPush, ListPush, DeletePush, GetExtendedCard,
 }
@@ -65,6 +57,8 @@ type Call struct {
 	ID      wire.Value // of a JSON-RPC request
 	Params  wire.Value // an object
 	Tenant  string     // the agent behind a URL that several agents share; "" if the client names none
+
+	form form
 }
 
 // Streams reports whether the answer to the call is a stream of events.
@@ -83,6 +77,9 @@ func (c Call) Blocks() bool {
 
 // Answer returns the body of a successful answer.
 func (c Call) Answer(result wire.Value) []byte {
+	if c.IsOld() {
+		result = c.writeOld(result)
+	}
 	if c.Binding == HTTPJSON {
 		return result.JSON()
 	}
@@ -91,7 +88,7 @@ func (c Call) Answer(result wire.Value) []byte {
 
 // MediaType returns the media type of an answer with an HTTP status. Errors of HTTP+JSON have the type of AIP-193.
 func (c Call) MediaType(status int) string {
-	if c.Binding == HTTPJSON && status == http.StatusOK {
+	if c.Binding == HTTPJSON && status == http.StatusOK && !c.IsOld() {
 		return MediaType
 	}
 	return "application/json"
@@ -114,7 +111,10 @@ func AcceptMediaType(h http.Header) {
 
 // Refuse returns the status and the body of an answer that refuses the call.
 func (c Call) Refuse(e *Error) (status int, body []byte) {
-	if c.Binding == HTTPJSON {
+	switch {
+	case c.form == formREST:
+		return e.Status, e.rpc().JSON()
+	case c.Binding == HTTPJSON:
 		return e.REST()
 	}
 	return e.RPC(c.ID)
@@ -155,33 +155,87 @@ func ReadRPC(body []byte, version string) (Call, *Error) {
 	if c.Params.Kind() != wire.Object {
 		return c, ErrParams.At("params must be an object")
 	}
-	name, isAlias := aliases[c.Method]
-	if isAlias {
-		c.Method = name
+	c.Params = spell(c.Params)
+	for name, old := range oldNames {
+		if c.Method == old {
+			c.Method, c.form = name, formRPC
+		}
 	}
 	if !slices.Contains(methods, c.Method) {
 		return c, ErrMethod
 	}
 	c.Tenant = c.Params.GetStr("tenant")
-	return c, c.checkVersion(version, isAlias)
+	return c.checked(version)
 }
 
-// checkVersion implements A2A-7 and A2A-D2. It accepts version 1.0 with any patch number. An empty version counts as
-// 1.0, unless the message has the form of 0.3 or, in a call without a message, the method has its name in 0.3.
-func (c Call) checkVersion(version string, isAlias bool) *Error {
-	version = strings.TrimSpace(version)
-	isOld := isAlias
-	if c.Method == SendMessage || c.Method == SendStreaming {
-		m, _ := c.Params.Get("message")
-		role := m.GetStr("role")
-		isOld = role == "user" || role == "agent" || m.GetStr("kind") != ""
+// checked implements A2A-7, A2A-15 and A2A-D2: the name of the method, or the path, says whether the call is of 1.0 or
+// 0.3, and a version must not say otherwise. It accepts any patch number. A call of 1.0 without a version must not have
+// a message of 0.3. A call of 0.3 gets the parameters of 1.0.
+func (c Call) checked(version string) (Call, *Error) {
+	m, _ := c.Params.Get("message")
+	role := m.GetStr("role")
+	isOld := c.IsOld() || role == "user" || role == "agent" || m.GetStr("kind") != ""
+	if c.IsOld() {
+		c.readOld()
 	}
-	major, rest, _ := strings.Cut(version, ".")
+	major, rest, _ := strings.Cut(strings.TrimSpace(version), ".")
 	minor, _, _ := strings.Cut(rest, ".")
-	if version == "" && !isOld || major == "1" && minor == "0" {
-		return nil
+	switch named := major + "." + minor; {
+	case named == "." && isOld == c.IsOld(), named == "1.0" && !c.IsOld(), named == oldVersion && c.IsOld():
+		return c, nil
 	}
-	return ErrVersion
+	return c, ErrVersion
+}
+
+// isOpaque reports whether the names below a member are the client's own.
+func isOpaque(key string) bool { return key == "metadata" || key == "data" }
+
+// spell returns v with the names that ProtoJSON writes, for a client that sends those of the proto: history_length
+// (A2A-16).
+func spell(v wire.Value) wire.Value {
+	if !hasProtoName(v) {
+		return v
+	}
+	if v.Kind() == wire.Array {
+		var list []wire.Value
+		for elem := range v.Elems() {
+			list = append(list, spell(elem))
+		}
+		return wire.Arr(list...)
+	}
+	out := wire.Obj()
+	for _, m := range v.Members() {
+		name, value := camelCase(m.Key), m.Value
+		if _, known := v.Get(name); known && name != m.Key {
+			continue
+		}
+		if !isOpaque(m.Key) {
+			value = spell(value)
+		}
+		out = out.With(name, value)
+	}
+	return out
+}
+
+func hasProtoName(v wire.Value) bool {
+	for elem := range v.Elems() {
+		if hasProtoName(elem) {
+			return true
+		}
+	}
+	return slices.ContainsFunc(v.Members(), func(m wire.Member) bool {
+		return strings.Contains(m.Key, "_") || !isOpaque(m.Key) && hasProtoName(m.Value)
+	})
+}
+
+func camelCase(name string) string {
+	words := strings.Split(name, "_")
+	for i, word := range words[1:] {
+		if word != "" {
+			words[i+1] = strings.ToUpper(word[:1]) + word[1:]
+		}
+	}
+	return strings.Join(words, "")
 }
 
 // ReadREST reads a request of the HTTP+JSON binding. path is relative to the URL of the interface, and escaped, because
@@ -196,7 +250,9 @@ func ReadREST(method, path string, query url.Values, body []byte, version string
 			return c, ErrMethod
 		}
 	}
-	if len(segments) > 1 && segments[0] != "tasks" {
+	if len(segments) > 1 && segments[0] == "v1" {
+		c.form, segments = formREST, segments[1:]
+	} else if len(segments) > 1 && segments[0] != "tasks" {
 		c.Tenant, segments = segments[0], segments[1:]
 	}
 	count, verb := len(segments), ""
@@ -214,7 +270,7 @@ func ReadREST(method, path string, query url.Values, body []byte, version string
 		c.Method = SendMessage
 	case shape == "POST message:stream" && count == 1:
 		c.Method = SendStreaming
-	case shape == "GET extendedAgentCard" && count == 1:
+	case shape == "GET extendedAgentCard" && count == 1, shape == "GET card" && count == 1 && c.IsOld():
 		c.Method = GetExtendedCard
 	case shape == "GET tasks" && count == 1:
 		c.Method = ListTasks
@@ -240,7 +296,9 @@ func ReadREST(method, path string, query url.Values, body []byte, version string
 		if c.Params, e = parseBody(body); e != nil {
 			return c, e
 		}
+		c.Params = spell(c.Params)
 	}
+	c, e := c.checked(version)
 	c.Params = withQuery(c.Params, query)
 	if task != "" {
 		key := "taskId"
@@ -252,12 +310,15 @@ func ReadREST(method, path string, query url.Values, body []byte, version string
 	if config != "" {
 		c.Params = c.Params.With("id", wire.Text(config))
 	}
-	const isAlias = false // only methods of JSON-RPC have other names in 0.3
-	return c, c.checkVersion(version, isAlias)
+	return c, e
 }
 
 // withQuery adds the parameters of a URL to params. Numbers and booleans get the types that a JSON body gives them.
-func withQuery(params wire.Value, query url.Values) wire.Value {
+func withQuery(params wire.Value, given url.Values) wire.Value {
+	query := url.Values{}
+	for key, values := range given {
+		query[camelCase(key)] = values
+	}
 	for _, key := range []string{"contextId", "status", "pageToken", "statusTimestampAfter"} {
 		if query.Has(key) {
 			params = params.With(key, wire.Text(query.Get(key)))

@@ -4,7 +4,6 @@ import (
 	"encoding/hex"
 	"encoding/json"
 	"errors"
-	"strings"
 
 	"github.com/a2aproject/a2a-go/v2/a2a"
 
@@ -23,7 +22,6 @@ const (
 type CardInfo struct {
 	Card       wire.Card
 	URL        string // of both interfaces
-	Tenant     string // of the interfaces, if several agents share the URL
 	Directory  string // the directory that lists the card; "" for none
 	Version    string // of the program
 	NeedsToken bool   // callers need a bearer token
@@ -55,10 +53,10 @@ func NewCard(i CardInfo) a2a.AgentCard {
 			}},
 		},
 	}
-	for _, binding := range []a2a.TransportProtocol{a2a.TransportProtocolJSONRPC, a2a.TransportProtocolHTTPJSON} {
-		iface := a2a.NewAgentInterface(i.URL, binding)
-		iface.Tenant = i.Tenant
-		card.SupportedInterfaces = append(card.SupportedInterfaces, iface)
+	for _, version := range []a2a.ProtocolVersion{a2a.Version, oldVersion} {
+		for _, binding := range []a2a.TransportProtocol{a2a.TransportProtocolJSONRPC, a2a.TransportProtocolHTTPJSON} {
+			card.SupportedInterfaces = append(card.SupportedInterfaces, &a2a.AgentInterface{URL: i.URL, ProtocolBinding: binding, ProtocolVersion: version})
+		}
 	}
 	if i.NeedsToken {
 		card.SecuritySchemes = a2a.NamedSecuritySchemes{"bearer": a2a.HTTPAuthSecurityScheme{
@@ -103,25 +101,4 @@ func ReadCard(data []byte) (wire.Value, error) {
 		err = errors.New("the card is not a JSON object")
 	}
 	return tree, err
-}
-
-// Interface is where and how an agent is reached.
-type Interface struct {
-	URL     string
-	Binding Binding
-	Tenant  string
-}
-
-// FindInterface returns the interface of a card that we use: A2A 1.0 over JSON-RPC, or else over HTTP+JSON.
-func FindInterface(card wire.Value) (Interface, bool) {
-	list, _ := card.Get("supportedInterfaces")
-	for _, binding := range []Binding{JSONRPC, HTTPJSON} {
-		for iface := range list.Elems() {
-			version := iface.GetStr("protocolVersion")
-			if (version == "1.0" || strings.HasPrefix(version, "1.0.")) && iface.GetStr("protocolBinding") == string(binding) && iface.GetStr("url") != "" {
-				return Interface{URL: strings.TrimRight(iface.GetStr("url"), "/"), Binding: binding, Tenant: iface.GetStr("tenant")}, true
-			}
-		}
-	}
-	return Interface{}, false
 }

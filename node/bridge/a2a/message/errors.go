@@ -75,7 +75,7 @@ var (
 	ErrAgentResponse     = newError(-32006, http.StatusInternalServerError, "INTERNAL", "INVALID_AGENT_RESPONSE", "the agent gave an invalid answer")
 	ErrNoExtendedCard    = newError(-32007, http.StatusBadRequest, "FAILED_PRECONDITION", "EXTENDED_AGENT_CARD_NOT_CONFIGURED", "there is no extended card")
 	ErrExtensionRequired = newError(-32008, http.StatusBadRequest, "FAILED_PRECONDITION", "EXTENSION_SUPPORT_REQUIRED", "the client must support a required extension")
-	ErrVersion           = newError(-32009, http.StatusBadRequest, "FAILED_PRECONDITION", "VERSION_NOT_SUPPORTED", "this agent speaks A2A 1.0")
+	ErrVersion           = newError(-32009, http.StatusBadRequest, "FAILED_PRECONDITION", "VERSION_NOT_SUPPORTED", "this agent speaks A2A 1.0 and 0.3; the method or the path says which")
 
 	ErrUnauthenticated = newHTTPError(-31401, http.StatusUnauthorized, "UNAUTHENTICATED", "a valid bearer token is required")
 	ErrForbidden       = newHTTPError(-31403, http.StatusForbidden, "PERMISSION_DENIED", "the caller may not contact this agent")
@@ -157,10 +157,12 @@ func (e *Error) RPC(id wire.Value) (status int, body []byte) {
 		status = e.Status
 	}
 	return status, wire.Obj(
-		wire.TextField("jsonrpc", "2.0"), wire.Field("id", id), wire.Field("error", wire.Obj(
-			wire.Field("code", wire.Int(int64(e.Code))), wire.TextField("message", e.Message), wire.Field("data", e.details()),
-		)),
+		wire.TextField("jsonrpc", "2.0"), wire.Field("id", id), wire.Field("error", e.rpc()),
 	).JSON()
+}
+
+func (e *Error) rpc() wire.Value {
+	return wire.Obj(wire.Field("code", wire.Int(int64(e.Code))), wire.TextField("message", e.Message), wire.Field("data", e.details()))
 }
 
 // REST returns the answer of the HTTP+JSON binding, in the form of AIP-193.
