@@ -32,6 +32,7 @@ type cutter struct {
 	rate    atomic.Int64 // of a thousand messages, how many end their connection
 	cuts    atomic.Int64
 	hosts   atomic.Int64 // that vanished: their connections stay open and pass nothing on
+	turns   atomic.Int64 // round trips: how often a client sent something after an answer
 }
 
 // vanish makes all connections silent, without ending them. New connections work.
@@ -72,14 +73,23 @@ func (c *cutter) serve(client net.Conn) {
 	}
 	defer server.Close()
 	host := c.hosts.Load()
+	var answered atomic.Bool
+	answered.Store(true)
 	go func() {
-		_, _ = io.Copy(c.upTo(client, host), server) // ends with either connection
+		toClient := c.upTo(client, host)
+		_, _ = io.Copy(writerFunc(func(b []byte) (int, error) { // ends with either connection
+			answered.Store(true)
+			return toClient.Write(b)
+		}), server)
 		client.Close()
 	}()
 	for buf := make([]byte, 1<<16); ; {
 		n, err := client.Read(buf)
 		if err != nil {
 			return
+		}
+		if answered.Swap(false) {
+			c.turns.Add(1)
 		}
 		cut := rand.Int64N(1000) < c.rate.Load()
 		if cut {
