@@ -38,7 +38,9 @@ func writeCard(t *txn, card store.Card, now time.Time) (err error) {
 	if row.Change, err = t.NextChange(); err != nil {
 		return err
 	}
-	t.PutCard(row, nil, now)
+	t.Put(engine.Row{
+		Kind: engine.KindCard, Num: row.Seq, Due: engine.CardDue(card), Key: []byte(card.ID), Value: engine.EncodeCard(row), Terms: card.Counts,
+	}, engine.Row{})
 	change := store.CardChange{Change: row.Change, ID: card.ID, At: now}
 	return t.PutChange(engine.ChangeRow{CardChange: change, Seq: row.Seq}, &row, nil)
 }

@@ -77,35 +77,24 @@ func (t *txn) NextCard() (uint64, error) { return bucketCards.in(t).next(), nil 
 // NextChange implements [engine.Tx].
 func (t *txn) NextChange() (uint64, error) { return bucketChanges.in(t).next(), nil }
 
-// PutCard implements [engine.Tx].
-func (t *txn) PutCard(card engine.CardRow, old *engine.CardRow, now time.Time) {
-	var before store.Card
-	// scheduled is when Sweep will look at the card anyway, or NoTime if that is not certain because old has ended.
-	scheduled := int64(engine.NoTime)
-	if old == nil {
-		bucketIDs.in(t).put([]byte(card.ID), u64(card.Seq))
-	} else if before = old.Card; before.Live(now) {
-		scheduled = engine.CardDue(before)
-	}
-	bucketCounts.in(t).replace(before.Counts, card.Counts, countKey(card.Seq))
-	bucketCards.in(t).put(u64(card.Seq), engine.EncodeCard(card))
-	scheduleSweep(t, kindCard, u64(card.Seq), scheduled, engine.CardDue(card.Card))
-	s, terms, expires := cardindex.Slot(card.Seq), card.Terms, engine.Deadline(card.Expires)
-	if card.Withdrawn {
-		t.indexChanges = append(t.indexChanges, func(ix *cardindex.Index) { ix.Drop(s, terms) })
-	} else {
-		t.indexChanges = append(t.indexChanges, func(ix *cardindex.Index) { ix.Put(s, before.Terms, terms, expires) })
-	}
-}
-
 // PutChange implements [engine.Tx].
-func (t *txn) PutChange(change engine.ChangeRow, _, old *engine.CardRow) error {
+func (t *txn) PutChange(change engine.ChangeRow, card, old *engine.CardRow) error {
 	changes := bucketChanges.in(t)
+	var oldTerms []string
 	if old != nil {
 		changes.delete(u64(old.Change))
+		oldTerms = old.Terms
 	}
 	changes.put(u64(change.Change), engine.EncodeChange(change))
 	t.lastChange = change.Change
+	s, terms, expires := cardindex.Slot(card.Seq), card.Terms, engine.Deadline(card.Expires)
+	t.indexChanges = append(t.indexChanges, func(ix *cardindex.Index) {
+		if change.Gone {
+			ix.Drop(s, terms)
+		} else {
+			ix.Put(s, oldTerms, terms, expires)
+		}
+	})
 	return nil
 }
 
@@ -115,15 +104,9 @@ func (t *txn) UnlistCard(card engine.CardRow) {
 	t.indexChanges = append(t.indexChanges, func(ix *cardindex.Index) { ix.DropExpired(s, terms) })
 }
 
-// DropCard implements [engine.Tx]. The row in bucketIDs stays with the tombstone.
-func (t *txn) DropCard(card engine.CardRow, until time.Time) error {
-	if !card.Withdrawn {
-		s, terms := cardindex.Slot(card.Seq), card.Terms
-		t.indexChanges = append(t.indexChanges, func(ix *cardindex.Index) { ix.Drop(s, terms) })
-	}
-	bucketCounts.in(t).replace(card.Counts, nil, countKey(card.Seq))
-	bucketCards.in(t).delete(u64(card.Seq))
-	scheduleSweep(t, kindTombstone, u64(card.Change), engine.NoTime, engine.Nanos(until))
+// EndChange implements [engine.Tx]. The row in bucketIDs stays with the change.
+func (t *txn) EndChange(card engine.CardRow, due int64) error {
+	scheduleSweep(t, kindTombstone, u64(card.Change), engine.NoTime, due)
 	return nil
 }
 

@@ -114,7 +114,7 @@ func (f *findings) checkCards(tx *bbolt.Tx, each func(bucket, func(k, v []byte))
 			f.expect(bytes.Equal(seq, k), bucketCards, k)
 		}
 		f.expect(rowExists(tx, bucketChanges, u64(card.Change)), bucketCards, k)
-		for _, count := range card.Counts {
+		for _, count := range engine.CountsOf(card) {
 			f.expect(rowExists(tx, bucketCounts, countKey(card.Seq)(count)), bucketCards, k)
 		}
 	})

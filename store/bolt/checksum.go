@@ -81,11 +81,12 @@ type reader interface {
 // in returns the rows of b in a transaction. Every read and write of a row goes through them.
 func (b bucket) in(tx reader) rows {
 	r := rows{bucket: b, raw: tx.Bucket(b.name)}
-	if t, ok := tx.(*txn); ok {
-		r.count = t.tally.of(b)
-	}
 	if r.raw != nil {
 		r.raw.FillPercent = b.fill
+	}
+	if t, ok := tx.(*txn); ok {
+		r.count = t.tally.of(b)
+		r.raw.FillPercent = max(b.fill, t.fill)
 	}
 	return r
 }
@@ -117,16 +118,12 @@ func (r rows) at(c *bbolt.Cursor, key []byte) ([]byte, error) {
 // put stores a row. It panics if bbolt fails, because a page is damaged or the row is too large, which no caller can
 // handle. [engine.Guard] turns the panic into an error.
 func (r rows) put(key, value []byte) {
-	if err := r.tryPut(key, value); err != nil {
-		panic(err)
-	}
-}
-
-func (r rows) tryPut(key, value []byte) error {
 	sealed := r.seal(key, value)
 	r.count.remove(r.bucket, key, r.raw.Get(key))
 	r.count.add(r.bucket, key, binary.BigEndian.Uint32(sealed[len(sealed)-sumSize:]))
-	return r.raw.Put(key, sealed)
+	if err := r.raw.Put(key, sealed); err != nil {
+		panic(err)
+	}
 }
 
 // delete removes a row, if it exists. It panics like put.

@@ -59,32 +59,14 @@ func convBySeq(tx *bbolt.Tx, seq []byte) (*store.Conversation, error) {
 // NextConv implements [engine.Tx].
 func (t *txn) NextConv(store.Rev) uint64 { return bucketConvs.in(t).next() }
 
-// PutConv implements [engine.Tx].
-func (t *txn) PutConv(conv store.Conversation, old *store.Conversation, added []engine.EntryRow) {
-	rows, seq := bucketConvs.in(t), u64(conv.Seq)
-	var oldTerms []string
-	scheduled := int64(engine.NoTime)
-	if old == nil {
-		bucketConvKeys.in(t).put(engine.ConvKey(conv.Key), seq)
-	} else {
-		oldTerms, scheduled = old.Terms, engine.Deadline(old.Expires)
-	}
-	for _, e := range added {
-		rows.put(convRowKey(seq, convEntry, u64(e.N)), engine.EncodeEntry(e))
-	}
-	bucketConvTerms.in(t).replace(oldTerms, conv.Terms, convTermKey(conv.Seq))
-	rows.put(convRowKey(seq, convRow, nil), engine.EncodeConv(conv))
-	scheduleSweep(t, kindConv, seq, scheduled, engine.Deadline(conv.Expires))
-}
-
 // convTermKey returns the function that makes the keys of a conversation in bucketConvTerms.
 func convTermKey(seq uint64) func(term string) []byte {
 	return func(term string) []byte { return append(engine.AppendSized(nil, term), u64(seq)...) }
 }
 
-// DropConv implements [engine.Tx].
-func (t *txn) DropConv(conv store.Conversation, limit int) (removed int, err error) {
-	rows, prefix := bucketConvs.in(t), u64(conv.Seq)
+// DropEntries implements [engine.Tx].
+func (t *txn) DropEntries(seq uint64, limit int) (removed int, err error) {
+	rows, prefix := bucketConvs.in(t), u64(seq)
 	var keys [][]byte
 	for row, err := range rows.from(prefix, prefix) {
 		if err != nil && !bytes.HasPrefix(row.key, prefix) { // an error elsewhere; damaged rows of this conversation are removed like the others
@@ -97,11 +79,6 @@ func (t *txn) DropConv(conv store.Conversation, limit int) (removed int, err err
 	}
 	for _, k := range keys {
 		rows.delete(k)
-	}
-	if len(keys) < limit {
-		bucketConvTerms.in(t).replace(conv.Terms, nil, convTermKey(conv.Seq))
-		bucketConvKeys.in(t).delete(engine.ConvKey(conv.Key))
-		rows.delete(convRowKey(prefix, convRow, nil))
 	}
 	return len(keys), nil
 }

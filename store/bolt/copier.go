@@ -3,7 +3,6 @@ package bolt
 import (
 	"cmp"
 	"context"
-	"slices"
 
 	"go.etcd.io/bbolt"
 
@@ -23,29 +22,23 @@ type copier struct {
 
 const copyBatch = 4 << 20 // bytes of rows in one transaction
 
-// put stores a row. It is fastest if the rows come in the order of their keys. It does not keep key or value.
-func (c *copier) put(b bucket, key, value []byte) {
+// do calls write in a transaction of the copy. size is about the size of what it writes. It is fastest if the rows come in
+// the order of their keys.
+func (c *copier) do(size int, write func(t *txn) error) error {
 	if c.size >= copyBatch {
 		c.commit()
 	}
-	if !c.begin() {
-		return
-	}
-	c.size += len(key) + len(value)
-	rows := b.in(c.tx)
-	rows.raw.FillPercent = 1                     // most rows come in the order of their keys
-	c.err = rows.tryPut(key, slices.Clip(value)) // put would panic if an imported row has an empty key
-}
-
-// begin begins a transaction unless one has begun. It returns false after an error.
-func (c *copier) begin() bool {
 	if c.tx == nil && c.err == nil {
 		var tx *bbolt.Tx
 		if tx, c.err = c.db.Begin(true); c.err == nil {
-			c.tx = &txn{reads: reads{tx}, tally: make(tally)}
+			c.tx = &txn{reads: reads{tx}, tally: make(tally), countChanges: make(countChanges), fill: 1}
 		}
 	}
-	return c.err == nil
+	if c.err == nil {
+		c.size += size
+		c.err = catchDamage(func() error { return write(c.tx) }) // a row with an empty key panics
+	}
+	return c.err
 }
 
 // commit commits the transaction, unless the copy has failed or was canceled.

@@ -10,6 +10,7 @@ import (
 	"os"
 	"path/filepath"
 	"runtime"
+	"slices"
 
 	"go.etcd.io/bbolt"
 
@@ -211,74 +212,47 @@ func importFile(ctx context.Context, path string, fill engine.Fill) (tally engin
 
 // importRow stores a row, and the rows of indexes and expiries that are derived from it.
 func importRow(c *copier, r engine.Row) error {
-	decoded, err := r.Decode()
+	r, decoded, err := r.Complete()
 	if err != nil {
 		return err
 	}
-	seq := u64(r.Num)
-	switch v := decoded.(type) {
-	case engine.CardRow:
-		for _, count := range v.Counts {
-			c.put(bucketCounts, countKey(r.Num)(count), nil)
+	r.Value = slices.Clip(r.Value) // put appends a checksum
+	return c.do(len(r.Key)+len(r.Value), func(t *txn) error {
+		switch v := decoded.(type) {
+		case engine.ChangeRow:
+			bucketIDs.in(t).put([]byte(v.ID), u64(v.Seq))
+			bucketChanges.in(t).put(u64(r.Num), r.Value)
+			scheduleSweep(t, kindTombstone, u64(r.Num), engine.NoTime, r.Due)
+			return nil
+		case engine.ReplayRow:
+			// The entries of another engine may not name their replay records, so this row of the conversation does.
+			t.PutReplay(v, nil, false)
+			return nil
+		case store.Record:
+			if engine.InLane(v) {
+				t.PutInLane(v)
+			}
+			if c.heads.Is(v) {
+				t.PutHead(v)
+			}
 		}
-		c.put(bucketCards, seq, r.Value)
-		c.scheduleSweep(kindCard, seq, engine.CardDue(v.Card))
-	case engine.ChangeRow:
-		c.put(bucketIDs, []byte(v.ID), u64(v.Seq))
-		c.put(bucketChanges, seq, r.Value)
-		c.scheduleSweep(kindTombstone, seq, r.Due)
-	case engine.EntryRow:
-		c.put(bucketConvs, convRowKey(seq, convEntry, u64(r.N)), r.Value)
-	case store.Conversation:
-		c.put(bucketConvKeys, engine.ConvKey(v.Key), seq)
-		for _, term := range v.Terms {
-			c.put(bucketConvTerms, convTermKey(r.Num)(term), nil)
-		}
-		c.put(bucketConvs, convRowKey(seq, convRow, nil), r.Value)
-		c.scheduleSweep(kindConv, seq, engine.Deadline(v.Expires))
-	case engine.ReplayRow:
-		hash, conv := engine.ReplayHash(v.Sender, v.MessageID), u64(v.ConvSeq)
-		c.put(bucketReplays, replayKey(replayPart(v.Expires), hash), r.Value)
-		// The entries of other engines do not name their replay records, so this row of the conversation does.
-		if c.err == nil && rowExists(c.tx.Tx, bucketConvs, convRowKey(conv, convRow, nil)) {
-			c.put(bucketConvs, convRowKey(conv, convReplay, hash), nil)
-		}
-	case store.Record:
-		for _, term := range v.Terms {
-			c.put(bucketRecordTerms, engine.TermKey(v.NS, term, v.Key), nil)
-		}
-		if engine.InLane(v) {
-			c.put(bucketLanes, engine.LaneKey(v), nil)
-		}
-		if c.heads.Is(v) {
-			c.put(bucketHeads, engine.HeadKey(v), headValue(v))
-		}
-		c.put(bucketRecords, r.Key, r.Value)
-		c.scheduleSweep(kindRecord, r.Key, engine.Deadline(v.Expires))
-	}
-	return c.err
-}
-
-// scheduleSweep makes Sweep look at a row at the time due.
-func (c *copier) scheduleSweep(kind byte, key []byte, due int64) {
-	if due != engine.Never {
-		c.put(bucketExpiries, expiryKey(due, kind, key), nil)
-	}
+		t.Put(r, engine.Row{})
+		return nil
+	})
 }
 
 // importNumbers stores the numbers from which the new database counts on.
 func importNumbers(c *copier, n engine.Numbers) error {
-	if !c.begin() {
-		return c.err
-	}
 	if n.Rev > math.MaxUint64>>20 { // see readFenceFloor
 		return fmt.Errorf("revision %d is too large for fences", n.Rev)
 	}
-	for b, last := range map[*bucket]uint64{&bucketMeta: n.Rev, &bucketCards: n.Card, &bucketChanges: n.Change, &bucketConvs: n.Conv} {
-		if err := b.in(c.tx).raw.SetSequence(last); err != nil {
-			return err
+	return c.do(0, func(t *txn) error {
+		for b, last := range map[*bucket]uint64{&bucketMeta: n.Rev, &bucketCards: n.Card, &bucketChanges: n.Change, &bucketConvs: n.Conv} {
+			if err := b.in(t).raw.SetSequence(last); err != nil {
+				return err
+			}
 		}
-	}
-	c.put(bucketMeta, keyFences, u64(n.FenceOffset(n.Rev<<20)))
-	return c.err
+		bucketMeta.in(t).put(keyFences, u64(n.FenceOffset(n.Rev<<20)))
+		return nil
+	})
 }

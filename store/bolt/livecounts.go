@@ -101,10 +101,11 @@ type countChange struct {
 // countChanges has what the units of a transaction add to counts, or remove.
 type countChanges map[engine.RecordSet][]countChange
 
-// add adds a record; n is -1 to remove it.
-func (changes countChanges) add(rec store.Record, n int) {
-	for set := range engine.SetsOf(rec) {
-		changes[set] = append(changes[set], countChange{n, engine.Deadline(rec.Expires)})
+// add adds the row of a record; n is -1 to remove it.
+func (changes countChanges) add(r engine.Row, n int) {
+	ns, _, _ := engine.SplitRecordKey(r.Key)
+	for set := range engine.SetsOf(store.Record{NS: ns, Terms: r.Terms}) {
+		changes[set] = append(changes[set], countChange{n, r.Due})
 	}
 }
 

@@ -29,34 +29,6 @@ func (s *Store) recordsOf(by *local.Handle) store.Records {
 
 func (t *txn) CheckLease(held *store.Lease) error { return t.leases.Check(held, time.Now()) }
 
-// PutRecord implements [engine.Tx].
-func (t *txn) PutRecord(rec store.Record, old *store.Record) {
-	scheduled := int64(engine.NoTime) // the time for which a sweep of the record is already scheduled
-	var oldTerms []string
-	if old != nil {
-		scheduled, oldTerms = engine.Deadline(old.Expires), old.Terms
-		t.countChanges.add(*old, -1)
-	}
-	key := engine.RecordKey(rec.NS, rec.Key)
-	bucketRecords.in(t).put(key, engine.EncodeRecord(rec))
-	replaceRecordTerms(t, rec, oldTerms, rec.Terms)
-	t.countChanges.add(rec, 1)
-	scheduleSweep(t, kindRecord, key, scheduled, engine.Deadline(rec.Expires))
-}
-
-// DropRecord implements [engine.Tx]. The row in bucketExpiries stays until the sweep reaches it.
-func (t *txn) DropRecord(rec store.Record) {
-	bucketRecords.in(t).delete(engine.RecordKey(rec.NS, rec.Key))
-	t.countChanges.add(rec, -1)
-	replaceRecordTerms(t, rec, rec.Terms, nil)
-}
-
-func replaceRecordTerms(t *txn, rec store.Record, old, terms []string) {
-	bucketRecordTerms.in(t).replace(engine.SortedSet(old), engine.SortedSet(terms), func(term string) []byte {
-		return engine.TermKey(rec.NS, term, rec.Key)
-	})
-}
-
 func (r records) List(ctx context.Context, ns, term, after string, limit int, now time.Time) (store.RecordPage, error) {
 	if err := engine.CheckList(ns, limit); err != nil {
 		return store.RecordPage{}, err

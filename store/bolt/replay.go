@@ -122,8 +122,8 @@ func (t *txn) PutReplay(rec engine.ReplayRow, old *engine.StoredReplay, named bo
 		}
 	}
 	replays.put(key, engine.EncodeReplay(rec))
-	if !named && rec.ConvSeq != 0 {
-		bucketConvs.in(t).put(convRowKey(u64(rec.ConvSeq), convReplay, hash), nil)
+	if seq := u64(rec.ConvSeq); !named && rowExists(t.Tx, bucketConvs, convRowKey(seq, convRow, nil)) {
+		bucketConvs.in(t).put(convRowKey(seq, convReplay, hash), nil)
 	}
 }
 

@@ -61,7 +61,8 @@ type txn struct {
 	reads
 	counts       *liveCounts
 	countChanges countChanges
-	tally        tally // changes that the units made
+	tally        tally   // changes that the units made
+	fill         float64 // how full bbolt leaves a page that it splits, if more than that of the bucket
 	damage       *engine.DamageLog
 	indexChanges []func(*cardindex.Index) // applied in order after the commit
 	lastChange   uint64                   // number of the newest card change

@@ -84,6 +84,12 @@ func TermKey(ns, term, key string) []byte {
 	return append(AppendSized(appendShort(make([]byte, 0, 3+len(ns)+len(term)+len(key)), ns), term), key...)
 }
 
+// ListKey returns the key of the row that lists the record with a key of RecordKey under a term.
+func ListKey(recordKey []byte, term string) []byte {
+	ns, key, _ := SplitRecordKey(recordKey)
+	return TermKey(ns, term, key)
+}
+
 // IsLive reports whether a row with this expiry has not expired at now. With the zero time, a row never expires.
 func IsLive(expires, now time.Time) bool { return expires.IsZero() || now.Before(expires) }
 

@@ -144,7 +144,14 @@ func putCard(tx Tx, card, old *CardRow, now time.Time) error {
 	if err := logChange(tx, card, old, card.Withdrawn, now); err != nil {
 		return err
 	}
-	tx.PutCard(*card, old, now)
+	var before Row
+	if old != nil {
+		before = cardRow(*old, nil)
+		if !old.Live(now) {
+			before.Due = NoTime
+		}
+	}
+	tx.Put(cardRow(*card, EncodeCard(*card)), before)
 	return nil
 }
 
@@ -156,7 +163,8 @@ func purgeCard(tx Tx, old CardRow, now time.Time) error {
 			return err
 		}
 	}
-	return tx.DropCard(card, now.Add(tombstoneLife))
+	tx.Drop(cardRow(card, nil))
+	return tx.EndChange(card, Nanos(now.Add(tombstoneLife)))
 }
 
 // logChange moves the change of an id to the end of the feed, and sets card.Change. card is the current card of the id,

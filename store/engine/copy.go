@@ -42,6 +42,7 @@ type Row struct {
 	Due    int64
 	Key    []byte
 	Value  []byte
+	Terms  []string // the sorted texts by which an engine lists the row; exports leave them out
 }
 
 // Decode returns the CardRow, ChangeRow, EntryRow, Conversation, ReplayRow or Record that the row holds. If the row
@@ -70,6 +71,51 @@ func (r Row) Decode() (any, error) {
 		return DecodeRecord(ns, key, r.Value)
 	}
 	return nil, fmt.Errorf("%w: a row has the unknown kind %d", store.ErrDamaged, r.Kind)
+}
+
+// Complete returns the row of an export with its Key, Due and Terms, and what it holds.
+func (r Row) Complete() (Row, any, error) {
+	decoded, err := r.Decode()
+	switch v := decoded.(type) {
+	case CardRow:
+		r = cardRow(v, r.Value)
+	case EntryRow:
+		r.Key = EntryKey(r.Num, r.N)
+	case store.Conversation:
+		r = convRow(v, r.Value)
+	case ReplayRow:
+		r = ReplayToRow(v, r.Value)
+	case store.Record:
+		r = recordRow(v, r.Value)
+	}
+	return r, decoded, err
+}
+
+// cardRow, convRow and recordRow return a row with its encoded value.
+
+func cardRow(c CardRow, value []byte) Row {
+	return Row{Kind: KindCard, Num: c.Seq, Due: CardDue(c.Card), Key: []byte(c.ID), Value: value, Terms: CountsOf(c)}
+}
+
+// CountsOf returns the Counts by which a card is listed. Quotas count only live cards.
+func CountsOf(c CardRow) []string {
+	if c.Withdrawn {
+		return nil
+	}
+	return c.Counts
+}
+
+func convRow(c store.Conversation, value []byte) Row {
+	return Row{Kind: KindConv, Num: c.Seq, Due: Deadline(c.Expires), Key: ConvKey(c.Key), Value: value, Terms: c.Terms}
+}
+
+// ReplayToRow works like cardRow.
+func ReplayToRow(p ReplayRow, value []byte) Row {
+	return Row{Kind: KindReplay, Num: p.ConvSeq, Due: Deadline(p.Expires), Key: ReplayHash(p.Sender, p.MessageID), Value: value}
+}
+
+func recordRow(rec store.Record, value []byte) Row {
+	return Row{Kind: KindRecord, Due: Deadline(rec.Expires), Key: RecordKey(rec.NS, rec.Key), Value: value, Terms: SortedSet(rec.Terms)}
 }
 
 // Numbers are the counters by which a database numbers new rows. Each is at least as large as every number that the

@@ -51,15 +51,18 @@ func writeRecords(tx Tx, writes []recordWrite, rev store.Rev) error {
 
 // replaceRecord stores rec in place of old, which may be nil. If rec has no key, nothing takes the place of old.
 func replaceRecord(tx Tx, old *store.Record, rec store.Record) error {
-	if rec.Key != "" {
-		tx.PutRecord(rec, old)
-	} else if old != nil {
-		tx.DropRecord(*old)
+	var was store.Record
+	var before Row
+	if old != nil {
+		was, before = *old, recordRow(*old, nil)
 	}
-	if old == nil {
-		old = &store.Record{}
+	switch {
+	case rec.Key != "":
+		tx.Put(recordRow(rec, EncodeRecord(rec)), before)
+	case old != nil:
+		tx.Drop(before)
 	}
-	return moveDue(tx, *old, rec)
+	return moveDue(tx, was, rec)
 }
 
 // planRecords checks the changes of a unit and returns what the unit must write under one revision.

@@ -131,7 +131,7 @@ func (u *stepUnit) isOwn(key store.ConvKey) bool { return u.conv != nil && u.con
 
 func (u *stepUnit) write(tx Tx, rev store.Rev) error {
 	if u.expired != nil {
-		if _, err := tx.DropConv(*u.expired, math.MaxInt); err != nil {
+		if _, err := dropConv(tx, *u.expired, math.MaxInt); err != nil {
 			return err
 		}
 	}
@@ -142,17 +142,21 @@ func (u *stepUnit) write(tx Tx, rev store.Rev) error {
 		if u.conv.Seq == 0 {
 			u.conv.Seq = tx.NextConv(rev)
 		}
-		added := make([]EntryRow, len(u.step.Append))
 		for i, e := range u.step.Append {
 			u.conv.Entries++
 			e.N = u.conv.Entries
-			added[i].Entry = e
+			entry := EntryRow{Entry: e}
+			if named && i == 0 {
+				entry.Replay = ReplayHash(u.replay.Sender, u.replay.MessageID)
+			}
+			tx.Put(Row{Kind: KindEntry, Num: u.conv.Seq, N: e.N, Key: EntryKey(u.conv.Seq, e.N), Value: EncodeEntry(entry)}, Row{})
 		}
-		if named {
-			added[0].Replay = ReplayHash(u.replay.Sender, u.replay.MessageID)
+		var old Row
+		if u.old != nil {
+			old = convRow(*u.old, nil)
 		}
 		noteConv(tx, u.conv.Key)
-		tx.PutConv(*u.conv, u.old, added)
+		tx.Put(convRow(*u.conv, EncodeConv(*u.conv)), old)
 	}
 	if r := u.replay; r != nil {
 		if u.isOwn(r.Conv) {
@@ -182,6 +186,16 @@ func (u *stepUnit) setAnswer(p *ReplayRow, status int, answer []byte) {
 	}
 }
 
+// dropConv removes a conversation, or limit entries of a long transcript. It returns how many entries it removed. The
+// replay records stay.
+func dropConv(tx Tx, conv store.Conversation, limit int) (removed int, err error) {
+	removed, err = tx.DropEntries(conv.Seq, limit)
+	if err == nil && removed < limit {
+		tx.Drop(convRow(conv, nil))
+	}
+	return removed, err
+}
+
 func noteConv(tx Tx, key store.ConvKey) { tx.Note(store.WatchConversations, key.Peer+"/"+key.ID) }
 
 // Forget implements [store.Steps].
@@ -205,7 +219,7 @@ func (s Steps) Forget(ctx context.Context, key store.ConvKey, ifRev store.Rev, c
 					rec.forget()
 					tx.PutReplay(rec.ReplayRow, &rec, true)
 				}
-				_, err := tx.DropConv(*conv, math.MaxInt)
+				_, err := dropConv(tx, *conv, math.MaxInt)
 				return err
 			}, err
 		},

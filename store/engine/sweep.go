@@ -32,7 +32,7 @@ func SweepRow(tx Tx, r Row, now time.Time, limit int) (removed int, due int64, e
 		if IsLive(v.Expires, now) {
 			return 0, Deadline(v.Expires), nil
 		}
-		removed, err := tx.DropConv(v, limit)
+		removed, err := dropConv(tx, v, limit)
 		if removed == limit {
 			return removed, Nanos(now), err
 		}

@@ -164,24 +164,20 @@ type Tx interface {
 	NextConv(rev store.Rev) uint64
 	// Note adds a hint for other handles about an entry that the call writes.
 	Note(ns, key string)
-	// PutCard stores a card in place of old (nil for a new one).
-	PutCard(card CardRow, old *CardRow, now time.Time)
-	// PutChange stores the last change of card in place of that of old (nil for a new card).
-	PutChange(change ChangeRow, card, old *CardRow) error
-	// DropCard removes a card. Its last change, the tombstone, stays until a sweep at the time until.
-	DropCard(card CardRow, until time.Time) error
-	// UnlistCard is called once for a card that has expired, and whose id is still reserved.
-	UnlistCard(card CardRow)
-	// PutConv stores a conversation in place of old (nil for a new one), with new entries of its transcript.
-	PutConv(conv store.Conversation, old *store.Conversation, added []EntryRow)
-	// DropConv removes a conversation with its transcript. Its replay records stay. If the transcript is long, DropConv
-	// may remove only limit entries. It returns how many it removed, and if that is limit, the conversation stays.
-	DropConv(conv store.Conversation, limit int) (removed int, err error)
+	// Put stores a row in place of old, and lists it by its Terms. old has no Value, and is zero if the row is new. Its
+	// Due is NoTime if a sweep may have come to the row since it was due.
+	Put(r, old Row)
+	Drop(r Row)
+	// DropEntries removes a transcript, or limit entries of a long one. It returns how many it removed.
+	DropEntries(seq uint64, limit int) (removed int, err error)
 	// PutReplay stores a replay record in place of old, or nil. named reports whether an entry of the transcript names it.
 	PutReplay(rec ReplayRow, old *StoredReplay, named bool)
-	// PutRecord stores a record in place of old (nil for a new one).
-	PutRecord(rec store.Record, old *store.Record)
-	DropRecord(rec store.Record)
+	// PutChange stores the last change of card in place of that of old (nil for a new card), and changes the index of cards.
+	PutChange(change ChangeRow, card, old *CardRow) error
+	// UnlistCard removes a card from the index that has expired, and whose id is still reserved.
+	UnlistCard(card CardRow)
+	// EndChange makes a sweep remove the last change of a card that is gone, at the time due.
+	EndChange(card CardRow, due int64) error
 	// PutInLane stores the row that lists a record in its lane. The row may exist.
 	PutInLane(rec store.Record)
 	DropFromLane(rec store.Record)

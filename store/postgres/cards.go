@@ -52,27 +52,6 @@ func (t *txn) NextCard() (uint64, error) { return t.next(counterCards) }
 // NextChange implements [engine.Tx].
 func (t *txn) NextChange() (uint64, error) { return t.next(counterChanges) }
 
-// PutCard implements [engine.Tx].
-func (t *txn) PutCard(card engine.CardRow, old *engine.CardRow, _ time.Time) {
-	if old != nil {
-		t.dropCounts(old.Card)
-	}
-	if !card.Withdrawn {
-		for _, count := range card.Counts {
-			t.put(cardCounts, cardCountKey(count, card.ID), row{due: engine.Deadline(card.Expires)})
-		}
-	}
-	t.put(cards, []byte(card.ID), row{num: int64(card.Seq), due: engine.CardDue(card.Card), value: engine.EncodeCard(card)})
-}
-
-func cardCountKey(count, id string) []byte { return append(engine.CountKey(count), id...) }
-
-func (t *txn) dropCounts(card store.Card) {
-	for _, count := range card.Counts {
-		t.drop(cardCounts, cardCountKey(count, card.ID))
-	}
-}
-
 // PutChange implements [engine.Tx].
 func (t *txn) PutChange(change engine.ChangeRow, card, old *engine.CardRow) error {
 	key := []byte(change.ID)
@@ -119,16 +98,14 @@ func decodeLine(id, value []byte) (line feedLine, err error) {
 // UnlistCard implements [engine.Tx]. The index lists no card that has expired.
 func (t *txn) UnlistCard(engine.CardRow) {}
 
-// DropCard implements [engine.Tx].
-func (t *txn) DropCard(card engine.CardRow, until time.Time) error {
-	t.dropCounts(card.Card)
-	t.drop(cards, []byte(card.ID))
+// EndChange implements [engine.Tx].
+func (t *txn) EndChange(card engine.CardRow, due int64) error {
 	stored, err := t.get(changes, []byte(card.ID))
 	if stored == nil || err != nil {
 		return err
 	}
 	tombstone := *stored
-	tombstone.due = engine.Nanos(until)
+	tombstone.due = due
 	t.put(changes, []byte(card.ID), tombstone)
 	return nil
 }

@@ -360,10 +360,10 @@ type loader struct {
 // loadBatch is the number of bytes that are in memory at a time.
 const loadBatch = 4 << 20
 
-func (l *loader) put(tb *table, key []byte, num, due int64, value []byte) {
+func (l *loader) put(tb *table, key []byte, r row) {
 	// The copy of value is never nil, because the column must not be null.
-	l.buffers[tb] = append(l.buffers[tb], []any{append([]byte(nil), key...), num, due, append([]byte{}, value...)})
-	l.size += len(key) + len(value) + 16 // num and due
+	l.buffers[tb] = append(l.buffers[tb], []any{append([]byte(nil), key...), r.num, r.due, append([]byte{}, r.value...)})
+	l.size += len(key) + len(r.value) + 16 // num and due
 }
 
 func (l *loader) flush() error {
@@ -382,44 +382,26 @@ func (l *loader) flush() error {
 
 // add stores a row with the rows that are derived from it.
 func (l *loader) add(r engine.Row) error {
-	decoded, err := r.Decode()
+	r, decoded, err := r.Complete()
 	if err != nil {
 		return err
 	}
-	num := int64(r.Num)
 	switch v := decoded.(type) {
-	case engine.CardRow:
-		for _, count := range v.Counts {
-			if !v.Withdrawn {
-				l.put(cardCounts, cardCountKey(count, v.ID), 0, engine.Deadline(v.Expires), nil)
-			}
-		}
-		l.put(cards, []byte(v.ID), num, engine.CardDue(v.Card), r.Value)
 	case engine.ChangeRow:
 		line := feedLine{At: v.At, Gone: v.Gone, Withdrawn: v.Withdrawn, Seq: v.Seq}
-		l.put(changes, []byte(v.ID), num, r.Due, wire.MustMarshal(line))
-	case engine.EntryRow:
-		l.put(entries, engine.EntryKey(r.Num, r.N), 0, 0, r.Value)
-	case store.Conversation:
-		for _, term := range engine.SortedSet(v.Terms) {
-			l.put(convTerms, convTermKey(term, r.Num), num, 0, nil)
-		}
-		l.put(convs, engine.ConvKey(v.Key), num, engine.Deadline(v.Expires), r.Value)
-	case engine.ReplayRow:
-		l.put(replays, engine.ReplayHash(v.Sender, v.MessageID), int64(v.ConvSeq), engine.Deadline(v.Expires), r.Value)
+		r.Key, r.Value = []byte(v.ID), wire.MustMarshal(line)
 	case store.Record:
-		due := engine.Deadline(v.Expires)
-		for _, term := range engine.SortedSet(v.Terms) {
-			l.put(recordTerms, engine.TermKey(v.NS, term, v.Key), 0, due, nil)
-		}
 		if engine.InLane(v) {
-			l.put(recordLanes, engine.LaneKey(v), 0, 0, laneValue(v))
+			l.put(recordLanes, engine.LaneKey(v), row{value: laneValue(v)})
 		}
 		if l.heads.Is(v) {
-			l.put(heads, engine.HeadKey(v), 0, due, []byte(v.Party))
+			l.put(heads, engine.HeadKey(v), row{due: r.Due, value: []byte(v.Party)})
 		}
-		l.put(records, r.Key, 0, due, r.Value)
 	}
+	for _, term := range r.Terms {
+		l.put(listing(r, term))
+	}
+	l.put(ownRow(r))
 	if l.size >= loadBatch {
 		return l.flush()
 	}

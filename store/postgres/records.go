@@ -25,26 +25,6 @@ func (t *txn) CountRecords(set engine.RecordSet, now int64) (int, error) {
 	return t.count(countedIn(set), set.Prefix(), now)
 }
 
-// PutRecord implements [engine.Tx].
-func (t *txn) PutRecord(rec store.Record, old *store.Record) {
-	if old != nil {
-		t.DropRecord(*old)
-	}
-	due := engine.Deadline(rec.Expires)
-	t.put(records, engine.RecordKey(rec.NS, rec.Key), row{due: due, value: engine.EncodeRecord(rec)})
-	for _, term := range rec.Terms {
-		t.put(recordTerms, engine.TermKey(rec.NS, term, rec.Key), row{due: due})
-	}
-}
-
-// DropRecord implements [engine.Tx].
-func (t *txn) DropRecord(rec store.Record) {
-	t.drop(records, engine.RecordKey(rec.NS, rec.Key))
-	for _, term := range rec.Terms {
-		t.drop(recordTerms, engine.TermKey(rec.NS, term, rec.Key))
-	}
-}
-
 func (r recordStore) List(ctx context.Context, ns, term, after string, limit int, now time.Time) (store.RecordPage, error) {
 	if err := engine.CheckList(ns, limit); err != nil {
 		return store.RecordPage{}, err

@@ -3,11 +3,12 @@ package postgres
 import (
 	"context"
 	"encoding/binary"
+	"maps"
 	"math"
+	"strings"
 	"time"
 
 	"github.com/agentmesh/agentmesh/store"
-	"github.com/agentmesh/agentmesh/store/cardindex"
 	"github.com/agentmesh/agentmesh/store/engine"
 )
 
@@ -23,26 +24,6 @@ func (s *Store) Steps() store.Steps { return stepStore{engine.Steps{Driver: driv
 // NextConv implements [engine.Tx]. The number of a conversation is its first revision.
 func (t *txn) NextConv(rev store.Rev) uint64 { return uint64(rev) }
 
-// PutConv implements [engine.Tx].
-func (t *txn) PutConv(conv store.Conversation, old *store.Conversation, added []engine.EntryRow) {
-	for _, e := range added {
-		e.Replay = nil // the row of the replay record has the number of the conversation
-		t.put(entries, engine.EntryKey(conv.Seq, e.N), row{value: engine.EncodeEntry(e)})
-	}
-	var oldTerms []string
-	if old != nil {
-		oldTerms = old.Terms
-	}
-	for removed, term := range cardindex.Diff(oldTerms, conv.Terms) {
-		if removed {
-			t.drop(convTerms, convTermKey(term, conv.Seq))
-		} else {
-			t.put(convTerms, convTermKey(term, conv.Seq), row{num: int64(conv.Seq)})
-		}
-	}
-	t.put(convs, engine.ConvKey(conv.Key), row{num: int64(conv.Seq), due: engine.Deadline(conv.Expires), value: engine.EncodeConv(conv)})
-}
-
 func convTermKey(term string, seq uint64) []byte {
 	return engine.AppendU64(engine.AppendSized(nil, term), seq)
 }
@@ -54,19 +35,17 @@ func splitEntryKey(key []byte) (seq, n uint64, ok bool) {
 	return binary.BigEndian.Uint64(key), binary.BigEndian.Uint64(key[8:]), true
 }
 
-// DropConv implements [engine.Tx]. It removes the whole transcript at once.
-func (t *txn) DropConv(conv store.Conversation, _ int) (removed int, err error) {
-	t.dropEntries(engine.AppendU64(nil, conv.Seq))
-	for _, term := range conv.Terms {
-		t.drop(convTerms, convTermKey(term, conv.Seq))
-	}
-	t.drop(convs, engine.ConvKey(conv.Key))
+// DropEntries implements [engine.Tx]. It removes the whole transcript at once.
+func (t *txn) DropEntries(seq uint64, _ int) (removed int, err error) {
+	prefix := engine.AppendU64(nil, seq)
+	maps.DeleteFunc(t.cells[entries], func(key string, _ *cell) bool { return strings.HasPrefix(key, string(prefix)) })
+	t.cut = append(t.cut, prefix)
 	return 0, nil
 }
 
 // PutReplay implements [engine.Tx].
 func (t *txn) PutReplay(r engine.ReplayRow, _ *engine.StoredReplay, _ bool) {
-	t.put(replays, engine.ReplayHash(r.Sender, r.MessageID), row{num: int64(r.ConvSeq), due: engine.Deadline(r.Expires), value: engine.EncodeReplay(r)})
+	t.Put(engine.ReplayToRow(r, engine.EncodeReplay(r)), engine.Row{})
 }
 
 // ReplaysOf implements [engine.Tx].

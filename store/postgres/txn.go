@@ -195,10 +195,45 @@ func (t *txn) put(tb *table, key []byte, r row) {
 
 func (t *txn) drop(tb *table, key []byte) { t.cell(tb, key).after = nil }
 
-// dropEntries removes the entries whose keys begin with prefix: those of one conversation.
-func (t *txn) dropEntries(prefix []byte) {
-	maps.DeleteFunc(t.cells[entries], func(key string, _ *cell) bool { return strings.HasPrefix(key, string(prefix)) })
-	t.cut = append(t.cut, prefix)
+// Put implements [engine.Tx].
+func (t *txn) Put(r, old engine.Row) {
+	for _, term := range old.Terms {
+		if !slices.Contains(r.Terms, term) {
+			tb, key, _ := listing(r, term)
+			t.drop(tb, key)
+		}
+	}
+	for _, term := range r.Terms {
+		if r.Kind != engine.KindConv || !slices.Contains(old.Terms, term) { // the row of a conversation's term never changes
+			t.put(listing(r, term))
+		}
+	}
+	t.put(ownRow(r))
+}
+
+// Drop implements [engine.Tx].
+func (t *txn) Drop(r engine.Row) {
+	for _, term := range r.Terms {
+		tb, key, _ := listing(r, term)
+		t.drop(tb, key)
+	}
+	t.drop(tableOf[r.Kind], r.Key)
+}
+
+// ownRow returns where a row of the engine is stored.
+func ownRow(r engine.Row) (*table, []byte, row) {
+	return tableOf[r.Kind], r.Key, row{num: int64(r.Num), due: r.Due, value: r.Value}
+}
+
+// listing returns the row that lists a row of the engine under a term.
+func listing(r engine.Row, term string) (*table, []byte, row) {
+	switch r.Kind {
+	case engine.KindCard:
+		return cardCounts, append(engine.CountKey(term), r.Key...), row{due: r.Due}
+	case engine.KindConv:
+		return convTerms, convTermKey(term, r.Num), row{num: int64(r.Num)}
+	}
+	return recordTerms, engine.ListKey(r.Key, term), row{due: r.Due}
 }
 
 // count returns the number of rows whose keys have a prefix and whose due is later than at.
