@@ -9,6 +9,7 @@ import (
 
 	"go.etcd.io/bbolt"
 
+	"github.com/agentmesh/agentmesh/store"
 	"github.com/agentmesh/agentmesh/store/engine"
 )
 
@@ -103,20 +104,28 @@ func (f *findings) checkRows(tx *bbolt.Tx) {
 // rowExists reports whether b has a row under key, sound or damaged.
 func rowExists(tx *bbolt.Tx, b bucket, key []byte) bool { return b.in(tx).raw.Get(key) != nil }
 
+// decode decodes a row of b, and checks that the rows by which it is found exist. It returns nil if the row is damaged.
+func (f *findings) decode(tx *bbolt.Tx, b bucket, key []byte, r engine.Row) any {
+	r, decoded, err := r.Decode()
+	if f.add(err); err != nil {
+		return nil
+	}
+	if p := placeOf(r); p.kind != 0 {
+		if p.numbers.name != nil {
+			num, err := p.numbers.in(tx).get(r.Key)
+			f.expect(err != nil || bytes.Equal(num, u64(r.Num)), b, key)
+		}
+		for _, term := range r.Terms {
+			f.expect(rowExists(tx, p.terms, p.termKey(term)), b, key)
+		}
+	}
+	return decoded
+}
+
 func (f *findings) checkCards(tx *bbolt.Tx, each func(bucket, func(k, v []byte))) {
 	each(bucketCards, func(k, v []byte) {
-		card, err := engine.DecodeCard(number(k), v)
-		f.add(err)
-		if err != nil {
-			return
-		}
-		if seq, err := bucketIDs.in(tx).get([]byte(card.ID)); err == nil {
-			f.expect(bytes.Equal(seq, k), bucketCards, k)
-		}
-		f.expect(rowExists(tx, bucketChanges, u64(card.Change)), bucketCards, k)
-		for _, count := range engine.CountsOf(card) {
-			f.expect(rowExists(tx, bucketCounts, countKey(card.Seq)(count)), bucketCards, k)
-		}
+		card, ok := f.decode(tx, bucketCards, k, engine.Row{Kind: engine.KindCard, Num: number(k), Value: v}).(engine.CardRow)
+		f.expect(!ok || rowExists(tx, bucketChanges, u64(card.Change)), bucketCards, k)
 	})
 	each(bucketIDs, func([]byte, []byte) {})
 	each(bucketCounts, func(k, _ []byte) { f.expect(len(k) == 24 && rowExists(tx, bucketCards, k[16:]), bucketCounts, k) })
@@ -139,19 +148,9 @@ func (f *findings) checkConvs(tx *bbolt.Tx, each func(bucket, func(k, v []byte))
 		seq := k[:8]
 		switch k[8] {
 		case convEntry:
-			_, err := engine.DecodeEntry(number(k[9:]), v)
-			f.add(err)
+			f.decode(tx, bucketConvs, k, engine.Row{Kind: engine.KindEntry, Num: number(seq), N: number(k[9:]), Value: v})
 		case convRow:
-			conv, err := engine.DecodeConv(number(seq), v)
-			if f.add(err); err != nil {
-				return
-			}
-			if named, err := convSeq(tx, conv.Key); err == nil {
-				f.expect(bytes.Equal(named, seq), bucketConvs, k)
-			}
-			for _, term := range conv.Terms {
-				f.expect(rowExists(tx, bucketConvTerms, convTermKey(conv.Seq)(term)), bucketConvs, k)
-			}
+			conv, _ := f.decode(tx, bucketConvs, k, engine.Row{Kind: engine.KindConv, Num: number(seq), Value: v}).(store.Conversation)
 			if conv.Entries > 0 {
 				f.expect(rowExists(tx, bucketConvs, convRowKey(seq, convEntry, u64(conv.Entries))), bucketConvs, k)
 			}
@@ -170,22 +169,16 @@ func (f *findings) checkConvs(tx *bbolt.Tx, each func(bucket, func(k, v []byte))
 
 func (f *findings) checkRecords(tx *bbolt.Tx, each func(bucket, func(k, v []byte))) {
 	each(bucketRecords, func(k, v []byte) {
-		ns, key, ok := engine.SplitRecordKey(k)
+		rec, ok := f.decode(tx, bucketRecords, k, engine.Row{Kind: engine.KindRecord, Key: k, Value: v}).(store.Record)
 		if !ok {
-			f.expect(false, bucketRecords, k)
 			return
-		}
-		rec, err := engine.DecodeRecord(ns, key, v)
-		f.add(err)
-		for _, term := range rec.Terms {
-			f.expect(rowExists(tx, bucketRecordTerms, engine.TermKey(ns, term, key)), bucketRecords, k)
 		}
 		isHead := !rec.Due.IsZero()
 		if engine.InLane(rec) {
 			f.expect(rowExists(tx, bucketLanes, engine.LaneKey(rec)), bucketRecords, k)
-			first, err := firstInLane(tx, ns, rec.Lane)
+			first, err := firstInLane(tx, rec.NS, rec.Lane)
 			f.add(err)
-			isHead = first == key
+			isHead = first == rec.Key
 		}
 		f.expect(rowExists(tx, bucketHeads, engine.HeadKey(rec)) == isHead, bucketRecords, k)
 	})

@@ -28,12 +28,6 @@ func (s *Store) stepsOf(by *local.Handle) store.Steps {
 	return steps{engine.Steps{Driver: driver{s, by}}, s}
 }
 
-// convSeq returns the seq of a conversation (the number in the keys of its rows), live or not, or nil if it does not
-// exist.
-func convSeq(tx *bbolt.Tx, key store.ConvKey) ([]byte, error) {
-	return bucketConvKeys.in(tx).get(engine.ConvKey(key))
-}
-
 // The kinds of rows of a conversation in bucket convs, in the order of their keys.
 const (
 	convReplay byte = iota // names the replay record of a message that the conversation accepted
@@ -162,7 +156,7 @@ func (s steps) Transcript(ctx context.Context, key store.ConvKey, after uint64, 
 	}
 	var entries []store.Entry
 	err := s.s.view(ctx, func(tx *bbolt.Tx) error {
-		seq, err := convSeq(tx, key)
+		seq, err := bucketConvKeys.in(tx).get(engine.ConvKey(key))
 		if seq == nil || err != nil || after == math.MaxUint64 {
 			return err
 		}

@@ -212,7 +212,7 @@ func importFile(ctx context.Context, path string, fill engine.Fill) (tally engin
 
 // importRow stores a row, and the rows of indexes and expiries that are derived from it.
 func importRow(c *copier, r engine.Row) error {
-	r, decoded, err := r.Complete()
+	r, decoded, err := r.Decode()
 	if err != nil {
 		return err
 	}

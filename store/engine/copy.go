@@ -45,64 +45,49 @@ type Row struct {
 	Terms  []string // the sorted texts by which an engine lists the row; exports leave them out
 }
 
-// Decode returns the CardRow, ChangeRow, EntryRow, Conversation, ReplayRow or Record that the row holds. If the row
-// cannot be decoded, the error is ErrDamaged with the name of the row.
-func (r Row) Decode() (any, error) {
+// Decode returns the CardRow, ChangeRow, EntryRow, Conversation, ReplayRow or Record that the row holds, and the row with
+// its Key, Due and Terms. If the row cannot be decoded, the error is ErrDamaged with the name of the row.
+func (r Row) Decode() (Row, any, error) {
 	switch r.Kind {
 	case KindCard:
-		return DecodeCard(r.Num, r.Value)
+		c, err := DecodeCard(r.Num, r.Value)
+		return cardRow(c, r.Value), c, err
 	case KindChange:
-		return DecodeChange(r.Num, r.Value)
+		c, err := DecodeChange(r.Num, r.Value)
+		r.Key = []byte(c.ID)
+		return r, c, err
 	case KindEntry:
 		e, err := DecodeEntry(r.N, r.Value)
 		if err != nil {
 			err = fmt.Errorf("conversation %d: %w", r.Num, err)
 		}
-		return e, err
+		r.Key = EntryKey(r.Num, r.N)
+		return r, e, err
 	case KindConv:
-		return DecodeConv(r.Num, r.Value)
+		c, err := DecodeConv(r.Num, r.Value)
+		return convRow(c, r.Value), c, err
 	case KindReplay:
-		return DecodeReplay(r.Value)
+		p, err := DecodeReplay(r.Value)
+		return ReplayToRow(p, r.Value), p, err
 	case KindRecord:
 		ns, key, ok := SplitRecordKey(r.Key)
 		if !ok {
-			return nil, fmt.Errorf("%w: the record key %x is malformed", store.ErrDamaged, r.Key)
+			return r, nil, fmt.Errorf("%w: the record key %x is malformed", store.ErrDamaged, r.Key)
 		}
-		return DecodeRecord(ns, key, r.Value)
+		rec, err := DecodeRecord(ns, key, r.Value)
+		return recordRow(rec, r.Value), rec, err
 	}
-	return nil, fmt.Errorf("%w: a row has the unknown kind %d", store.ErrDamaged, r.Kind)
-}
-
-// Complete returns the row of an export with its Key, Due and Terms, and what it holds.
-func (r Row) Complete() (Row, any, error) {
-	decoded, err := r.Decode()
-	switch v := decoded.(type) {
-	case CardRow:
-		r = cardRow(v, r.Value)
-	case EntryRow:
-		r.Key = EntryKey(r.Num, r.N)
-	case store.Conversation:
-		r = convRow(v, r.Value)
-	case ReplayRow:
-		r = ReplayToRow(v, r.Value)
-	case store.Record:
-		r = recordRow(v, r.Value)
-	}
-	return r, decoded, err
+	return r, nil, fmt.Errorf("%w: a row has the unknown kind %d", store.ErrDamaged, r.Kind)
 }
 
 // cardRow, convRow and recordRow return a row with its encoded value.
 
 func cardRow(c CardRow, value []byte) Row {
-	return Row{Kind: KindCard, Num: c.Seq, Due: CardDue(c.Card), Key: []byte(c.ID), Value: value, Terms: CountsOf(c)}
-}
-
-// CountsOf returns the Counts by which a card is listed. Quotas count only live cards.
-func CountsOf(c CardRow) []string {
-	if c.Withdrawn {
-		return nil
+	r := Row{Kind: KindCard, Num: c.Seq, Due: CardDue(c.Card), Key: []byte(c.ID), Value: value}
+	if !c.Withdrawn { // quotas count only live cards
+		r.Terms = c.Counts
 	}
-	return c.Counts
+	return r
 }
 
 func convRow(c store.Conversation, value []byte) Row {

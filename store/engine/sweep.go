@@ -14,7 +14,7 @@ const DamagedAgain = 24 * time.Hour
 // which to look at the row again, or Never. Of a transcript, it removes at most about limit entries and returns how many;
 // if others remain, the time is now.
 func SweepRow(tx Tx, r Row, now time.Time, limit int) (removed int, due int64, err error) {
-	decoded, err := r.Decode()
+	_, decoded, err := r.Decode()
 	if err != nil {
 		return 0, 0, err
 	}

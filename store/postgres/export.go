@@ -204,7 +204,7 @@ func (x *exporter) query(sql string, args []any, fn func(keyedRow) error) error 
 
 // exportRow passes on a row, or notes that it is damaged.
 func (x *exporter) exportRow(r engine.Row) error {
-	if _, err := r.Decode(); err != nil {
+	if _, _, err := r.Decode(); err != nil {
 		return x.noteDamage(err)
 	}
 	if len(x.faults) > 0 {
@@ -382,14 +382,14 @@ func (l *loader) flush() error {
 
 // add stores a row with the rows that are derived from it.
 func (l *loader) add(r engine.Row) error {
-	r, decoded, err := r.Complete()
+	r, decoded, err := r.Decode()
 	if err != nil {
 		return err
 	}
 	switch v := decoded.(type) {
 	case engine.ChangeRow:
 		line := feedLine{At: v.At, Gone: v.Gone, Withdrawn: v.Withdrawn, Seq: v.Seq}
-		r.Key, r.Value = []byte(v.ID), wire.MustMarshal(line)
+		r.Value = wire.MustMarshal(line)
 	case store.Record:
 		if engine.InLane(v) {
 			l.put(recordLanes, engine.LaneKey(v), row{value: laneValue(v)})
