@@ -147,10 +147,10 @@ type object struct {
 
 // isFinal reports whether the object must be the last one in a stream.
 func (o object) isFinal() bool {
-	return o.payload != nil || o.hold != "" || o.refusal != nil || o.result.Task != nil && o.result.Task.State != TaskWorking
+	return o.payload != nil || o.result.Message || o.hold != "" || o.refusal != nil || o.result.Task != nil && o.result.Task.State != TaskWorking
 }
 
-const membersRule = "the answer must have only payload, task and artifacts, or hold alone, or error alone"
+const membersRule = "the answer must have only payload, task, artifacts and message, or hold alone, or error alone"
 
 func parseObject(text []byte) (o object, err error) {
 	v, err := wire.ParseObject(text)
@@ -177,12 +177,21 @@ func parseObject(text []byte) (o object, err error) {
 				return o, err
 			}
 		case "task", "artifacts":
+		case "message":
+			if m.Value.Kind() != wire.True || v.Len() == 1 {
+				return o, errors.New("message must be true, beside what the message says")
+			}
+			o.result.Message = true
 		default:
 			return o, errors.New(membersRule)
 		}
 	}
+	message := o.result.Message
 	if o.result, err = ReadResult(v); err != nil {
 		return o, err
+	}
+	if o.result.Message = message; message && o.result.Task != nil {
+		return o, errors.New("an answer with message has no task")
 	}
 	if o.payload != nil && o.result.Task != nil && o.result.Task.State == TaskWorking {
 		return o, errors.New("a payload ends the answer, so task.state cannot be working")

@@ -17,6 +17,7 @@ import (
 type Result struct {
 	Task      *Task // nil: completed
 	Artifacts []Artifact
+	Message   bool // the answer is a message, not the result of a task: over A2A, a caller that waits gets no task
 }
 
 // Task is the state of the work that a message asked for.
@@ -81,6 +82,8 @@ func ReadResult(payload wire.Value) (Result, error) {
 		if r.Task, err = readTask(v); err != nil {
 			return Result{}, err
 		}
+		message, _ := v.Get("message")
+		r.Message, _ = message.Boolean()
 	}
 	if v, ok := payload.Get("artifacts"); ok {
 		if r.Artifacts, err = readArtifacts(v); err != nil {
@@ -92,7 +95,9 @@ func ReadResult(payload wire.Value) (Result, error) {
 
 // AddTo returns payload with the result in its members "task" and "artifacts".
 func (r Result) AddTo(payload wire.Value) wire.Value {
-	if r.Task != nil {
+	if r.Message {
+		payload = payload.With("task", wire.Obj(wire.TextField("state", string(TaskCompleted)), wire.Field("message", wire.Bool(true))))
+	} else if r.Task != nil {
 		task := wire.Obj(wire.TextField("state", string(r.Task.State)))
 		payload = payload.With("task", task.WithOptional("text", r.Task.Text))
 	}
@@ -106,13 +111,14 @@ func (r Result) AddTo(payload wire.Value) wire.Value {
 	return payload
 }
 
-func (r Result) isZero() bool { return r.Task == nil && len(r.Artifacts) == 0 }
+func (r Result) isZero() bool { return r.Task == nil && len(r.Artifacts) == 0 && !r.Message }
 
 // merge adds a later result of the same stream to r.
 func (r *Result) merge(later Result) error {
 	if later.Task != nil {
 		r.Task = later.Task
 	}
+	r.Message = later.Message
 	for _, a := range later.Artifacts {
 		if err := r.addArtifact(a); err != nil {
 			return err

@@ -137,7 +137,7 @@ func taskOf(t *taskRow, err error) (door.Task, error) {
 	if err != nil {
 		return door.Task{}, err
 	}
-	return door.Task{ID: t.ID, State: t.last().State, At: t.last().At, Row: t}, nil
+	return door.Task{ID: t.ID, State: t.last().State, At: t.last().At, Direct: t.last().Direct, Row: t}, nil
 }
 
 func rowOf(t door.Task) *taskRow { return t.Row.(*taskRow) }

@@ -50,6 +50,8 @@ type logEntry struct {
 	At    time.Time      `json:"at"`
 	Text  string         `json:"text,omitempty"`  // a fixed text of ours
 	Reply wire.MessageID `json:"reply,omitempty"` // our message that brought the state
+
+	Direct bool `json:"direct,omitempty"` // see [message.Reply]
 }
 
 func (t *taskRow) last() logEntry { return t.Log[len(t.Log)-1] }
@@ -220,7 +222,7 @@ func (b *Bridge) answer(ctx context.Context, d bridge.Delivery) error {
 	answered := conversations.AnswersIn(d.Message.Payload) // id of the message that ours answers, or ""
 	const withPayload = false
 	reply := message.ReadReply(d.Message.Intent, d.Message.Payload, string(d.Message.ID), withPayload)
-	entry := logEntry{State: reply.State, Reply: d.Message.ID}
+	entry := logEntry{State: reply.State, Reply: d.Message.ID, Direct: reply.Direct}
 	if d.Message.Action() == wire.ActionClose {
 		return b.advanceAll(ctx, tasks, entry)
 	}

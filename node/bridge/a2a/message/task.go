@@ -1,6 +1,7 @@
 package message
 
 import (
+	"slices"
 	"strings"
 	"time"
 
@@ -53,10 +54,7 @@ func DirectMessage(v wire.Value) wire.Value {
 	said, _ := status.Get("message")
 	id, parts := said.GetStr("messageId"), partsOf(said)
 	if artifacts, ok := v.Get("artifacts"); ok {
-		id, parts = artifacts.At(0).GetStr("artifactId"), nil
-		for a := range artifacts.Elems() {
-			parts = append(parts, partsOf(a)...)
-		}
+		id, parts = artifacts.At(0).GetStr("artifactId"), partsOfAll(slices.Collect(artifacts.Elems()))
 	}
 	return wire.Obj(wire.Field("message", wire.Obj(
 		wire.TextField("messageId", id), wire.TextField("contextId", v.GetStr("contextId")), wire.TextField("role", "ROLE_AGENT"),
@@ -116,6 +114,7 @@ func StateName(s a2a.TaskState) string {
 type Reply struct {
 	State     a2a.TaskState
 	Receipt   bool         // it says only that the message arrived
+	Direct    bool         // the agent answered with a message, without a task
 	Text      string       // what the agent says about the state; "" for nothing
 	Artifacts []wire.Value // the results
 }
@@ -140,6 +139,8 @@ func ReadReply(intent wire.Intent, payload wire.Value, id string, withPayload bo
 	if state, ok := states[task.GetStr("state")]; ok {
 		r.State = state
 	}
+	direct, _ := task.Get("message")
+	r.Direct = direct.Kind() == wire.True && r.State == a2a.TaskStateCompleted
 	switch payload.GetStr("action") {
 	case wire.ActionReceived:
 		return Reply{State: a2a.TaskStateSubmitted, Receipt: true}
@@ -162,6 +163,9 @@ func ReadReply(intent wire.Intent, payload wire.Value, id string, withPayload bo
 		}
 	}
 	body := bodyOf(payload)
+	if said := textOf(partsOfAll(r.Artifacts)); said == body {
+		body = "" // made from the artifacts, for a peer that does not know them
+	}
 	hasResult := r.State == a2a.TaskStateCompleted || r.State == a2a.TaskStateWorking
 	rest := withoutNodeMetadata(payload).Without("action", "task", "artifacts", "metadata")
 	switch {
@@ -295,6 +299,13 @@ func partsOf(v wire.Value) []wire.Value {
 		}
 	}
 	return out
+}
+
+func partsOfAll(artifacts []wire.Value) (parts []wire.Value) {
+	for _, a := range artifacts {
+		parts = append(parts, partsOf(a)...)
+	}
+	return parts
 }
 
 // IsWaiting reports whether the task goes on by itself, so that the client must ask again.
