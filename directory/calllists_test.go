@@ -1,8 +1,11 @@
 package directory
 
 import (
+	"net/http/httptest"
 	"strings"
 	"testing"
+
+	"github.com/agentmesh/agentmesh/node/bridge/a2a/door/doortest"
 )
 
 // TestCallLists: a caller lists its own tasks, newest state first, with and without their results, in pages and by
@@ -36,4 +39,11 @@ func TestCallLists(t *testing.T) {
 	if _, failure, rec := w.call("", "ListTasks", `{}`); !strings.Contains(string(failure.JSON()), "UNAUTHENTICATED") {
 		t.Errorf("a list without a token: %s", rec.Body)
 	}
+}
+
+// TestCallDoor runs the tests of all back ends of the A2A door.
+func TestCallDoor(t *testing.T) {
+	server := httptest.NewServer(newCallWorld(t).edge.Handler())
+	defer server.Close()
+	doortest.Run(t, doortest.Target{URL: server.URL + "/a2a/am_alice", Token: "t", Lists: true})
 }

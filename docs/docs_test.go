@@ -96,6 +96,7 @@ var layers = []struct {
 	{"node/meshtest", 7},
 	{"store/postgres/pgtest", 7},
 	{"node/bridge/bridgetest", 7},
+	{"node/bridge/a2a/door/doortest", 7},
 	{"node/bridge/mess/thread/threadtest", 7},
 	{"node/bridge/mew/mewtest", 7},
 	{"node/httpapi/apitest", 7},

@@ -17,6 +17,7 @@ import (
 	"github.com/agentmesh/agentmesh/acl"
 	"github.com/agentmesh/agentmesh/node"
 	"github.com/agentmesh/agentmesh/node/bridge/a2a/door"
+	"github.com/agentmesh/agentmesh/node/bridge/a2a/door/doortest"
 	"github.com/agentmesh/agentmesh/node/client"
 	"github.com/agentmesh/agentmesh/node/hook"
 	"github.com/agentmesh/agentmesh/node/meshtest"
@@ -264,6 +265,18 @@ func TestContactApprovedLater(t *testing.T) {
 			t.Errorf("the answer: %s, want %q", v.JSON(), want)
 		}
 	}
+}
+
+// TestContactDoor runs the tests of all back ends of the A2A door.
+func TestContactDoor(t *testing.T) {
+	d := newDoor(t, open, open)
+	e := echo.New()
+	for _, path := range []string{"/a2a/:contact", "/a2a/:contact/*"} {
+		e.Any(path, func(c echo.Context) error { return d.front.Serve(c, "/a2a/"+c.Param("contact")) })
+	}
+	server := httptest.NewServer(e)
+	defer server.Close()
+	doortest.Run(t, doortest.Target{URL: server.URL + "/a2a/" + string(d.chris.ID())})
 }
 
 // TestContactErrors checks bad requests, and the bound of what an agent sends.

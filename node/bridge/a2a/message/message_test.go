@@ -321,6 +321,7 @@ func TestReplies(t *testing.T) {
 		{name: "data", payload: `{"action":"counter","event":{"title":"x"}}`, state: a2a.TaskStateCompleted, artifacts: `[{"artifactId":"id","parts":[{"data":{"action":"counter","event":{"title":"x"}},"mediaType":"application/json"}]}]`},
 		{name: "question", payload: `{"action":"deliver","message":{"body":"which one?"},"task":{"state":"input_required"}}`, state: a2a.TaskStateInputRequired, text: "which one?"},
 		{name: "failed", payload: `{"action":"deliver","message":{"body":"b"},"task":{"state":"failed","text":"no"}}`, state: a2a.TaskStateFailed, text: "no"},
+		{name: "text of the artifacts", payload: `{"action":"deliver","message":{"body":"a"},"artifacts":[{"id":"r","parts":[{"text":"a"}]}]}`, state: a2a.TaskStateCompleted, artifacts: `[{"artifactId":"r","parts":[{"text":"a"}]}]`},
 		{name: "result", payload: `{"action":"deliver","message":{"body":"talk"},` + result + `}`, state: a2a.TaskStateCompleted, text: "done", artifacts: `[{"artifactId":"r","parts":[{"text":"a"},{"raw":"aGk=","filename":"f","mediaType":"x/y"},{"url":"https://x.example/"},{"data":{"n":1}}],"name":"Report"}]`},
 	} {
 		r := message.ReadReply(wire.Deliver, parse(t, tt.payload), "id", false)
