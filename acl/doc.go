@@ -6,4 +6,6 @@
 // receive table in docs/protocol.md. The invariants: A block takes precedence over every permission, even when a held
 // message is released (AM-25). A limit charges all its buckets or none. An ask leaves the state pending only once, even
 // if several decisions are made concurrently.
+//
+// This package is a part of the program, not an API for other modules: it may change with every commit.
 package acl

@@ -7,4 +7,6 @@
 // The invariants: A conversation that has ended stays ended. The expiry of a conversation is computed whenever somebody
 // reads it, and never depends on a sweep. A conversation id identifies a conversation only together with the peer
 // (AM-37).
+//
+// This package is a part of the program, not an API for other modules: it may change with every commit.
 package conversations

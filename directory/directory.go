@@ -9,6 +9,8 @@
 //
 // Start with [New], [Registry.Mount] and [Registry.Run]. Three rules hold everywhere: only the SHA-256 of a credential
 // is stored; the first failing check of AM-51 decides the error; and a success response is sent after the commit.
+//
+// This package is a part of the program, not an API for other modules: it may change with every commit.
 package directory
 
 import (

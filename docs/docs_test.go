@@ -336,6 +336,23 @@ func TestPackageComments(t *testing.T) {
 	}
 }
 
+// TestNoAPI: the packages that somebody from outside finds first say that they are not an API.
+func TestNoAPI(t *testing.T) {
+	said := 0
+	for _, p := range packages(t) {
+		pkg, _ := inner(p.ImportPath)
+		if len(p.GoFiles) == 0 || pkg == "docs" || strings.Contains(pkg, "/") && pkg != "node/wire" && pkg != "node/client" {
+			continue
+		}
+		if said++; !strings.Contains(strings.Join(strings.Fields(packageComment(t, p)), " "), "not an API for other modules") {
+			t.Errorf("%s does not say that it is not an API for other modules", pkg)
+		}
+	}
+	if said < 8 {
+		t.Errorf("%d packages were read: this test sees too little", said)
+	}
+}
+
 func packageComment(t *testing.T, p goPackage) string {
 	t.Helper()
 	var b strings.Builder

@@ -12,12 +12,13 @@ import (
 	"testing"
 )
 
-// documents returns the README and the Markdown files in this directory, by their path from the root of the module.
+// documents returns the README and the Markdown files in this directory and in .github, by their path from the root of
+// the module.
 func documents(t *testing.T) map[string]string {
 	t.Helper()
 	texts := map[string]string{}
 	eachFile(t, func(name string, data []byte) {
-		if strings.HasSuffix(name, ".md") && (name == "README.md" || strings.HasPrefix(name, "docs/")) {
+		if strings.HasSuffix(name, ".md") && (name == "README.md" || strings.HasPrefix(name, "docs/") || strings.HasPrefix(name, ".github/")) {
 			texts[name] = string(data)
 		}
 	})

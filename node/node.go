@@ -12,6 +12,8 @@
 // docs/threat-model.md as THREATS 39.
 //
 // The package reads neither the command line nor files: its caller passes everything in a [Config].
+//
+// This package is a part of the program, not an API for other modules: it may change with every commit.
 package node
 
 import (

@@ -18,4 +18,6 @@
 //
 // Numbers such as AM-8 are those of rules in docs/protocol.md, and numbers such as MS-13 are those of MoltSpeak's rules
 // in docs/bridges/moltspeak-checklist.md.
+//
+// This package is a part of the program, not an API for other modules: it may change with every commit.
 package signing

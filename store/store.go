@@ -23,6 +23,8 @@
 //     Times come back in UTC.
 //   - A call that breaks a bound named here (a fifth term, an empty key, the same record twice in a unit) is a
 //     mistake of the caller. It fails with an error that matches no sentinel of this package, and writes nothing.
+//
+// This package is a part of the program, not an API for other modules: it may change with every commit.
 package store
 
 import (

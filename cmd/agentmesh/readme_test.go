@@ -141,7 +141,7 @@ var snippet = regexp.MustCompile("(?m)^(.*)\n```sh\n((?s:.*?))```$")
 // snippetMark matches the line before a snippet: it names the script or test that runs it, or the reason not to run it.
 var snippetMark = regexp.MustCompile(`^<!-- (walkthrough|operations|run by (\S+)|not run: .{10,}) -->$`)
 
-// TestSnippets: every block of commands in the README and in docs names the test or script that runs it, and the parser
+// TestSnippets: every block of commands in the README, in docs and in .github names the test or script that runs it, and the parser
 // accepts every call of agentmesh in it.
 func TestSnippets(t *testing.T) {
 	found := 0
@@ -225,7 +225,7 @@ func TestReadmeNamesTheCommands(t *testing.T) {
 	if n := len(strings.Fields(string(data))); n > 700 {
 		t.Errorf("the README has %d words", n)
 	}
-	for _, want := range []string{"\ngo test ./...\n", "\ngo run ./cmd/agentmesh demo\n", "\ngo install ./cmd/agentmesh\n", "\nagentmesh serve\n"} {
+	for _, want := range []string{"\ngo run ./cmd/agentmesh demo\n", "\ngo install ./cmd/agentmesh\n", "\nagentmesh serve\n"} {
 		if !strings.Contains(string(data), want) {
 			t.Errorf("the README lacks the line %q", strings.TrimSpace(want))
 		}
@@ -278,14 +278,16 @@ func TestInlineCommands(t *testing.T) {
 func documents(t *testing.T) []string {
 	t.Helper()
 	names := []string{"../../README.md"}
-	err := filepath.WalkDir("../../docs", func(name string, d fs.DirEntry, err error) error {
-		if err == nil && strings.HasSuffix(name, ".md") {
-			names = append(names, name)
+	for _, dir := range []string{"../../docs", "../../.github"} {
+		err := filepath.WalkDir(dir, func(name string, d fs.DirEntry, err error) error {
+			if err == nil && strings.HasSuffix(name, ".md") {
+				names = append(names, name)
+			}
+			return err
+		})
+		if err != nil {
+			t.Fatal(err)
 		}
-		return err
-	})
-	if err != nil {
-		t.Fatal(err)
 	}
 	return names
 }

@@ -17,4 +17,6 @@
 //
 // Texts from cards, peers and directories are untrusted. Errors of this package quote them shortened, and without
 // control and direction characters. All other texts (names, descriptions, payloads) are returned unchanged.
+//
+// This package is a part of the program, not an API for other modules: it may change with every commit.
 package client

@@ -10,4 +10,6 @@
 //
 // Comments cite a section of the specification as §5, a rule of docs/protocol.md as AM-13, and a threat in
 // docs/threat-model.md as THREATS 28.
+//
+// This package is a part of the program, not an API for other modules: it may change with every commit.
 package wire
