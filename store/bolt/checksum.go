@@ -190,6 +190,21 @@ func (r rows) replace(old, updated []string, key func(text string) []byte) {
 	}
 }
 
+// stepBack returns the row before key, at which the cursor stands, or nil. In a transaction that has deleted rows, bbolt
+// stops at each leaf that is empty now, and turns around at the first one.
+func stepBack(c *bbolt.Cursor, key []byte) (prev, stored []byte) {
+	const maxEmpty = 64 // leaves in a row; beyond them the row is not found, so only its damage is not noticed
+	for range maxEmpty {
+		if prev, stored = c.Prev(); prev != nil {
+			break
+		}
+	}
+	if bytes.Compare(prev, key) >= 0 {
+		return nil, nil
+	}
+	return prev, stored
+}
+
 // before returns the row before key as it is stored, or nil. next is the row that c found at or after key. A row whose
 // key has a changed bit stays in its old place, so a search for its key, or for a key nearby, can end in the wrong
 // place, next to that row. Therefore the error is ErrDamaged if the rows around the place are out of order, or if a
@@ -198,16 +213,18 @@ func (r rows) before(c *bbolt.Cursor, key, prefix, next, nextStored []byte, exac
 	var near [4][]byte // two keys before the place and two after it
 	near[2] = next
 	if next == nil {
-		prev, stored = c.Last()
+		if first, _ := c.First(); first != nil { // where every leaf is empty, Last of bbolt does not return
+			prev, stored = c.Last()
+		}
 	} else {
 		if near[3], _ = c.Next(); near[3] != nil { // at the end, the cursor does not move
-			c.Prev()
+			c.Seek(next)
 		}
-		prev, stored = c.Prev()
+		prev, stored = stepBack(c, next)
 	}
 	near[1] = prev
 	if prev != nil {
-		near[0], _ = c.Prev()
+		near[0], _ = stepBack(c, prev)
 	}
 	if !inOrder(near[0], prev, key) || next != nil && bytes.Compare(key, next) > 0 || !inOrder(next, near[3]) {
 		return prev, stored, fmt.Errorf("%w: rows of %s beside %q are out of order: %q", ErrDamaged, r.name, key, near)
