@@ -40,6 +40,7 @@ var layers = []struct {
 
 	{"signing", 1},
 	{"store", 1},
+	{"store/work", 2},
 	{"store/*", 1},
 	{"acl/rate", 1},
 	{"node/httpapi/certs", 1},
@@ -70,7 +71,6 @@ var layers = []struct {
 	{"node/hook", 4},
 	{"node/guard", 5},
 	{"node/mailreader", 4},
-	{"node/outbox", 4},
 	{"node/events", 4},
 	{"node/waiting", 1},
 	{"node/untrusted", 1},
@@ -392,6 +392,7 @@ func TestNoWorkplacePaths(t *testing.T) {
 		if name == ".ci/run" {
 			return // finds the third-party data beside the checkout
 		}
+		data = bytes.ReplaceAll(data, []byte("store/wo"+"rk/"), nil) // a package
 		for _, s := range bad {
 			if before, _, ok := bytes.Cut(data, []byte(s)); ok {
 				t.Errorf("%s:%d names %q", name, 1+bytes.Count(before, []byte("\n")), s)
