@@ -15,6 +15,7 @@ import (
 	"github.com/agentmesh/agentmesh/node/waiting"
 	"github.com/agentmesh/agentmesh/node/wire"
 	"github.com/agentmesh/agentmesh/store"
+	"github.com/agentmesh/agentmesh/store/work"
 )
 
 // syncEvery is how often open tasks are compared with the inbox even if no event named them.
@@ -54,7 +55,7 @@ type Bridge struct {
 	working  sync.Map           // ids of the tasks of messages that a hook works on, by message id
 	contexts *waiting.KeyedLock // by caller and context, while a message is accepted
 	full     fullCallers        // callers that may open no task
-	pushes   *bridge.DueQueue   // webhooks
+	due      *work.Worker       // sends push notifications, and asks about tasks of other agents
 	out      *outbound
 }
 
@@ -65,6 +66,7 @@ func New(cfg Config) (*Bridge, error) {
 	if cfg.Logger == nil {
 		cfg.Logger = slog.New(slog.DiscardHandler)
 	}
+	cfg.Store = store.Observe(cfg.Store)
 	b := &Bridge{
 		cfg: cfg, log: cfg.Logger, records: cfg.Store.Records(),
 		contexts: waiting.NewKeyedLock(),
@@ -74,8 +76,9 @@ func New(cfg Config) (*Bridge, error) {
 	b.out = &outbound{
 		cfg: cfg, log: cfg.Logger, records: b.records, tokens: make(map[string]client.Credential), states: make(map[string]bridge.LinkStatus),
 	}
-	b.pushes = bridge.NewDueQueue(b.records, nsPush, b.notify, func(err error) { b.log.Warn("a2a: cannot send push notifications", "err", err) })
-	b.out.polls = bridge.NewDueQueue(b.records, nsSent, b.out.poll, func(err error) { b.log.Warn("a2a: cannot ask for answers", "err", err) })
+	b.due = work.New(cfg.Store, nil, cfg.Logger)
+	b.due.Add(bridge.Queue(nsPush, pushPause, b.notify))
+	b.due.Add(bridge.Queue(nsSent, pollPause, b.out.poll))
 	for _, l := range cfg.Links {
 		if err := b.PutLink(l, cfg.Tokens[l.Name]); err != nil {
 			return nil, err
@@ -116,14 +119,13 @@ func (b *Bridge) RemoveLink(name string) {
 
 // Run delivers push notifications, asks for answers, and keeps the tasks in step with the inbox, until ctx ends.
 func (b *Bridge) Run(ctx context.Context) error {
-	var work sync.WaitGroup
-	defer work.Wait()
-	work.Go(func() { b.pushes.Run(ctx) })
-	work.Go(func() { b.out.polls.Run(ctx) })
-	work.Go(func() { bridge.WatchLinks(ctx, b) })
+	var all sync.WaitGroup
+	defer all.Wait()
+	all.Go(func() { b.due.Run(ctx) })
+	all.Go(func() { bridge.WatchLinks(ctx, b) })
 	stale := make(chan struct{}, 1)
 	stale <- struct{}{} // compare at the start, too
-	work.Go(func() {
+	all.Go(func() {
 		b.cfg.Mesh.Follow(ctx, func(e bridge.Event) {
 			switch {
 			case e.Missing: // events were lost

@@ -115,7 +115,6 @@ func (b *Bridge) AgeSent(t *testing.T, d time.Duration) {
 			}
 		}
 	}
-	b.out.polls.WakeUp()
 }
 
 // AwaitPolls waits until every task that was due has been polled.

@@ -57,7 +57,6 @@ type outbound struct {
 	cfg     Config
 	log     *slog.Logger
 	records store.Records
-	polls   *bridge.DueQueue // tasks of other agents
 
 	mu     sync.Mutex
 	links  []bridge.Link
@@ -86,11 +85,7 @@ func (r *sentRow) change(now time.Time) store.Change {
 	if err != nil {
 		panic(err) // never: the row has only texts and times
 	}
-	var terms []string
-	if !r.Due.IsZero() {
-		terms = []string{bridge.TermDue}
-	}
-	return store.Change{IfRev: r.rev, Record: store.Record{NS: nsSent, Key: sentKey(r.Address, r.Conv), Body: body, Terms: terms, Expires: now.Add(keepOpen)}}
+	return store.Change{IfRev: r.rev, Record: r.Schedule(store.Record{NS: nsSent, Key: sentKey(r.Address, r.Conv), Body: body, Expires: now.Add(keepOpen)}, now)}
 }
 
 // load returns the row of a conversation, or a new row if nothing was sent in it yet.
@@ -213,9 +208,7 @@ func (o *outbound) storeAnswer(ctx context.Context, row *sentRow, result wire.Va
 		row.Due = now.Add(min(bridge.PauseBefore(row.Tries, pollPause), max(250*time.Millisecond, now.Sub(row.Started)/4)))
 		row.Tries++
 	}
-	err := o.save(ctx, row)
-	o.polls.WakeUp()
-	return err
+	return o.save(ctx, row)
 }
 
 // acceptAnswer hands an answer to the node, as a message of the agent in the conversation of row.
@@ -287,7 +280,7 @@ func (o *outbound) poll(ctx context.Context, rec store.Record) error {
 		err = o.storeAnswer(ctx, &row, result)
 	}
 	if err == nil || errors.Is(err, store.ErrConflict) {
-		return nil
+		return err
 	}
 	// Only a refusal of the agent is final. The agent, or the owner, may remove any other cause.
 	sendErr, isSendErr := errors.AsType[*client.SendError](asSendError(err))
@@ -296,7 +289,7 @@ func (o *outbound) poll(ctx context.Context, rec store.Record) error {
 		o.log.InfoContext(ctx, "a2a: asking for an answer failed", "peer", row.Address, "tries", row.Tries, "err", err)
 		row.Due = time.Now().Add(bridge.PauseBefore(row.Tries, pollPause))
 		row.Tries++
-		return o.polls.SaveUnlessChanged(ctx, row.change(time.Now()))
+		return o.save(ctx, &row)
 	}
 	reason := "the agent no longer answers for this task: "
 	if !refused {
@@ -315,7 +308,7 @@ func (o *outbound) poll(ctx context.Context, rec store.Record) error {
 	if err := o.acceptAnswer(ctx, &row, r); err != nil {
 		return err
 	}
-	return o.polls.SaveUnlessChanged(ctx, row.change(time.Now()))
+	return o.save(ctx, &row)
 }
 
 // cancel cancels the task of a conversation at the agent, because we closed the conversation.
@@ -336,7 +329,10 @@ func (o *outbound) cancel(ctx context.Context, address bridge.Address, row *sent
 		return asSendError(err)
 	}
 	row.State, row.Due = a2a.TaskStateCanceled, time.Time{}
-	return o.polls.SaveUnlessChanged(ctx, row.change(time.Now()))
+	if err := o.save(ctx, row); !errors.Is(err, store.ErrConflict) {
+		return err
+	}
+	return nil // its answer came meanwhile
 }
 
 // asSendError turns a refusal by an agent into an error that tells the outbox whether to try again.

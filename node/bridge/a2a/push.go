@@ -51,12 +51,9 @@ func (r *pushRow) change(rev store.Rev, now time.Time) store.Change {
 		panic(err) // never: the row has only texts and times
 	}
 	terms := []string{callerTerm(r.Party), "task:" + r.Task}
-	if !r.Due.IsZero() {
-		terms = append(terms, bridge.TermDue)
-	}
-	return store.Change{IfRev: rev, Max: maxOfCaller, Record: store.Record{
+	return store.Change{IfRev: rev, Max: maxOfCaller, Record: r.Schedule(store.Record{
 		NS: nsPush, Key: pushKey(r.Task, r.Config.ID), Body: body, Terms: terms, Expires: now.Add(keepOpen),
-	}}
+	}, now)}
 }
 
 // readPush reads and checks a configuration. The guard of the HTTP client must permit its URL (A2A-13). The guard also
@@ -141,7 +138,7 @@ func (b *Bridge) notify(ctx context.Context, rec store.Record) error {
 		err = b.checkNotBlocked(ctx, t.Address)
 	}
 	if errors.Is(err, message.ErrTaskNotFound) {
-		return b.pushes.Forget(ctx, rec)
+		return b.records.Apply(ctx, bridge.Forget(rec), now)
 	}
 	if err != nil {
 		return err

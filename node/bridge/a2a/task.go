@@ -194,7 +194,6 @@ func (b *Bridge) advance(ctx context.Context, id string, next func(*taskRow) (lo
 				b.working.Delete(t.Messages[len(t.Messages)-1])
 			}
 			b.hub.Changed(id, works)
-			b.pushes.WakeUp()
 		}
 		return err
 	}

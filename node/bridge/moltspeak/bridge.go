@@ -7,6 +7,7 @@ import (
 	"slices"
 	"strings"
 	"sync"
+	"time"
 
 	"github.com/agentmesh/agentmesh/node/bridge"
 	"github.com/agentmesh/agentmesh/node/bridge/moltspeak/message"
@@ -17,6 +18,7 @@ import (
 	"github.com/agentmesh/agentmesh/node/wire"
 	"github.com/agentmesh/agentmesh/signing"
 	"github.com/agentmesh/agentmesh/store"
+	"github.com/agentmesh/agentmesh/store/work"
 )
 
 // Kind is the kind of links and addresses of this bridge.
@@ -106,7 +108,7 @@ type Bridge struct {
 	pins      *pins
 	handshake *handshakes
 	streams   *streams
-	callbacks *bridge.DueQueue // later answers to requests for consent; they do not pass through the outbox
+	due       *work.Worker // sends later answers to requests for consent; they do not pass through the outbox
 	sockets   *sockets
 	registry  *registry.Server
 	registrar *registry.Registrar
@@ -123,6 +125,7 @@ func New(cfg Config) (*Bridge, error) {
 	if !message.ValidName(cfg.Agent.Agent) || !message.ValidName(cfg.Agent.Org) {
 		return nil, errors.New("agent and org must each be 1 to 128 characters from A-Z a-z 0-9 _ -")
 	}
+	cfg.Store = store.Observe(cfg.Store)
 	b := &Bridge{
 		cfg: cfg, records: cfg.Store.Records(),
 		self: message.Agent{
@@ -134,7 +137,8 @@ func New(cfg Config) (*Bridge, error) {
 		links: newLinks(cfg.Logger),
 	}
 	b.Serve(cfg.Serve)
-	b.callbacks = bridge.NewDueQueue(b.records, nsCallbacks, b.answerConsent, func(err error) { b.cfg.Logger.Warn("moltspeak: cannot answer requests for consent", "err", err) })
+	b.due = work.New(cfg.Store, nil, cfg.Logger)
+	b.due.Add(bridge.Queue(nsCallbacks, time.Hour, b.answerConsent))
 	b.cfg.Tools = slices.DeleteFunc(slices.Clone(cfg.Tools), func(t ToolInfo) bool { return strings.HasPrefix(t.Name, "code.") }) // code execution is never offered (MS-34)
 	b.capabilities = capabilitiesWith(b.cfg.Tools)
 	b.grants, b.replays = grants{b.records, cfg.Key}, replays{b.records, cfg.Logger}
@@ -166,12 +170,12 @@ func (b *Bridge) Links() []bridge.LinkStatus { return b.links.states() }
 // Run delivers callbacks, deletes old pins of strangers, challenges the endpoints in our registry, and keeps us
 // registered in foreign registries, until ctx ends. Then it closes the open connections.
 func (b *Bridge) Run(ctx context.Context) error {
-	var work sync.WaitGroup
-	work.Go(func() { b.callbacks.Run(ctx) })
-	work.Go(func() { b.pins.run(ctx) })
-	work.Go(func() { bridge.WatchLinks(ctx, b) })
+	var all sync.WaitGroup
+	all.Go(func() { b.due.Run(ctx) })
+	all.Go(func() { b.pins.run(ctx) })
+	all.Go(func() { bridge.WatchLinks(ctx, b) })
 	if b.cfg.Registry {
-		work.Go(func() { b.registry.Run(ctx) })
+		all.Go(func() { b.registry.Run(ctx) })
 	}
 	err := b.RunServing(ctx, func(ctx context.Context) error {
 		b.sockets.open()
@@ -182,6 +186,6 @@ func (b *Bridge) Run(ctx context.Context) error {
 		b.sockets.close()
 		return nil
 	})
-	work.Wait()
+	all.Wait()
 	return err
 }

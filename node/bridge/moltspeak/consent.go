@@ -219,11 +219,7 @@ func (r consentResolver) Resolve(ctx context.Context, ask acl.Ask, d acl.Decisio
 	if body.Confidential {
 		cb.Class = message.Confidential
 	}
-	if err := r.b.records.Apply(ctx, append(changes, cb.change(store.Any)), d.Now); err != nil {
-		return err
-	}
-	r.b.callbacks.WakeUp()
-	return nil
+	return r.b.records.Apply(ctx, append(changes, cb.change(store.Any)), d.Now)
 }
 
 // maxGrants bounds the stored grants of one peer.

@@ -389,9 +389,9 @@ type callback struct {
 const keepCallbacks = keepConfidential
 
 func (cb callback) change(rev store.Rev) store.Change {
-	return store.Change{IfRev: rev, Record: store.Record{
-		NS: nsCallbacks, Key: wire.HashOf(cb.Party, cb.Re), Body: wire.MustMarshal(cb), Terms: []string{bridge.TermDue}, Expires: cb.Until,
-	}}
+	return store.Change{IfRev: rev, Record: cb.Schedule(store.Record{
+		NS: nsCallbacks, Key: wire.HashOf(cb.Party, cb.Re), Body: wire.MustMarshal(cb), Expires: cb.Until,
+	}, time.Now())}
 }
 
 // answerConsent delivers a callback, and stores when to try again if that fails.
@@ -407,9 +407,9 @@ func (b *Bridge) answerConsent(ctx context.Context, rec store.Record) error {
 	if sendErr, ok := errors.AsType[*client.SendError](err); ok && sendErr.Retry {
 		cb.Due = time.Now().Add(bridge.PauseBefore(cb.Tries, time.Hour))
 		cb.Tries++
-		return b.callbacks.SaveUnlessChanged(ctx, cb.change(rec.Rev))
+		return b.records.Apply(ctx, []store.Change{cb.change(rec.Rev)}, time.Now())
 	}
-	return b.callbacks.Forget(ctx, rec)
+	return b.records.Apply(ctx, bridge.Forget(rec), time.Now())
 }
 
 // deliverCallback posts a callback to its peer. A peer that cannot be called gets it by repeating its request, or over
