@@ -179,6 +179,10 @@ func convTerm(conv store.ConvKey) string { return "conv/" + conv.Peer + "/" + co
 // is not bounded.
 func aboutTerm(about string) string { return "about/" + about }
 
+// TermPending is the index term of the asks that wait, except those that are queued behind another one. Until its expiry
+// is noticed, an expired ask has it too.
+const TermPending = "state:" + string(AskPending)
+
 // termBehind replaces the index term of the state of an ask that is queued behind another, so that lists by state
 // contain only the first ask.
 const termBehind = "state:behind"
@@ -196,8 +200,26 @@ type storedAsk struct {
 	Slot    string        `json:"slot,omitempty"`    // key of its slot
 	Sources []rate.Source `json:"sources,omitempty"` // see [Slot]
 	Proven  bool          `json:"proven,omitempty"`  // see [Slot]
+	Warned  bool          `json:"warned,omitempty"`  // the owner was warned that it will expire
+	Settled bool          `json:"settled,omitempty"` // its expiry was noticed
 
 	rev store.Rev
+}
+
+// warnBefore is how long before the end of an ask the owner is warned, unless a seventh of its life is shorter.
+const warnBefore = 24 * time.Hour
+
+// due returns when the ask is due, or the zero time; see [Asks.Due].
+func (s storedAsk) due() time.Time {
+	switch {
+	case s.State != AskPending || s.Settled || s.Behind != "": // the ask in front speaks for those behind it
+		return time.Time{}
+	case !s.Displaced.IsZero():
+		return store.DueNow
+	case !s.Warned:
+		return s.Expires.Add(-min(warnBefore, s.Expires.Sub(s.Created)/7))
+	}
+	return s.Expires
 }
 
 // takenSlot returns what is stored for the slot that the ask takes.
@@ -215,6 +237,9 @@ func (s storedAsk) record() store.Record {
 		end = s.Decided
 	}
 	terms := []string{"state:" + string(s.State), "subject:" + s.Subject}
+	if s.Settled {
+		terms[0] = "state:" + string(AskExpired)
+	}
 	if s.Behind != "" {
 		terms = []string{termBehind, terms[1], behindTerm(s.Behind)} // terms[1]: the subject
 	}
@@ -231,7 +256,7 @@ func (s storedAsk) record() store.Record {
 	if !s.Purge.IsZero() && s.Purge.Before(until) {
 		until = s.Purge
 	}
-	return store.Record{NS: AskNamespace, Key: s.ID, Body: wire.MustMarshal(s), Terms: terms, Expires: until}
+	return store.Record{NS: AskNamespace, Key: s.ID, Body: wire.MustMarshal(s), Terms: terms, Expires: until, Due: s.due()}
 }
 
 // change returns the change that stores the ask. It fails with store.ErrConflict if the stored ask changed meanwhile.

@@ -129,6 +129,24 @@ func (q *Asks) get(ctx context.Context, id string, now time.Time) (storedAsk, er
 	return s, err
 }
 
+// Due returns the ask of a due record, and the changes that settle what was due: a warning to the owner that the ask will
+// expire, or its expiry, which the audit log records. An ask expires without a write, so nothing else does.
+func (q *Asks) Due(rec store.Record, now time.Time) (ask Ask, expired bool, changes []store.Change, err error) {
+	s, err := decodeAsk(rec)
+	if err != nil {
+		return Ask{}, false, nil, err
+	}
+	ask = s.at(now)
+	s.Warned = true
+	if expired = ask.State == AskExpired; expired {
+		s.Settled = true
+		if s.Displaced.IsZero() { // otherwise the entry was written then
+			changes = q.appendEntry(changes, s.auditEntry(AuditExpired, s.Expires))
+		}
+	}
+	return ask, expired, append(changes, s.change()), nil
+}
+
 // AskFilter narrows a list. A zero field matches everything.
 type AskFilter struct {
 	State         AskState
@@ -145,8 +163,7 @@ func (q *Asks) List(ctx context.Context, f AskFilter, after string, limit int, n
 	case f.Subject != "":
 		term = "subject:" + f.Subject
 	case f.IncludeBehind: // no term, because asks behind others have termBehind in place of their state
-	case f.State == AskExpired: // stored as pending
-		term = "state:" + string(AskPending)
+	case f.State == AskExpired: // perhaps stored as pending
 	case f.State != "":
 		term = "state:" + string(f.State)
 	}

@@ -3,23 +3,20 @@ package node
 import (
 	"cmp"
 	"context"
-	"encoding/json"
 	"fmt"
 	"net/http"
 	"slices"
 	"strings"
-	"sync/atomic"
 	"time"
 
-	"github.com/agentmesh/agentmesh/acl"
 	"github.com/agentmesh/agentmesh/conversations"
 	"github.com/agentmesh/agentmesh/node/calendar"
 	"github.com/agentmesh/agentmesh/node/notify"
 	"github.com/agentmesh/agentmesh/node/owner"
 	"github.com/agentmesh/agentmesh/node/rules"
-	"github.com/agentmesh/agentmesh/node/waiting"
 	"github.com/agentmesh/agentmesh/node/wire"
 	"github.com/agentmesh/agentmesh/store"
+	"github.com/agentmesh/agentmesh/store/work"
 )
 
 // agree records that an accept counts now: its recipient has answered it (AM-88). accept may be empty, see
@@ -52,11 +49,11 @@ func (n *Node) agree(ctx context.Context, u *conversations.Unit, accept wire.Mes
 		return nil
 	}
 	due := closing{Key: conv.Key, Intent: agreed.Intent, By: u.Now.Add(closeWithin).UTC()}
-	if busy, err := n.closings.isBusy(ctx, u, settles); busy || err != nil {
+	if busy, err := n.isBusy(ctx, u, settles); busy || err != nil {
 		u.Add(due.change())
 		return err
 	}
-	return n.closings.close(ctx, u, due)
+	return n.closeAgreed(ctx, u, due)
 }
 
 // closing is a conversation of ours with an agreement. We close it as soon as nothing in it is open, at the latest at By
@@ -74,90 +71,51 @@ const (
 
 func (c closing) change() store.Change {
 	return store.Change{IfRev: store.Any, Record: store.Record{
-		NS: nsClosing, Key: c.Key.Peer + "/" + c.Key.ID, Body: wire.MustMarshal(c), Expires: c.By.Add(24 * time.Hour),
+		NS: nsClosing, Key: c.Key.Peer + "/" + c.Key.ID, Body: wire.MustMarshal(c), Due: store.DueNow,
 	}}
 }
 
-// closings closes conversations with an agreement. Their records are in the store, so a restart loses none.
-type closings struct {
-	n   *Node
-	due *waiting.Due
-	any atomic.Bool // a conversation waits for its close
+// openClosings looks again at the conversations whose close waits for something that changed.
+func (d duties) openClosings(changes []store.Change) {
+	d.n.work.Open(nsClosing, func(gate string) bool {
+		return slices.ContainsFunc(changes, func(c store.Change) bool { return slices.Contains(c.Record.Terms, gate) })
+	})
 }
 
-// onCommit looks again after a change of something that may be open in a conversation.
-func (c *closings) onCommit(changes []store.Change) {
-	for _, change := range changes {
-		switch change.Record.NS {
-		case nsClosing:
-			if !change.Delete {
-				c.any.Store(true)
-				c.due.Changed()
-			}
-		case nsInbox, nsOutbox, acl.AskNamespace:
-			if c.any.Load() {
-				c.due.Changed()
-			}
-		}
-	}
-}
-
-// try closes what can be closed, and returns when the next conversation must be closed.
-func (c *closings) try(ctx context.Context, now time.Time) (next time.Time) {
-	c.any.Store(false)
-	for r, err := range store.AllRecords(ctx, c.n.store.Records(), nsClosing, "", now) {
-		var wait closing
-		if err == nil {
-			err = json.Unmarshal(r.Body, &wait)
-		}
-		done := false
-		if err == nil {
-			done, err = c.end(ctx, wait, now)
-		}
-		if err != nil {
-			c.n.log.Warn("close a conversation after its agreement", "err", err)
-			wait.By = now.Add(time.Minute)
-		}
-		if !done {
-			c.any.Store(true)
-			next = conversations.Sooner(next, wait.By)
-		}
-	}
-	return next
-}
-
-// end sends our close, unless something is open in the conversation: a proposal, a message that waits for our owner,
-// the run of a hook, or a message of ours that is not delivered.
-func (c *closings) end(ctx context.Context, at closing, now time.Time) (done bool, err error) {
-	drop := at.change()
-	drop.Delete = true
-	thread, err := c.n.book.Load(ctx, at.Key, now)
+// workClosing sends our close, unless something is open in the conversation: a proposal, a message that waits for our
+// owner, the run of a hook, or a message of ours that is not delivered.
+func (n *Node) workClosing(ctx context.Context, rec store.Record, _ bool) (later work.Later, err error) {
+	at, err := store.Decode[closing](rec)
 	if err != nil {
-		return false, err
+		return later, err
+	}
+	drop := store.Change{Record: rec, IfRev: rec.Rev, Delete: true}
+	thread, err := n.book.Load(ctx, at.Key, time.Now())
+	if err != nil {
+		return later, err
 	}
 	if !thread.IsOpen() {
-		return true, c.n.store.Records().Apply(ctx, []store.Change{drop}, now)
+		return later, n.store.Records().Apply(ctx, []store.Change{drop}, time.Now())
 	}
-	err = c.n.book.Do(ctx, at.Key, func(u *conversations.Unit) error {
-		if u.IsNew() || !u.IsOpen() {
-			return nil // the next call deletes the record
-		}
-		if u.Now.Before(at.By) {
-			if busy, err := c.isBusy(ctx, u, ""); busy || err != nil {
+	return later, n.book.Do(ctx, at.Key, func(u *conversations.Unit) error {
+		later = work.Later{}
+		if left := at.By.Sub(u.Now); left > 0 && u.IsOpen() && !u.IsNew() {
+			if busy, err := n.isBusy(ctx, u, ""); busy || err != nil {
+				later = work.Later{Gate: convTerm(at.Key), Pause: min(left, time.Minute)}
 				return err
 			}
 		}
 		u.Add(drop)
-		err := c.close(ctx, u, at)
-		done = err == nil
-		return err
+		if !u.IsOpen() || u.IsNew() {
+			return nil
+		}
+		return n.closeAgreed(ctx, u, at)
 	})
-	return done, err
 }
 
-func (c *closings) close(ctx context.Context, u *conversations.Unit, at closing) error {
+func (n *Node) closeAgreed(ctx context.Context, u *conversations.Unit, at closing) error {
 	conv := u.Conversation()
-	_, err := c.n.enqueue(ctx, u, Outgoing{
+	_, err := n.enqueue(ctx, u, Outgoing{
 		To: wire.AgentID(at.Key.Peer), Address: conv.Address, Conv: wire.ConversationID(at.Key.ID), Intent: at.Intent,
 		Payload: closePayload("completed"), InReplyTo: conv.Heard, Via: "node",
 	})
@@ -166,7 +124,7 @@ func (c *closings) close(ctx context.Context, u *conversations.Unit, at closing)
 
 // isBusy reports whether something is open in a conversation that would end with its close, apart from the item or outbox
 // entry that the unit settles.
-func (c *closings) isBusy(ctx context.Context, u *conversations.Unit, settles string) (bool, error) {
+func (n *Node) isBusy(ctx context.Context, u *conversations.Unit, settles string) (bool, error) {
 	conv := u.Conversation()
 	open := []string{stateTerm(ItemRunning), stateTerm(ItemWaiting), waitTerm(conv.Key)}
 	isOpen := func(change store.Change) bool {
@@ -175,12 +133,12 @@ func (c *closings) isBusy(ctx context.Context, u *conversations.Unit, settles st
 	if conv.Holds(u.Now) > 0 || slices.ContainsFunc(conv.Deals(), conversations.Deal.Stands) || slices.ContainsFunc(u.Changes(), isOpen) {
 		return true, nil
 	}
-	for entry, err := range c.n.allEntries(ctx, waitTerm(conv.Key)) {
+	for entry, err := range n.allEntries(ctx, waitTerm(conv.Key)) {
 		if err != nil || entry.ID != settles {
 			return true, err
 		}
 	}
-	working, err := c.n.itemsOf(ctx, conv.Key, ItemRunning, ItemWaiting)
+	working, err := n.itemsOf(ctx, conv.Key, ItemRunning, ItemWaiting)
 	return slices.ContainsFunc(working, func(i Item) bool { return i.ID != settles }), err
 }
 

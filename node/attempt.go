@@ -9,45 +9,36 @@ import (
 	"net/http"
 	"net/url"
 	"slices"
+	"sync/atomic"
 	"time"
 
 	"github.com/agentmesh/agentmesh/acl"
 	"github.com/agentmesh/agentmesh/node/bridge"
 	"github.com/agentmesh/agentmesh/node/client"
-	"github.com/agentmesh/agentmesh/node/outbox"
 	"github.com/agentmesh/agentmesh/node/rules"
 	"github.com/agentmesh/agentmesh/node/waiting"
 	"github.com/agentmesh/agentmesh/node/wire"
 	"github.com/agentmesh/agentmesh/signing"
 	"github.com/agentmesh/agentmesh/store"
+	"github.com/agentmesh/agentmesh/store/work"
 )
 
 // attemptTime bounds one attempt, whatever a transport does. A peer may take up to 30 s to answer (AM-45).
 const attemptTime = 45 * time.Second
 
-// attempt makes one attempt to deliver the outbox entry with this id. If first is set, no attempt has begun yet,
-// although the entry is stored as in flight. attempt returns when the next attempt is due, or the zero time if the
-// entry is done, and what this attempt lacked (see [OutboxEntry.Awaits]). If ctx or the process ends during the
-// attempt, the entry stays in flight, and the process that delivers the outbox next tries it again.
-func (n *Node) attempt(ctx context.Context, id string, first bool) (due time.Time, awaits string) {
-	e, err := n.loadEntry(ctx, id)
-	var earlier *outbox.Entry
-	if err == nil {
-		earlier, err = n.findEarlierEntry(ctx, e)
+// attempt makes one attempt to deliver an outbox entry, the first of its conversation, and stores the outcome. If fresh
+// is set, no attempt has begun yet, although the entry may be stored as in flight. If the attempt lacked something, it is
+// the gate of the result (see [OutboxEntry.Awaits]). If ctx or the process ends during the attempt, the entry stays in
+// flight, and the process that delivers the outbox next tries it again.
+func (n *Node) attempt(ctx context.Context, rec store.Record, fresh bool) (work.Later, error) {
+	e, err := decodeEntry(rec)
+	if err != nil {
+		return work.Later{}, err
 	}
-	switch {
-	case errors.Is(err, store.ErrNotFound):
-		return time.Time{}, ""
-	case err != nil:
-		n.log.Warn("read outbox entry", entryLogKey, id, "err", err)
-		return time.Now().Add(sendPauses[0]), ""
-	case e.State != SendQueued: // the entry ended because an earlier one in its conversation failed
-		n.outbox.waiters.Give(e.ID, e.sent())
-		return time.Time{}, ""
-	case earlier != nil:
-		n.outbox.AddRemote(*earlier)
-		return time.Now(), ""
+	if e.Awaits != "" && !n.outbox.linked.Load() {
+		return work.Later{Gate: e.Awaits}, nil
 	}
+	first := fresh && e.InFlight
 	if !first || time.Since(e.Signed) >= signAgainAfter {
 		e.Processed = e.Processed || e.InFlight && !first // the outcome of the interrupted attempt is unknown
 		if e, err = n.prepare(ctx, e); err != nil {
@@ -63,7 +54,7 @@ func (n *Node) attempt(ctx context.Context, id string, first bool) (due time.Tim
 		return n.retryOrEnd(ctx, e, err)
 	}
 	if !n.session.IsCurrent(ctx) { // this process stood still: another one may deliver the outbox now
-		return time.Now().Add(sendPauses[0]), ""
+		return work.Later{Pause: sendPauses[0]}, nil
 	}
 	limited, cancel := context.WithTimeout(ctx, attemptTime)
 	defer cancel()
@@ -72,28 +63,15 @@ func (n *Node) attempt(ctx context.Context, id string, first bool) (due time.Tim
 	})
 	switch {
 	case err != nil && ctx.Err() != nil:
-		return time.Now(), "" // the process that delivers the outbox next tries it again
+		return work.Later{}, ctx.Err() // the process that delivers the outbox next tries it again
 	case errors.Is(err, client.ErrReplyUnverified):
-		return n.endWithBadReply(ctx, e, err), ""
+		return work.Later{}, n.endWithBadReply(ctx, e, err)
 	case err != nil && e.Action == wire.ActionClose && isConversationClosed(err):
-		return n.endWithSuccess(ctx, e, bridge.Delivered{}), "" // AM-38: the conversation was closed already
+		return work.Later{}, n.endWithSuccess(ctx, e, bridge.Delivered{}) // AM-38: the conversation was closed already
 	case err != nil:
 		return n.retryOrEnd(ctx, e, err)
 	}
-	return n.endWithSuccess(ctx, e, delivered), ""
-}
-
-// findEarlierEntry returns the first entry that waits in the conversation of e, or nil if that is e. Another process may
-// have stored an earlier entry that this process has not seen yet.
-func (n *Node) findEarlierEntry(ctx context.Context, e OutboxEntry) (*outbox.Entry, error) {
-	if n.store.Leases().TTL() == 0 {
-		return nil, nil // no other process has this store
-	}
-	waiting, _, err := n.listEntries(ctx, waitTerm(e.key()), "", 1)
-	if err != nil || len(waiting) == 0 || waiting[0].ID >= e.ID {
-		return nil, err
-	}
-	return new(waiting[0].queueEntry()), nil
+	return work.Later{}, n.endWithSuccess(ctx, e, delivered)
 }
 
 func isConversationClosed(err error) bool {
@@ -319,39 +297,32 @@ func replyDigest(d bridge.Delivered) [32]byte {
 	return signing.Digest(d.Reply.Tree.Without("signature"))
 }
 
-// deliveries schedules the outbox entries and passes the outcome of an attempt to the caller that waits for it.
+// deliveries numbers the outbox entries and passes the outcome of an attempt to the caller that waits for it.
 type deliveries struct {
-	*outbox.Scheduler
 	log      *slog.Logger
 	waiters  waiting.Results[Sent]          // by entry id: the outcome of the next attempt
 	released waiting.Results[queuedMessage] // by question: approved messages, for the callers that wait for them
-	linked   bool                           // the links to foreign networks run in this process, see [Node.Run]
+	linked   atomic.Bool                    // the links to foreign networks run in this process
+	skipped  atomic.Bool                    // another process delivers, see [Node.Deliver]
+	last     atomic.Int64                   // the number in the last id of newID
 }
 
-func newDeliveries(n *Node) *deliveries {
-	load := func(ctx context.Context, after string, limit int) ([]outbox.Entry, string, error) {
-		stored, next, err := n.listEntries(ctx, "state:"+string(SendQueued), after, limit)
-		entries := make([]outbox.Entry, len(stored))
-		for i, e := range stored {
-			entries[i] = e.queueEntry()
-			if e.Awaits != "" && n.outbox.linked {
-				entries[i].Due = time.Now() // what the entry awaits may be there already
-			}
+// newID returns an id that sorts after all ids that it returned before, and after the id with the number last. last is
+// the newest number in the conversation, which may come from another process. number is the number in the returned id.
+func (d *deliveries) newID(now time.Time, last int64) (id string, number int64) {
+	for {
+		before := d.last.Load()
+		number = max(before+1, last+1, now.UnixMicro())
+		if d.last.CompareAndSwap(before, number) {
+			return fmt.Sprintf("out_%014x", number), number
 		}
-		return entries, next, err
 	}
-	return &deliveries{Scheduler: outbox.New(outbox.Config{Load: load, Attempt: n.attempt, Logger: n.log}), log: n.log}
 }
 
-func (e OutboxEntry) queueEntry() outbox.Entry {
-	return outbox.Entry{ID: e.ID, Conv: e.key(), Due: e.Due, InFlight: e.InFlight}
-}
-
-// onCommit schedules the entries that a committed unit adds to the outbox. A change of another process has IfRev Any;
-// for such a change, onCommit also wakes the callers that wait for an attempt.
+// onCommit wakes the callers that wait for the attempt of another process, whose changes have IfRev Any.
 func (d *deliveries) onCommit(changes []store.Change) {
 	for _, c := range changes {
-		if c.Record.NS != nsOutbox || c.Delete || c.IfRev != store.Absent && c.IfRev != store.Any {
+		if c.Record.NS != nsOutbox || c.Delete || c.IfRev != store.Any {
 			continue
 		}
 		e, err := decodeEntry(c.Record)
@@ -359,14 +330,7 @@ func (d *deliveries) onCommit(changes []store.Change) {
 			d.log.Error("read outbox entry", entryLogKey, c.Record.Key, "err", err) // a bug: this node wrote the record
 			continue
 		}
-		if c.IfRev == store.Absent {
-			d.Add(e.queueEntry())
-			continue
-		}
-		if e.State == SendQueued {
-			d.AddRemote(e.queueEntry())
-		}
-		if e.State != SendQueued || e.Err != nil && !e.InFlight { // an attempt by the other process has ended
+		if e.State != SendQueued || e.Err != nil && !e.InFlight {
 			d.waiters.Give(e.ID, e.sent())
 		}
 	}
@@ -378,15 +342,15 @@ func (d *deliveries) onCommit(changes []store.Change) {
 func (n *Node) Deliver(ctx context.Context) {
 	held, err := n.store.Leases().List(ctx)
 	if err != nil || slices.ContainsFunc(held, func(s store.LeaseState) bool { return s.Name == Lease }) {
-		n.outbox.Skip()
+		n.outbox.skipped.Store(true)
 		return
 	}
-	n.outbox.Run(ctx)
+	n.work.Run(ctx, nsOutbox)
 }
 
 // AwaitAttempts waits until no entry is due or in flight, or until ctx ends. Call it while Deliver runs.
 func (n *Node) AwaitAttempts(ctx context.Context) {
 	const pollEvery = 20 * time.Millisecond
-	for n.outbox.IsBusy(time.Now()) && waiting.Pause(ctx, pollEvery) {
+	for !n.outbox.skipped.Load() && n.work.IsBusy(nsOutbox, time.Now()) && waiting.Pause(ctx, pollEvery) {
 	}
 }

@@ -22,6 +22,7 @@ import (
 	"github.com/agentmesh/agentmesh/node/wire"
 	"github.com/agentmesh/agentmesh/signing"
 	"github.com/agentmesh/agentmesh/store"
+	"github.com/agentmesh/agentmesh/store/work"
 )
 
 // countAdmission adds an admitted message to the sums of the audit log. A held message has its own line there instead.
@@ -187,9 +188,13 @@ func (n *Node) registerMetrics(m *httpapi.Metrics) {
 		t.bounds[b.Rule()] = m.Counter("turn_questions_total", "Questions to the owner at a bound on turns.", "bound", string(b))
 	}
 	n.counters = t
-	for _, state := range []string{"queued", "delivering"} {
-		m.Gauge("outbox_letters", "Entries in the outbox: all that are queued, and those that are being delivered now.",
-			func() float64 { return float64(n.outbox.Counts()[state]) }, "state", state)
+	for _, ns := range n.work.Namespaces() {
+		m.Gauge("work_waiting", "Records that wait to be worked on, by queue; at most 10,000 are counted.",
+			func() float64 { return float64(workState(n.work, ns).Waiting) }, "queue", ns)
+		m.Gauge("work_running", "Records that are being worked on, by queue.",
+			func() float64 { return float64(n.work.Running(ns)) }, "queue", ns)
+		m.Gauge("work_late_seconds", "How long the first due record has waited beyond its time, by queue.",
+			func() float64 { return workState(n.work, ns).Late.Seconds() }, "queue", ns)
 	}
 	const hooks = "Hooks that run, and hooks that wait for their turn."
 	m.Gauge("hooks", hooks, func() float64 { running, _ := n.runs.Load(""); return float64(running) }, "state", "running")
@@ -198,6 +203,17 @@ func (n *Node) registerMetrics(m *httpapi.Metrics) {
 	for _, limit := range acl.MeterLimits() {
 		m.LimiterFunc("messages-"+limit, func() uint64 { return n.meter.Refusals(limit) })
 	}
+}
+
+// workState returns the state of a queue for the metrics.
+func workState(w *work.Worker, ns string) work.State {
+	ctx, cancel := context.WithTimeout(context.Background(), 5*time.Second)
+	defer cancel()
+	s, err := w.State(ctx, ns)
+	if err != nil {
+		return work.State{Late: math.MaxInt64}
+	}
+	return s
 }
 
 // countBound counts a question at a bound on turns when the unit is committed.

@@ -18,6 +18,7 @@ import (
 	"github.com/agentmesh/agentmesh/node/wire"
 	"github.com/agentmesh/agentmesh/signing"
 	"github.com/agentmesh/agentmesh/store"
+	"github.com/agentmesh/agentmesh/store/work"
 )
 
 // deliveryOutcome builds the [conversations.Unit] that ends an outbox entry, with everything that follows from the
@@ -36,10 +37,9 @@ type deliveryOutcome struct {
 	handed Item            // the item of run
 }
 
-// endEntry ends an outbox entry in one unit, to which fill adds the outcome, and returns the zero time. If the unit
-// cannot be stored, the entry stays in flight, and endEntry returns when the next attempt is due; the peer recognizes
-// the repeat by the message id.
-func (n *Node) endEntry(ctx context.Context, e OutboxEntry, fill func(context.Context, *deliveryOutcome) error) time.Time {
+// endEntry ends an outbox entry in one unit, to which fill adds the outcome. If the unit cannot
+// be stored, the entry stays in flight and is tried again; the peer recognizes the repeat by the message id.
+func (n *Node) endEntry(ctx context.Context, e OutboxEntry, fill func(context.Context, *deliveryOutcome) error) error {
 	ctx = context.WithoutCancel(ctx) // store the outcome even if the node stops
 	var handed Item
 	spent, lifted := rules.Bound(""), map[string]bool{}
@@ -71,14 +71,13 @@ func (n *Node) endEntry(ctx context.Context, e OutboxEntry, fill func(context.Co
 		}
 	}
 	if err != nil {
-		n.log.Error("store outcome of delivery", entryLogKey, e.ID, "err", err)
-		return time.Now().Add(sendPauses[0])
+		return fmt.Errorf("store outcome of delivery: %w", err)
 	}
-	return time.Time{}
+	return nil
 }
 
 // endWithSuccess ends an entry that the peer accepted, or that a mailbox or relay stored for the peer.
-func (n *Node) endWithSuccess(ctx context.Context, e OutboxEntry, d bridge.Delivered) time.Time {
+func (n *Node) endWithSuccess(ctx context.Context, e OutboxEntry, d bridge.Delivered) error {
 	e.State, e.Status, e.Err, e.Hint = SendDelivered, http.StatusOK, nil, ""
 	if d.Queued {
 		e.Status, e.Hint = http.StatusAccepted, "it is kept for the peer; the reply comes later"
@@ -121,7 +120,7 @@ func (o *deliveryOutcome) recordArrival(d bridge.Delivered) error {
 const titleUnverified = "an answer could not be verified"
 
 // endWithBadReply ends an entry whose answer is not a valid reply of the peer. The answer is discarded (AM-18).
-func (n *Node) endWithBadReply(ctx context.Context, e OutboxEntry, cause error) time.Time {
+func (n *Node) endWithBadReply(ctx context.Context, e OutboxEntry, cause error) error {
 	e.State, e.Status = SendUnverified, http.StatusOK
 	e.Err = &SendFailure{Code: wire.InvalidSignature, Message: wire.OneLine(cause.Error(), 300)}
 	e.Hint = "the peer accepted the message, but its answer cannot be trusted"
@@ -131,9 +130,9 @@ func (n *Node) endWithBadReply(ctx context.Context, e OutboxEntry, cause error) 
 	})
 }
 
-// retryOrEnd postpones an entry to its next attempt, or ends it (AM-47). It returns the time at which the next attempt
-// is due, or the zero time if the entry has ended, and what the entry awaits.
-func (n *Node) retryOrEnd(ctx context.Context, e OutboxEntry, cause error) (due time.Time, awaits string) {
+// retryOrEnd postpones an entry to its next attempt, or ends it (AM-47). If the attempt lacked
+// something, the entry waits for it in memory.
+func (n *Node) retryOrEnd(ctx context.Context, e OutboxEntry, cause error) (work.Later, error) {
 	f := failureOf(cause)
 	e.Status, e.Err, e.Hint, e.Awaits = f.Status, f.reported, f.hint, f.Awaits
 	_, clockOff := f.ClockOff()
@@ -148,13 +147,13 @@ func (n *Node) retryOrEnd(ctx context.Context, e OutboxEntry, cause error) (due 
 	if _, retryable := errors.AsType[retryableError](cause); errors.Is(cause, errUnknownDelivery) && !retryable {
 		e.State = SendUnknown
 		e.Hint = "ask the peer whether it has the message before you send it again"
-		return n.endEntry(ctx, e, func(_ context.Context, o *deliveryOutcome) error {
+		return work.Later{}, n.endEntry(ctx, e, func(_ context.Context, o *deliveryOutcome) error {
 			o.addNotice("unknown", "it is not known whether a message was delivered")
 			return nil
-		}), ""
+		})
 	}
 	now, attempts := time.Now(), e.Attempts+1
-	due = now.Add(pauseAfter(attempts, f.After))
+	due := now.Add(pauseAfter(attempts, f.After))
 	if clockOff {
 		due = now.Add(min(pauseAfter(attempts, 0), tellAfter))
 	}
@@ -163,7 +162,7 @@ func (n *Node) retryOrEnd(ctx context.Context, e OutboxEntry, cause error) (due 
 	}
 	// An entry ends after a final failure, or if it is too old. A wrong clock must not end it.
 	if !f.Retry || !f.Unsent && due.After(e.Created.Add(giveUpAfter)) && n.clock.Reliable() {
-		return n.endWithFailure(ctx, e), ""
+		return work.Later{}, n.endWithFailure(ctx, e)
 	}
 	e.InFlight, e.Attempts, e.Due = false, attempts, due.UTC()
 	n.logDelivery(e, outcomePostponed, cause.Error())
@@ -180,16 +179,19 @@ func (n *Node) retryOrEnd(ctx context.Context, e OutboxEntry, cause error) (due 
 		changes = append(changes, n.notices.Change(notice))
 	}
 	if err := n.store.Records().Apply(context.WithoutCancel(ctx), append(changes, e.change()), now); err != nil {
-		n.log.Error("store outbox entry", entryLogKey, e.ID, "err", err) // the stored entry stays in flight, which is safe
+		return work.Later{}, fmt.Errorf("store outbox entry: %w", err) // the stored entry stays in flight, which is safe
 	}
 	n.outbox.waiters.Give(e.ID, e.sent())
-	return due, e.Awaits
+	if e.Awaits != "" {
+		return work.Later{Gate: e.Awaits, Pause: time.Until(due)}, nil
+	}
+	return work.Later{}, nil
 }
 
 // endWithFailure ends an entry that the node gives up on. The conversation fails too, unless the peer can still fetch
 // the message by repeating its own message (AM-22). The owner gets a notice, unless the message is a receipt that the
 // peer can fetch, or a bridge suppresses the notice.
-func (n *Node) endWithFailure(ctx context.Context, e OutboxEntry) time.Time {
+func (n *Node) endWithFailure(ctx context.Context, e OutboxEntry) error {
 	e.State = SendFailed
 	title, quiet := "a message could not be delivered", false
 	if e.Fetchable {
@@ -236,6 +238,7 @@ func (o *deliveryOutcome) failConversation(ctx context.Context) error {
 		later.Err = &SendFailure{Message: "an earlier message of the conversation could not be delivered"}
 		later.Ended, later.Keep = o.entry.Ended, o.entry.Keep
 		o.unit.Add(later.change())
+		o.unit.Then(func() { o.n.outbox.waiters.Give(later.ID, later.sent()) })
 	}
 	return nil
 }
@@ -382,7 +385,7 @@ func (o *deliveryOutcome) holdReply(ctx context.Context, item *Item, bound rules
 	if err != nil {
 		return err
 	}
-	item.State, item.Ask = ItemHeld, ask.ID
+	item.hold(ask)
 	o.n.countBound(o.unit, ask)
 	o.unit.Add(changes...)
 	if ask.Behind == "" {

@@ -50,7 +50,7 @@ func (a *acceptance) hold(ctx context.Context) (bridge.Outcome, error) {
 	if err != nil {
 		return bridge.Outcome{}, err
 	}
-	item.Ask = ask.ID
+	item.hold(ask)
 	a.n.countBound(a.unit, ask)
 	a.unit.Add(changes...)
 	a.unit.Add(item.change())

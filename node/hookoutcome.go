@@ -93,6 +93,9 @@ func (s *hookOutcome) decide(ctx context.Context) (bridge.Outcome, error) {
 		return s.fail(ctx)
 	case rules.Await:
 		s.item.State, s.item.Woken = ItemNew, s.unit.Now
+		if s.run.n.cfg.RemindAfter > 0 {
+			s.item.Due = s.unit.Now.Add(s.run.n.cfg.RemindAfter)
+		}
 		return s.answerPending(ctx)
 	case rules.Hold:
 		return s.hold(ctx)
@@ -215,7 +218,7 @@ func (s *hookOutcome) checkOutgoing(ctx context.Context, payload wire.Value) (he
 	if err != nil {
 		return false, err
 	}
-	s.item.State, s.item.Ask = ItemHeld, ask.ID
+	s.item.hold(ask)
 	if err := s.unit.Record(conversations.Event{Kind: conversations.HoldOpened, At: s.unit.Now, Until: ask.Expires}); err != nil {
 		return false, err
 	}
@@ -268,7 +271,7 @@ func (s *hookOutcome) hold(ctx context.Context) (bridge.Outcome, error) {
 	a := acceptance{n: s.run.n, key: s.item.key(), now: s.unit.Now}
 	ask := a.newAsk(s.item, rules.Words{Hold: "intent", Owner: s.answer.Hold})
 	ask, changes := s.run.n.asks.Open(ask, acl.ConversationSlot(a.key, ask.ID))
-	s.item.State, s.item.Ask = ItemHeld, ask.ID
+	s.item.hold(ask)
 	if err := s.unit.Record(conversations.Event{Kind: conversations.HoldOpened, At: s.unit.Now, Until: ask.Expires, ID: s.item.MessageID}); err != nil {
 		return bridge.Outcome{}, err
 	}

@@ -13,7 +13,6 @@ import (
 
 	"github.com/agentmesh/agentmesh/acl"
 	"github.com/agentmesh/agentmesh/conversations"
-	"github.com/agentmesh/agentmesh/node/calendar"
 	"github.com/agentmesh/agentmesh/node/notify"
 	"github.com/agentmesh/agentmesh/node/owner"
 	"github.com/agentmesh/agentmesh/store"
@@ -56,15 +55,10 @@ func (d duties) run(ctx context.Context) {
 	var all sync.WaitGroup
 	all.Go(func() { n.runs.Run(ctx) })
 	all.Go(func() { recovery{n}.run(ctx) })
-	n.outbox.linked = true // the links to foreign networks run in the process with the duties
-	all.Go(func() { n.outbox.Run(ctx) })
+	n.outbox.linked.Store(true) // the links to foreign networks run in the process with the duties
+	all.Go(func() { n.work.Run(ctx) })
 	all.Go(func() { n.registrar.Run(ctx) })
-	all.Go(func() { n.notices.Run(ctx) })
 	all.Go(func() { n.housekeep(ctx) })
-	all.Go(func() { n.runs.Retries.Run(ctx, hookRetries{n}.try) })
-	all.Go(func() { n.closings.due.Run(ctx, n.closings.try) })
-	all.Go(func() { n.expiryAlarm.Watch(ctx, n.settleExpiredAsks) })
-	all.Go(func() { n.cfg.Agreed.Run(ctx) })
 	for _, d := range n.cfg.Directories {
 		all.Go(func() { mailbox{n}.read(ctx, d) })
 	}
@@ -93,27 +87,18 @@ func (d duties) observe() {
 		if touches(nsInbox) {
 			n.inboxChanged.Broadcast()
 		}
-		if slices.ContainsFunc(changes, isWaitingItem) {
-			n.runs.Retries.Changed()
-		}
 		n.events.Publish(eventsOf(changes)...)
 		n.bridges.reportCommit(changes)
 		d.readState(changes)
-		n.expiryAlarm.AfterCommit(changes)
 		n.notices.OnCommit(changes)
-		n.closings.onCommit(changes)
+		if touches(nsInbox) || touches(nsOutbox) || touches(acl.AskNamespace) {
+			d.openClosings(changes)
+		}
 		n.outbox.onCommit(changes)
 		n.asks.AfterCommit(changes)
-		if touches(calendar.Namespace) {
-			n.cfg.Agreed.Wake()
-		}
-	}, nsInbox, nsState, nsAliases, "rules", "recipients", acl.AskNamespace, notify.Namespace, nsOutbox, nsClosing, calendar.Namespace)
+	}, nsInbox, nsState, nsAliases, "rules", "recipients", acl.AskNamespace, notify.Namespace, nsOutbox)
 	n.store.OnRemote(nsState, n.registrar.OnRemote)
 	n.store.OnLoss(d.rereadAll)
-}
-
-func isWaitingItem(c store.Change) bool {
-	return c.Record.NS == nsInbox && slices.Contains(c.Record.Terms, stateTerm(ItemWaiting))
 }
 
 // readState applies a stored change of the flags that all processes share: that the node is paused, and that open
@@ -133,12 +118,6 @@ func (d duties) rereadAll() {
 	n := d.n
 	n.events.Publish(Event{Topic: TopicReset})
 	n.inboxChanged.Broadcast()
-	n.runs.Retries.Changed()
-	n.closings.due.Changed()
-	n.expiryAlarm.Advance(time.Now())
-	n.notices.Wake()
-	n.outbox.Reload()
-	n.cfg.Agreed.Wake()
 	ctx, now := context.Background(), time.Now()
 	if err := errors.Join(n.restoreState(ctx, now), n.registrar.Reread(ctx, now)); err != nil {
 		n.log.Warn("read state", "err", err)
@@ -250,12 +229,6 @@ func (n *Node) housekeep(ctx context.Context) {
 			if err := n.finishDecisions(ctx); err != nil && ctx.Err() == nil {
 				n.log.Warn("finish decisions", "err", err)
 			}
-			if !n.clock.Reliable() {
-				continue
-			}
-			if err := n.remind(ctx, now); err != nil && ctx.Err() == nil {
-				n.log.Warn("remind agents", "err", err)
-			}
 		case now := <-sweep:
 			if n.clock.Reliable() { // a wrong clock must not delete what is still valid
 				n.sweep(ctx, now)
@@ -270,28 +243,12 @@ func (n *Node) sweep(ctx context.Context, now time.Time) {
 		n.log.Warn("sweep", "err", err)
 		return
 	}
-	n.expiryAlarm.Advance(now) // it missed the questions that a bridge in another process opened
-	if err := n.warnOfExpiry(ctx, now); err != nil {
+	if err := n.warnOfListings(ctx, now); err != nil {
 		n.log.Warn("warn of expiry", "err", err)
 	}
 	if err := n.trim(ctx, now); err != nil {
 		n.log.Warn("trim conversations", "err", err)
 	}
-}
-
-// settleExpiredItems settles the messages about which the owner can no longer decide (AM-33, AM-75).
-func (n *Node) settleExpiredItems(ctx context.Context, now time.Time) error {
-	for _, state := range []ItemState{ItemHeld, ItemInterrupted} {
-		for item, err := range n.allItems(ctx, stateTerm(state)) {
-			if err == nil {
-				err = n.settleExpiredItem(ctx, item, now)
-			}
-			if err != nil {
-				return err
-			}
-		}
-	}
-	return nil
 }
 
 // settleExpiredItem settles an item if its question has expired or was deleted. If the question was about the answer or
@@ -301,8 +258,11 @@ func (n *Node) settleExpiredItem(ctx context.Context, item Item, now time.Time) 
 	switch {
 	case err != nil && !errors.Is(err, store.ErrNotFound):
 		return err
-	case err == nil && ask.State != acl.AskExpired:
-		return nil
+	case err == nil && ask.State != acl.AskExpired: // decided, and perhaps not carried out yet; or it got more time
+		if item.Due = now.Add(time.Minute); ask.Expires.After(item.Due) {
+			item.Due = ask.Expires
+		}
+		return n.storeItem(ctx, item)
 	}
 	switch {
 	case item.State == ItemInterrupted:

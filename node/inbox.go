@@ -12,6 +12,7 @@ import (
 	"strings"
 	"time"
 
+	"github.com/agentmesh/agentmesh/acl"
 	"github.com/agentmesh/agentmesh/conversations"
 	"github.com/agentmesh/agentmesh/node/bridge"
 	"github.com/agentmesh/agentmesh/node/hook"
@@ -58,8 +59,10 @@ type Item struct {
 	Agrees bool   `json:"agrees,omitempty"` // the message is an accept that leaves no question to the owner, see [conversations.Deal.IsPlainAccept]
 	// Deferred is set while a held message must not yet change what the conversation proposes or agrees (AM-88).
 	Deferred bool `json:"deferred,omitempty"`
-	rev      store.Rev
-	lease    *store.Lease // the lease under which the hook runs, or nil
+	// Due is when the wait of the item ends: of a held or interrupted item its question, of a woken agent the reminder.
+	Due   time.Time `json:"due,omitzero"`
+	rev   store.Rev
+	lease *store.Lease // the lease under which the hook runs, or nil
 }
 
 func (a *acceptance) newItem(state ItemState) Item {
@@ -127,12 +130,23 @@ func (i Item) turn(route Route) hook.Turn {
 // change returns the change that stores the item. It fails if the stored item changed since it was read.
 func (i Item) change() store.Change {
 	return store.Change{IfRev: i.rev, Held: i.lease, Record: store.Record{
-		NS: nsInbox, Key: i.ID, Body: wire.MustMarshal(i), Expires: i.Expires, Terms: i.terms(),
+		NS: nsInbox, Key: i.ID, Body: wire.MustMarshal(i), Expires: i.Expires, Terms: i.terms(), Due: i.due(), Party: i.subject(),
 	}}
 }
 
-// termWoken is the index term of the new items whose agent was woken and may get a reminder.
-const termWoken = "woken"
+// due returns when something must be done about the item, or the zero time; see [Node.workItem].
+func (i Item) due() time.Time {
+	switch {
+	case i.State == ItemWaiting:
+		return cmp.Or(i.RetryAt, store.DueNow)
+	case i.State == ItemHeld, i.State == ItemInterrupted, i.State == ItemNew && !i.Woken.IsZero():
+		return i.Due
+	}
+	return time.Time{}
+}
+
+// hold makes the item wait for the owner's decision about a question.
+func (i *Item) hold(ask acl.Ask) { i.State, i.Ask, i.Due = ItemHeld, ask.ID, ask.Expires }
 
 // terms returns the index terms by which the item can be found.
 func (i Item) terms() []string {
@@ -142,9 +156,6 @@ func (i Item) terms() []string {
 		terms = append(terms, convTerm(i.key()))
 	case i.State.IsUnanswered():
 		terms = append(terms, aboutTerm(i.About))
-	}
-	if i.State == ItemNew && !i.Woken.IsZero() {
-		terms = append(terms, termWoken)
 	}
 	if i.NeedsOwner(i.Agrees) {
 		terms = append(terms, owner.NeedsOwner)

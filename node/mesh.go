@@ -61,7 +61,8 @@ func (m mesh) Send(ctx context.Context, out bridge.Outgoing) (owner.Sent, error)
 func (m mesh) Reachable(a bridge.Address) {
 	to := a.String()
 	// An address without a peer means the whole link.
-	m.n.outbox.Release(func(awaits string) bool { return awaits == to || a.Peer == "" && strings.HasPrefix(awaits, to) })
+	m.n.outbox.linked.Store(true)
+	m.n.work.Open(nsOutbox, func(awaits string) bool { return awaits == to || a.Peer == "" && strings.HasPrefix(awaits, to) })
 }
 
 // Decide implements [bridge.Mesh]. It decides the question about the message that is held in conv because of its

@@ -42,6 +42,7 @@ import (
 	"github.com/agentmesh/agentmesh/node/wire"
 	"github.com/agentmesh/agentmesh/signing"
 	"github.com/agentmesh/agentmesh/store"
+	"github.com/agentmesh/agentmesh/store/work"
 )
 
 // The default times of AM-32, AM-73, AM-33 and AM-40, and the limits of AM-75 on hooks. DefaultSyncDeadline is shorter
@@ -165,13 +166,12 @@ type Node struct {
 	acceptLock   *waiting.KeyedLock // one acceptance at a time per sender and message id
 	runs         *hook.Pool         // hooks that run or wait
 	turns        turns
-	closings     *closings
 	refusals     refusals       // the newest refused messages
 	inboxChanged waiting.Signal // wakes callers that wait for the inbox
 	mailArrived  waiting.Signal // wakes the mailbox readers
-	expiryAlarm  *acl.Alarm     // runs a function when the next question expires
 	events       *events.Hub    // passes events to watchers
-	outbox       *deliveries
+	work         *work.Worker
+	outbox       deliveries
 	registrar    *registration.Registrar
 	counters     counters
 
@@ -209,16 +209,14 @@ func New(ctx context.Context, cfg Config) (*Node, error) {
 
 		audit: cmp.Or(cfg.Audit, acl.NewAudit(cfg.Store.Records(), acl.AuditConfig{Logger: cfg.Logger})),
 
-		recipients:  acl.NewRecipients(cfg.Store.Records()),
-		meter:       acl.NewMeter(cfg.Rates, cfg.Exempt...),
-		notices:     cfg.Notices,
-		acceptLock:  waiting.NewKeyedLock(),
-		runs:        hook.NewPool(maxHookRuns, maxHookQueue),
-		turns:       turns{bounds: *cmp.Or(cfg.Autonomy, &rules.DefaultAutonomy), records: cfg.Store.Records()},
-		expiryAlarm: acl.NewAlarm(),
-		events:      events.New(time.Now()),
+		recipients: acl.NewRecipients(cfg.Store.Records()),
+		meter:      acl.NewMeter(cfg.Rates, cfg.Exempt...),
+		notices:    cfg.Notices,
+		acceptLock: waiting.NewKeyedLock(),
+		runs:       hook.NewPool(maxHookRuns, maxHookQueue),
+		turns:      turns{bounds: *cmp.Or(cfg.Autonomy, &rules.DefaultAutonomy), records: cfg.Store.Records()},
+		events:     events.New(time.Now()),
 	}
-	n.closings = &closings{n: n, due: waiting.NewDue()}
 	if cfg.Guard != nil {
 		cfg.Guard.Pool = n.runs
 	}
@@ -235,7 +233,16 @@ func New(ctx context.Context, cfg Config) (*Node, error) {
 	cfg.Cards.OnKeyChange = n.reportKeyChange
 	n.cards = client.NewCards(cfg.Cards)
 	n.verifier = &client.Verifier{Cards: n.cards, Window: cfg.Window}
-	n.outbox = newDeliveries(n)
+	n.outbox.log = n.log
+	n.work = work.New(observed, n.clock, n.log)
+	n.work.Add(work.Queue{
+		NS: nsOutbox, Term: "state:" + string(SendQueued), Max: maxDeliveries, PerParty: maxDeliveriesPerPeer, MaxPause: maxSendPause, Do: n.attempt,
+	})
+	n.work.Add(work.Queue{NS: nsInbox, Term: stateTerm(ItemWaiting), Max: 16, PerParty: 4, Do: n.workItem})
+	n.work.Add(work.Queue{NS: acl.AskNamespace, Term: "state:" + string(acl.AskPending), Max: 4, Ends: true, Do: n.workAsk})
+	n.work.Add(work.Queue{NS: nsClosing, Max: 4, Do: n.workClosing})
+	n.work.Add(cfg.Agreed.Queue())
+	n.work.Add(cfg.Notices.Queue())
 	n.registrar = registration.New(registration.Config{
 		Identity: cfg.Identity, Directories: cfg.Directories, Credential: cfg.Credential, Store: cfg.Store, SaveKey: cfg.SaveKey,
 		RetiredKey: cfg.RetiredKey, FirstKey: cfg.FirstKey, CurrentKey: cfg.CurrentKey, Reread: observed.RereadLater, Logger: cfg.Logger,

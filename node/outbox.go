@@ -1,6 +1,7 @@
 package node
 
 import (
+	"cmp"
 	"context"
 	"encoding/json"
 	"fmt"
@@ -15,8 +16,12 @@ import (
 )
 
 const (
-	nsOutbox  = "outbox"
-	maxQueued = 10_000 // entries that wait for delivery
+	nsOutbox = "outbox"
+	// These limit the attempts that run at once; a hanging peer must not delay the others (AM-79).
+	maxDeliveries        = 32
+	maxDeliveriesPerPeer = 4
+	maxSendPause         = 24 * time.Hour // no attempt is postponed for longer
+	maxQueued            = 10_000         // entries that wait for delivery
 	// entryLogKey is the key of an entry's id in the log: an older word, because docs/operations.md promises that the
 	// keys do not change.
 	entryLogKey = "letter"
@@ -50,14 +55,26 @@ func (e OutboxEntry) key() store.ConvKey {
 // waitTerm returns the index term of the queued entries in a conversation.
 func waitTerm(key store.ConvKey) string { return "wait:" + key.Peer + "/" + key.ID }
 
+// termFailing is the index term of the queued entries whose last attempt failed.
+const termFailing = "failing"
+
 // change returns the change that stores the entry. It fails if the stored entry changed since it was read. Every entry
-// can be found by its state and by its conversation.
+// can be found by its state and by its conversation. The queued entries of a conversation are a lane, so that they leave
+// in order (AM-46).
 func (e OutboxEntry) change() store.Change {
-	terms := []string{"state:" + string(e.State), convTerm(e.key())}
+	rec := store.Record{NS: nsOutbox, Key: e.ID, Body: wire.MustMarshal(e), Terms: []string{"state:" + string(e.State), convTerm(e.key())}, Expires: e.Keep}
+	rec.Party, rec.Lane = string(e.To), waitTerm(e.key())
 	if e.State == SendQueued {
-		terms = append(terms, waitTerm(e.key()))
+		rec.Terms = append(rec.Terms, waitTerm(e.key()))
+		if e.Err != nil {
+			rec.Terms = append(rec.Terms, termFailing)
+		}
+		rec.Due = cmp.Or(e.Due, store.DueNow)
+		if e.Awaits != "" { // a gate in memory keeps the time
+			rec.Due = store.DueNow
+		}
 	}
-	return store.Change{IfRev: e.rev, Record: store.Record{NS: nsOutbox, Key: e.ID, Body: wire.MustMarshal(e), Terms: terms, Expires: e.Keep}}
+	return store.Change{IfRev: e.rev, Record: rec}
 }
 
 func decodeEntry(r store.Record) (OutboxEntry, error) {

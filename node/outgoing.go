@@ -324,7 +324,7 @@ func (n *Node) openOutgoingAsk(ctx context.Context, u *conversations.Unit, out O
 	}
 	// A held item keeps its earlier question; posting.release withdraws that question when this message is sent.
 	if item.State != ItemHeld {
-		item.State, item.Ask = ItemHeld, ask.ID
+		item.hold(ask)
 		u.Add(item.change())
 	}
 	return ask, nil

@@ -151,22 +151,18 @@ func (o OwnerAPI) Overview(ctx context.Context, maxCount int) (owner.Status, err
 	if err != nil {
 		return owner.Status{}, err
 	}
-	outbox := n.outbox.Counts()
-	if outbox["queued"] == 0 { // another process may deliver: count the stored entries
-		outbox["queued"], err = count(maxCount, n.allEntries(ctx, "state:"+string(SendQueued)))
-		if err != nil {
-			return owner.Status{}, err
-		}
+	queued, err := n.store.Records().Count(ctx, nsOutbox, "state:"+string(SendQueued), maxCount, now)
+	if err != nil {
+		return owner.Status{}, err
+	}
+	outbox := map[string]int{"queued": queued, "delivering": n.work.Running(nsOutbox)}
+	failing, _, err := n.listEntries(ctx, termFailing, "", 1)
+	if err != nil {
+		return owner.Status{}, err
 	}
 	var delayed *owner.OutboxEntry
-	if outbox["queued"] > 0 {
-		waiting, _, err := n.Outbox(ctx, SendQueued, "", maxLooked)
-		if err != nil {
-			return owner.Status{}, err
-		}
-		if i := slices.IndexFunc(waiting, func(e OutboxEntry) bool { return e.Err != nil }); i >= 0 {
-			delayed = &waiting[i].OutboxEntry
-		}
+	if len(failing) > 0 {
+		delayed = &failing[0].OutboxEntry
 	}
 	notifyStatus, err := n.notices.Status(ctx, now)
 	if err != nil {
@@ -202,12 +198,12 @@ func (o OwnerAPI) Overview(ctx context.Context, maxCount int) (owner.Status, err
 
 // CountItems counts the items of the inbox in a state, or with [owner.NeedsOwner], up to maxCount.
 func (o OwnerAPI) CountItems(ctx context.Context, state string, maxCount int) (int, error) {
-	return count(maxCount, o.n.allItems(ctx, stateTerm(ItemState(state))))
+	return o.n.store.Records().Count(ctx, nsInbox, stateTerm(ItemState(state)), maxCount, time.Now())
 }
 
 // CountApprovals counts the pending questions, up to maxCount.
 func (o OwnerAPI) CountApprovals(ctx context.Context, maxCount int) (int, error) {
-	return count(maxCount, o.n.asks.All(ctx, acl.AskFilter{State: acl.AskPending}, time.Now()))
+	return o.n.store.Records().Count(ctx, acl.AskNamespace, acl.TermPending, maxCount, time.Now())
 }
 
 // Modes returns the access modes.

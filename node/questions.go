@@ -11,27 +11,25 @@ import (
 	"github.com/agentmesh/agentmesh/node/owner"
 	"github.com/agentmesh/agentmesh/node/wire"
 	"github.com/agentmesh/agentmesh/store"
+	"github.com/agentmesh/agentmesh/store/work"
 )
 
 const (
 	nsWarned    = "warned"           // the keys that storeOnce remembers
 	warnListing = 3 * 24 * time.Hour // how long before the end of a listing the warnings start
-	warnAtMost  = 24 * time.Hour     // how long before the end of a question the owner is warned, unless HoldFor is short
 )
 
-// warnOfExpiry warns the owner once about each question that will soon expire, and once a day about each listing that
-// will soon end because its renewal failed.
-func (n *Node) warnOfExpiry(ctx context.Context, now time.Time) error {
-	for ask, err := range n.asks.All(ctx, acl.AskFilter{State: acl.AskPending}, now) {
-		if err != nil {
-			return err
-		}
-		if ask.Expires.Sub(now) > min(warnAtMost, n.cfg.HoldFor/7) {
-			continue
-		}
+// workAsk warns the owner that a question will soon expire, or settles what waits for a question that has expired.
+func (n *Node) workAsk(ctx context.Context, rec store.Record, _ bool) (work.Later, error) {
+	now := time.Now()
+	ask, expired, changes, err := n.asks.Due(rec, now)
+	if err != nil {
+		return work.Later{}, err
+	}
+	if !expired {
 		view, err := owner.WithNames(OwnerAPI{n}).FindApproval(ctx, ask.ID)
 		if err != nil {
-			return err
+			return work.Later{}, err
 		}
 		title := view.ShowTitle()
 		if ask.Kind == owner.AskMessage {
@@ -39,10 +37,24 @@ func (n *Node) warnOfExpiry(ctx context.Context, now time.Time) error {
 		}
 		notice := n.notice("expiring", "", "", ask.Conv, now)
 		notice.Ask, notice.Text = ask.ID, fmt.Sprintf("%s, until %s", title, ask.Expires.UTC().Format("2 Jan 15:04 MST"))
-		if err := n.storeOnce(ctx, ask.ID, ask.Expires, n.notices.Change(notice), now); err != nil {
-			return err
+		return work.Later{}, n.store.Records().Apply(ctx, append(changes, n.notices.Change(notice)), now)
+	}
+	if ask.Conv.ID != "" { // a question that was displaced expires before its items are due
+		items, err := n.itemsOf(ctx, ask.Conv, ItemHeld, ItemInterrupted)
+		for _, item := range items {
+			if item.Ask == ask.ID && err == nil {
+				err = n.settleExpiredItem(ctx, item, now)
+			}
+		}
+		if err != nil {
+			return work.Later{}, err
 		}
 	}
+	return work.Later{}, n.store.Records().Apply(ctx, changes, now)
+}
+
+// warnOfListings warns the owner once a day about each listing that will soon end because its renewal failed.
+func (n *Node) warnOfListings(ctx context.Context, now time.Time) error {
 	for _, l := range n.Listings() {
 		remaining := l.Expires.Sub(now)
 		if l.State == Withdrawn || l.Error == "" || l.Expires.IsZero() || remaining > warnListing || remaining < 0 {
@@ -58,34 +70,6 @@ func (n *Node) warnOfExpiry(ctx context.Context, now time.Time) error {
 	return nil
 }
 
-// auditExpiry writes one audit line for each undecided question that expired, except those that wait behind another one
-// about the same sender. Nothing else records the expiry, because a question expires without a write to the store.
-func (n *Node) auditExpiry(ctx context.Context, now time.Time) error {
-	for ask, err := range n.asks.All(ctx, acl.AskFilter{State: acl.AskExpired}, now) {
-		if err != nil {
-			return err
-		}
-		if !ask.Displaced.IsZero() {
-			continue // the question had to make room for another one; the audit line was written then
-		}
-		mark := "expired/" + ask.ID
-		if _, err := n.store.Records().Get(ctx, nsWarned, mark, now); err == nil {
-			continue
-		} else if !errors.Is(err, store.ErrNotFound) {
-			return err
-		}
-		entry := n.audit.Change(acl.AuditEntry{
-			At: ask.Expires, Kind: acl.AuditExpired, Subject: ask.Subject, Rule: ask.Rule, Ask: ask.ID, AskKind: ask.Kind,
-			Conversation: ask.Conv.ID, Digest: ask.Hash,
-		})
-		const keepMark = 60 * 24 * time.Hour // must be longer than the store keeps an expired question
-		if err := n.storeOnce(ctx, mark, now.Add(keepMark), entry, now); err != nil {
-			return err
-		}
-	}
-	return nil
-}
-
 // storeOnce stores change, unless an earlier call with the same key did. The node remembers key until the given time.
 func (n *Node) storeOnce(ctx context.Context, key string, until time.Time, change store.Change, now time.Time) error {
 	changes := []store.Change{change, {Record: store.Record{NS: nsWarned, Key: key, Body: []byte("{}"), Expires: until}}}
@@ -94,35 +78,6 @@ func (n *Node) storeOnce(ctx context.Context, key string, until time.Time, chang
 		return nil
 	}
 	return err
-}
-
-// settleExpiredAsks settles the messages whose question has expired. After an error, the alarm calls it again.
-func (n *Node) settleExpiredAsks(ctx context.Context, now time.Time) {
-	if !n.clock.Reliable() { // settle them when the clock is right
-		n.expiryAlarm.Advance(now.Add(sweepEvery))
-		return
-	}
-	if err := n.settleAndRearm(ctx, now); err != nil && ctx.Err() == nil {
-		n.log.Warn("settle held messages", "err", err)
-		n.expiryAlarm.Advance(now) // the alarm waits before it checks again
-	}
-}
-
-// settleAndRearm settles the messages, records the expired questions, and sets the alarm for the pending ones.
-func (n *Node) settleAndRearm(ctx context.Context, now time.Time) error {
-	if err := n.settleExpiredItems(ctx, now); err != nil {
-		return err
-	}
-	if err := n.auditExpiry(ctx, now); err != nil {
-		return err
-	}
-	for ask, err := range n.asks.All(ctx, acl.AskFilter{State: acl.AskPending}, now) {
-		if err != nil {
-			return err
-		}
-		n.expiryAlarm.Advance(ask.Expires)
-	}
-	return nil
 }
 
 // reportKeyChange asks the owner about a peer's changed key (AM-11). The message with the new key was refused.

@@ -291,10 +291,14 @@ func (m mailbox) enqueueAnswer(ctx context.Context, raw []byte, now time.Time) e
 			return err
 		}
 	}
-	id, _ := m.n.outbox.NewID(now, 0) // 0: it need not follow other entries of the conversation
+	thread, err := m.n.book.Load(ctx, store.ConvKey{Peer: string(answer.To), ID: string(answer.Conversation)}, now)
+	if err != nil {
+		return err
+	}
+	id, _ := m.n.outbox.newID(now, thread.Conversation().LastSent)
 	entry := OutboxEntry{Raw: raw, Signer: m.n.fingerprint(), OutboxEntry: owner.OutboxEntry{
 		ID: id, State: SendQueued, To: answer.To, Conversation: answer.Conversation, MessageID: answer.ID, First: answer.ID,
-		Intent: answer.Intent, Action: answer.Action(), Created: now, Signed: answer.Time, InFlight: m.n.outbox.IsDeliverer(), Fetchable: true,
+		Intent: answer.Intent, Action: answer.Action(), Created: now, Signed: answer.Time, InFlight: m.n.work.IsRunning(nsOutbox), Fetchable: true,
 	}}
 	change := entry.change()
 	change.Max = maxQueued

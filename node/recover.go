@@ -16,41 +16,33 @@ import (
 	"github.com/agentmesh/agentmesh/node/rules"
 	"github.com/agentmesh/agentmesh/node/wire"
 	"github.com/agentmesh/agentmesh/store"
+	"github.com/agentmesh/agentmesh/store/work"
 )
 
-// hookRetries runs the hooks of waiting items: those whose hook could not be reached, and those that another process
-// left to this one. The items are in the store, so retries survive a restart.
-type hookRetries struct{ n *Node }
-
-// try starts the hooks of all due items, and returns when the next item is due.
-func (h hookRetries) try(ctx context.Context, now time.Time) (next time.Time) {
-	for item, err := range h.n.allItems(ctx, stateTerm(ItemWaiting)) {
-		if err != nil {
-			h.n.log.Warn("read the messages that wait for a hook", "err", err)
-			return now.Add(time.Minute)
-		}
-		due := item.RetryAt
-		if !due.After(now) {
-			switch err := h.start(ctx, item, now); {
-			case errors.Is(err, wire.ErrUnavailable): // too many hooks run or wait: the next call tries again
-				due = now.Add(time.Second)
-			case err != nil && !isConflict(err):
-				h.n.log.Warn("try a hook again", "item", item.ID, "err", err)
-				due = now.Add(time.Minute)
-			default:
-				continue
-			}
-		}
-		if next.IsZero() || due.Before(next) {
-			next = due
-		}
+// workItem does what is due about an inbox item: it runs its hook again, because the hook could not be reached or another
+// process left it to this one; it reminds an agent that was woken; or it settles an item whose question has expired.
+func (n *Node) workItem(ctx context.Context, rec store.Record, _ bool) (work.Later, error) {
+	item, err := decodeItem(rec)
+	now := time.Now()
+	switch {
+	case err != nil:
+	case item.State == ItemWaiting:
+		err = n.retryHook(ctx, item, now)
+	case !n.clock.Reliable():
+		return work.Later{Pause: sweepEvery}, nil
+	case item.State == ItemNew:
+		err = n.remindItem(ctx, item, now)
+	default:
+		err = n.settleExpiredItem(ctx, item, now)
 	}
-	return next
+	if errors.Is(err, wire.ErrUnavailable) { // too many hooks run or wait
+		return work.Later{Pause: time.Second}, nil
+	}
+	return work.Later{}, err
 }
 
-// start runs the hook of an item again, or ends the wait if the hook must not run any more.
-func (h hookRetries) start(ctx context.Context, item Item, now time.Time) error {
-	n := h.n
+// retryHook runs the hook of an item again, or ends the wait if the hook must not run any more.
+func (n *Node) retryHook(ctx context.Context, item Item, now time.Time) error {
 	thread, err := n.book.Load(ctx, item.key(), now)
 	if err != nil {
 		return err
@@ -93,7 +85,7 @@ func (o OwnerAPI) RetryItem(ctx context.Context, id string) (owner.Item, error) 
 		return refuse("no hook handles " + string(item.Intent))
 	}
 	item.Failure = nil // a new series of failures
-	if err := hookRetries(o).start(ctx, item, time.Now()); err != nil {
+	if err := o.n.retryHook(ctx, item, time.Now()); err != nil {
 		return owner.Item{}, err
 	}
 	return o.FindItem(ctx, item.ID)
@@ -160,30 +152,8 @@ func (s *hookOutcome) answerFailed(ctx context.Context) (bridge.Outcome, error) 
 // noteUnanswered is the note on an item whose agent ignored a reminder.
 const noteUnanswered = "your agent was woken twice and did not answer"
 
-// remind wakes each agent that has not sent a promised answer within RemindAfter. If the agent ignored an earlier
-// reminder, remind notifies the owner instead (AM-73).
-func (n *Node) remind(ctx context.Context, now time.Time) error {
-	if n.cfg.RemindAfter < 0 {
-		return nil
-	}
-	for item, err := range n.allItems(ctx, termWoken) {
-		if err != nil {
-			return err
-		}
-		if now.Sub(item.Woken) < n.cfg.RemindAfter {
-			continue
-		}
-		switch err := n.remindItem(ctx, item, now); {
-		case errors.Is(err, wire.ErrUnavailable): // too many hooks are running: the next call tries again
-			return nil
-		case err != nil && !isConflict(err):
-			return err
-		}
-	}
-	return nil
-}
-
-// remindItem wakes the agent of one item again, or notifies the owner if the agent was reminded before.
+// remindItem wakes an agent again that has not sent a promised answer within RemindAfter, or notifies the owner if it
+// ignored an earlier reminder (AM-73).
 func (n *Node) remindItem(ctx context.Context, item Item, now time.Time) error {
 	thread, err := n.book.Load(ctx, item.key(), now)
 	if err != nil {
@@ -271,7 +241,7 @@ func (r recovery) recoverRun(ctx context.Context, id string) error {
 	if route := n.routeOf(thread.Conversation(), item); route.Handler != nil && !route.Repeatable {
 		return r.askAboutRun(ctx, item)
 	}
-	err = hookRetries{n}.start(ctx, item, time.Now())
+	err = n.retryHook(ctx, item, time.Now())
 	if errors.Is(err, wire.ErrUnavailable) { // too many runs wait
 		item.State, item.RetryAt = ItemWaiting, time.Time{}
 		return n.storeItem(ctx, item)
@@ -326,7 +296,7 @@ func (r recovery) askAboutRun(ctx context.Context, item Item) error {
 		Title: fmt.Sprintf("run %s again for %s?", item.Route, item.Intent), Body: body, Hash: item.Digest,
 		Choices: []acl.Choice{acl.Approve, acl.Reject}, Created: now, Expires: now.Add(n.cfg.HoldFor),
 	}, acl.Slot{}) // any number of such questions may wait
-	item.Ask = ask.ID
+	item.Ask, item.Due = ask.ID, ask.Expires
 	notice := n.notice("interrupted", item.Peer, item.PeerName, item.key(), now)
 	notice.Ask = ask.ID
 	return n.storeItem(ctx, item, append(changes, n.notices.Change(notice))...)

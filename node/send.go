@@ -429,7 +429,7 @@ func (n *Node) enqueue(ctx context.Context, u *conversations.Unit, out Outgoing)
 	entry := OutboxEntry{Raw: s.Raw, Signer: n.fingerprint(), OutboxEntry: owner.OutboxEntry{
 		ID: out.entryID, State: SendQueued, To: out.To, Address: out.Address, Conversation: out.Conv,
 		MessageID: s.Message.ID, First: s.Message.ID, Intent: out.Intent, Action: out.Payload.GetStr("action"), Via: out.Via,
-		Created: u.Now, Signed: u.Now, InFlight: n.outbox.IsDeliverer(), Fetchable: out.fetchable,
+		Created: u.Now, Signed: u.Now, InFlight: n.work.IsRunning(nsOutbox), Fetchable: out.fetchable,
 	}}
 	change := entry.change()
 	change.Max = maxQueued
@@ -439,7 +439,7 @@ func (n *Node) enqueue(ctx context.Context, u *conversations.Unit, out Outgoing)
 
 // newEntryID returns an id that sorts after all outbox entries of the conversation, whichever process stored them.
 func (n *Node) newEntryID(u *conversations.Unit) string {
-	id, number := n.outbox.NewID(u.Now, u.Conversation().LastSent)
+	id, number := n.outbox.newID(u.Now, u.Conversation().LastSent)
 	u.SetLastSent(number)
 	return id
 }

@@ -161,7 +161,7 @@ func (n *Node) askTaskAnswer(ctx context.Context, item Item, out Outgoing, p rul
 	if err != nil {
 		return Sent{}, err
 	}
-	item.State, item.Ask = ItemHeld, ask.ID
+	item.hold(ask)
 	err = n.storeItem(ctx, item, changes...)
 	switch {
 	case isConflict(err):

@@ -51,8 +51,8 @@ var (
 	// outcome is unknown, and the caller may repeat the same call.
 	ErrUnavailable = errors.New("store: unavailable")
 	// ErrDamaged means that the stored bytes differ from the bytes that were written. A damaged entry is never returned
-	// and never looks absent: a call that needs the entry fails with this error. [Cards.List], [Steps.Conversations] and
-	// [Records.Due] leave damaged entries out.
+	// and never looks absent: a call that needs the entry fails with this error. [Cards.List] and [Steps.Conversations]
+	// leave damaged entries out.
 	ErrDamaged = errors.New("database is damaged")
 )
 

@@ -9,9 +9,9 @@ import (
 	"slices"
 	"time"
 
-	"github.com/agentmesh/agentmesh/node/waiting"
 	"github.com/agentmesh/agentmesh/node/wire"
 	"github.com/agentmesh/agentmesh/store"
+	"github.com/agentmesh/agentmesh/store/work"
 )
 
 // Namespace is the record namespace of agreed events.
@@ -30,19 +30,18 @@ type BookConfig struct {
 // transaction as the agreement, so no agreed event is lost. The book tries to write an event until it succeeds, or
 // until a day after the end of the event. It is safe for concurrent use.
 type Book struct {
-	cfg  BookConfig
-	wake chan struct{}
+	cfg BookConfig
 }
 
 var _ Source = (*Book)(nil)
 
-// NewBook returns a book. [Book.Run] starts it.
+// NewBook returns a book. Its events are written while a worker has its [Book.Queue].
 func NewBook(cfg BookConfig) *Book {
 	cfg.Logger = cmp.Or(cfg.Logger, slog.New(slog.DiscardHandler))
 	if cfg.Failed == nil {
 		cfg.Failed = func(context.Context, Event, bool, error) {}
 	}
-	return &Book{cfg: cfg, wake: make(chan struct{}, 1)}
+	return &Book{cfg: cfg}
 }
 
 type state string
@@ -72,7 +71,11 @@ func (e entry) record() store.Record {
 	if made := e.Event.Made; end.Before(made) {
 		end = made
 	}
-	return store.Record{NS: Namespace, Key: e.Event.UID, Body: wire.MustMarshal(e), Terms: []string{e.State.term()}, Expires: end.Add(keepAfter)}
+	rec := store.Record{NS: Namespace, Key: e.Event.UID, Body: wire.MustMarshal(e), Terms: []string{e.State.term()}, Expires: end.Add(keepAfter)}
+	if e.State != written {
+		rec.Due = cmp.Or(e.Due, store.DueNow)
+	}
+	return rec
 }
 
 // Add returns the change that stores an event, or replaces one with the same UID, for the transaction that makes the
@@ -105,50 +108,25 @@ func (b *Book) find(ctx context.Context, uid string, now time.Time) (entry, erro
 	return e, nil
 }
 
-// Wake makes Run look for events to write.
-func (b *Book) Wake() { waiting.Wake(b.wake) }
-
-// Run writes events to the calendar until ctx ends.
-func (b *Book) Run(ctx context.Context) {
-	for {
-		next := b.work(ctx, time.Now())
-		select {
-		case <-ctx.Done():
-			return
-		case <-b.wake:
-		case <-time.After(next):
-		}
-	}
-}
-
 const (
-	idlePause  = time.Hour        // between two readings of the book if nothing wakes Run
 	writeTime  = 30 * time.Second // bounds one attempt
 	firstPause = time.Minute      // after the first failure; it doubles with each further failure
 	lastPause  = time.Hour        // the longest pause after a failure
 )
 
-// work writes the entries that are due, and returns how long to wait before the next call.
-func (b *Book) work(ctx context.Context, now time.Time) time.Duration {
-	next := idlePause
-	for _, s := range []state{pending, cancelled} {
-		err := b.each(ctx, s.term(), now, func(e entry) {
-			if now.Before(e.Due) {
-				next = min(next, e.Due.Sub(now))
-				return
-			}
-			next = min(next, b.write(ctx, e, now))
-		})
-		if err != nil && ctx.Err() == nil {
-			b.cfg.Logger.Warn("read agreed events", "err", err)
-			next = firstPause
+// Queue returns the work of writing events to the calendar, one after the other.
+func (b *Book) Queue() work.Queue {
+	return work.Queue{NS: Namespace, Term: pending.term(), Max: 1, MaxPause: lastPause, Do: func(ctx context.Context, rec store.Record, _ bool) (work.Later, error) {
+		e, err := decodeEntry(rec)
+		if err == nil {
+			err = b.write(ctx, e, time.Now())
 		}
-	}
-	return next
+		return work.Later{}, err
+	}}
 }
 
-// write tries to write one entry, and returns how long to wait before the next attempt.
-func (b *Book) write(ctx context.Context, e entry, now time.Time) time.Duration {
+// write tries to write one entry, and stores the outcome.
+func (b *Book) write(ctx context.Context, e entry, now time.Time) error {
 	limited, cancel := context.WithTimeout(ctx, writeTime)
 	defer cancel()
 	var err error
@@ -160,30 +138,24 @@ func (b *Book) write(ctx context.Context, e entry, now time.Time) time.Duration 
 		err = b.cfg.Writer.Put(limited, e.Event)
 	}
 	if ctx.Err() != nil {
-		return 0
+		return ctx.Err()
 	}
-	next, isRemoved := idlePause, err == nil && e.State == cancelled
+	isRemoved := err == nil && e.State == cancelled
 	switch {
 	case err != nil:
 		if e.Attempts == 0 {
 			b.cfg.Failed(ctx, e.Event, e.State == cancelled, err)
 		}
 		b.cfg.Logger.Warn("write event", "uid", e.Event.UID, "attempt", e.Attempts+1, "err", err)
-		next = min(firstPause<<min(e.Attempts, 6), lastPause)
+		e.Due = now.Add(min(firstPause<<min(e.Attempts, 6), lastPause))
 		e.Attempts++
-		e.Due = now.Add(next)
 	case !isRemoved:
 		if b.cfg.Writer != nil {
 			b.cfg.Logger.Info("event written", "uid", e.Event.UID)
 		}
 		e.State = written
 	}
-	change := store.Change{Record: e.record(), IfRev: e.rev, Delete: isRemoved}
-	if err := b.cfg.Records.Apply(ctx, []store.Change{change}, now); err != nil {
-		b.cfg.Logger.Warn("store event", "uid", e.Event.UID, "err", err) // the next attempt retries
-		return firstPause
-	}
-	return next
+	return b.cfg.Records.Apply(ctx, []store.Change{{Record: e.record(), IfRev: e.rev, Delete: isRemoved}}, now)
 }
 
 // Name implements [Source].

@@ -40,7 +40,8 @@ func (m *flakyWriter) Remove(context.Context, string) error { return errors.New(
 // failure to remove the cancelled event is reported as such.
 func TestBookTriesAgain(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
-		recs := records(t)
+		db := database(t)
+		recs := db.Records()
 		w := &flakyWriter{}
 		w.failures.Store(3)
 		var failed atomic.Int32
@@ -51,14 +52,13 @@ func TestBookTriesAgain(t *testing.T) {
 		}})
 		ctx, stop := context.WithCancel(t.Context())
 		done := make(chan struct{})
-		go func() { defer close(done); book.Run(ctx) }()
+		go func() { defer close(done); runBook(ctx, db, book) }()
 		defer func() { stop(); <-done }()
 		e := calendar.Event{UID: calendar.UID("am_x", "c"), Title: "Coffee", Start: time.Now().Add(48 * time.Hour), Duration: time.Hour, Made: time.Now()}
 		written := []store.Change{book.Add(e)}
 		if err := recs.Apply(t.Context(), written, time.Now()); err != nil {
 			t.Fatal(err)
 		}
-		book.Wake()
 		synctest.Wait()
 		if w.puts.Load() != 0 || failed.Load() != 1 {
 			t.Fatalf("after the first try: %d written, %d failures reported", w.puts.Load(), failed.Load())
@@ -76,7 +76,6 @@ func TestBookTriesAgain(t *testing.T) {
 		if err := recs.Apply(t.Context(), cancelled, time.Now()); err != nil {
 			t.Fatal(err)
 		}
-		book.Wake()
 		synctest.Wait()
 		if failed.Load() != 2 {
 			t.Errorf("after a removal that failed: %d failures reported, want 2", failed.Load())
@@ -88,7 +87,8 @@ func TestBookTriesAgain(t *testing.T) {
 func TestBookWithoutWriter(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		var log bytes.Buffer
-		recs := records(t)
+		db := database(t)
+		recs := db.Records()
 		book := calendar.NewBook(calendar.BookConfig{Records: recs, Logger: slog.New(slog.NewTextHandler(&log, nil))})
 		e := calendar.Event{UID: calendar.UID("am_x", "c"), Title: "Coffee", Start: time.Now().Add(48 * time.Hour), Duration: time.Hour, Made: time.Now()}
 		if err := recs.Apply(t.Context(), []store.Change{book.Add(e)}, time.Now()); err != nil {
@@ -96,7 +96,7 @@ func TestBookWithoutWriter(t *testing.T) {
 		}
 		ctx, stop := context.WithTimeout(t.Context(), time.Minute)
 		defer stop()
-		book.Run(ctx)
+		runBook(ctx, db, book)
 		if log.Len() > 0 {
 			t.Errorf("the log says: %s", &log)
 		}
@@ -138,7 +138,8 @@ func TestEventsInOrder(t *testing.T) {
 // TestFolder: an agreed event becomes a file that reads back as busy time, whatever text a peer put into it. A
 // cancelled event disappears.
 func TestFolder(t *testing.T) {
-	recs := records(t)
+	db := database(t)
+	recs := db.Records()
 	now := time.Now().Truncate(time.Second)
 	dir := filepath.Join(t.TempDir(), "agreed")
 	book := calendar.NewBook(calendar.BookConfig{Records: recs, Writer: calendar.Folder{Path: dir}})
@@ -150,8 +151,7 @@ func TestFolder(t *testing.T) {
 		t.Helper()
 		ctx, stop := context.WithCancel(t.Context())
 		done := make(chan struct{})
-		go func() { defer close(done); book.Run(ctx) }()
-		book.Wake()
+		go func() { defer close(done); runBook(ctx, db, book) }()
 		deadline := time.Now().Add(time.Minute)
 		for {
 			events, err := os.ReadDir(dir)
@@ -162,7 +162,6 @@ func TestFolder(t *testing.T) {
 			if time.Now().After(deadline) {
 				t.Fatalf("the folder has %v, the book %v", events, list)
 			}
-			book.Wake()
 			runtime.Gosched()
 		}
 		stop()

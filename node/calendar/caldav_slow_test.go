@@ -147,7 +147,8 @@ func TestCancelledAtCalDAV(t *testing.T) {
 	if err != nil {
 		t.Fatal(err)
 	}
-	recs := records(t)
+	db := database(t)
+	recs := db.Records()
 	book := calendar.NewBook(calendar.BookConfig{Records: recs, Writer: c})
 	begin := time.Now().Truncate(time.Hour)
 	e := calendar.Event{UID: calendar.UID("am_x", "c"), Title: "Coffee", Start: begin.Add(48 * time.Hour), Duration: time.Hour, Made: begin}
@@ -162,9 +163,8 @@ func TestCancelledAtCalDAV(t *testing.T) {
 		save(changes...)
 		ctx, stop := context.WithCancel(t.Context())
 		done := make(chan struct{})
-		go func() { defer close(done); book.Run(ctx) }()
+		go func() { defer close(done); runBook(ctx, db, book) }()
 		defer func() { stop(); <-done }()
-		book.Wake()
 		want := 0
 		if events, err := book.Events(t.Context(), time.Now()); err == nil {
 			want = len(events)

@@ -3,6 +3,7 @@ package calendar_test
 import (
 	"context"
 	"errors"
+	"log/slog"
 	"os"
 	"path/filepath"
 	"strings"
@@ -16,6 +17,7 @@ import (
 	"github.com/agentmesh/agentmesh/node/wire"
 	"github.com/agentmesh/agentmesh/store"
 	"github.com/agentmesh/agentmesh/store/bolt"
+	"github.com/agentmesh/agentmesh/store/work"
 )
 
 // now is a Tuesday, 10 March 2026, 07:00 in Berlin.
@@ -166,14 +168,23 @@ func (broken) Busy(context.Context, calendar.Interval, *time.Location) ([]calend
 	return nil, nil, errors.New("no answer")
 }
 
-func records(t testing.TB) store.Records {
+func records(t testing.TB) store.Records { return database(t).Records() }
+
+func database(t testing.TB) store.Store {
 	t.Helper()
 	s, err := bolt.Open(t.Context(), filepath.Join(t.TempDir(), "calendar.db"), bolt.Config{})
 	if err != nil {
 		t.Fatal(err)
 	}
 	t.Cleanup(func() { s.Close() })
-	return s.Records()
+	return store.Observe(s)
+}
+
+// runBook writes the events of a book until ctx ends.
+func runBook(ctx context.Context, s store.Store, book *calendar.Book) {
+	w := work.New(s, nil, slog.New(slog.DiscardHandler))
+	w.Add(book.Queue())
+	w.Run(ctx)
 }
 
 // newOffer returns a question about an offer from a known peer.

@@ -5,15 +5,12 @@ import (
 	"crypto/rand"
 	"strings"
 	"sync"
-
-	"github.com/agentmesh/agentmesh/node/waiting"
 )
 
 // Pool bounds what runs at once (AM-75), and stops it: the owner's programs, and under other duties what answers by
 // itself, such as a bridge (THREATS 45). It is safe for concurrent use.
 type Pool struct {
-	Retries *waiting.Due // of messages that wait for their hook
-	Stats   Stats        // what ran
+	Stats Stats // what ran
 
 	maxRunning, maxQueued int      // of each duty
 	duties                sync.Map // *turns by duty
@@ -30,7 +27,7 @@ type Pool struct {
 // NewPool returns a pool in which at most maxRunning runs of a duty run, and at most maxQueued run or wait.
 func NewPool(maxRunning, maxQueued int) *Pool {
 	p := &Pool{
-		Retries: waiting.NewDue(), Stats: Stats{routes: make(map[string]*RouteStats)},
+		Stats:      Stats{routes: make(map[string]*RouteStats)},
 		maxRunning: maxRunning, maxQueued: maxQueued,
 	}
 	p.open(context.Background())

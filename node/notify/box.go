@@ -9,7 +9,6 @@ import (
 	"sync"
 	"time"
 
-	"github.com/agentmesh/agentmesh/node/waiting"
 	"github.com/agentmesh/agentmesh/node/wire"
 	"github.com/agentmesh/agentmesh/store"
 )
@@ -45,16 +44,14 @@ const (
 	defaultKeep  = 30 * 24 * time.Hour
 	sendTimeout  = time.Minute // bounds one call of the target
 
-	maxBatch   = 50          // notices that a batch lists
-	maxCounted = 1000        // notices that a batch lists or counts
-	perHour    = 60          // records of one kind in an hour, and one more that counts the rest
-	maxPause   = time.Minute // between two checks for due notices, because the clock may be set
+	maxBatch   = 50   // notices that a batch lists
+	maxCounted = 1000 // notices that a batch lists or counts
+	perHour    = 60   // records of one kind in an hour, and one more that counts the rest
 )
 
 // Box stores notices and sends them to the target. It is safe for concurrent use.
 type Box struct {
-	cfg    Config
-	wakeup chan struct{}
+	cfg Config
 
 	mu    sync.Mutex
 	hours map[string]*hourCount // by kind
@@ -65,17 +62,17 @@ type hourCount struct {
 	count int
 }
 
-// New makes a box. It starts no background work; [Box.Run] does.
+// New makes a box. Its notices are sent while a worker has its [Box.Queue].
 func New(cfg Config) *Box {
 	cfg.Content, cfg.Logger = cmp.Or(cfg.Content, Summary), cmp.Or(cfg.Logger, slog.New(slog.DiscardHandler))
 	cfg.Batch, cfg.Keep = cmp.Or(cfg.Batch, defaultBatch), cmp.Or(cfg.Keep, defaultKeep)
-	return &Box{cfg: cfg, wakeup: make(chan struct{}, 1), hours: make(map[string]*hourCount)}
+	return &Box{cfg: cfg, hours: make(map[string]*hourCount)}
 }
 
-// OnStatusChange sets Changed of [Config]. Call it before [Box.Run].
+// OnStatusChange sets Changed of [Config]. Call it during set-up.
 func (b *Box) OnStatusChange(f func()) { b.cfg.Changed = f }
 
-// AddLinks sets Link of [Config]. Call it before [Box.Run].
+// AddLinks sets Link of [Config]. Call it during set-up.
 func (b *Box) AddLinks(link func(ctx context.Context, ask string, now time.Time) (string, error)) {
 	b.cfg.Link = link
 }
@@ -106,8 +103,14 @@ func (b *Box) Change(n Notice) store.Change {
 		n.ID = newID(n.At)
 	}
 	rec := n.record(b.cfg.Keep)
-	if b.isForTarget(n.Kind) {
-		rec.Terms = []string{termTodo} // until the target has received the notice
+	if b.isForTarget(n.Kind) { // until the target has received the notice
+		rec.Terms, rec.Due, rec.Party = []string{termTodo}, n.At.Add(b.cfg.Batch), partyOther
+		if n.Count > 0 { // its At moves on
+			rec.Due = store.DueNow
+		}
+		if slices.Contains(b.cfg.Urgent, n.Kind) {
+			rec.Party = partyUrgent
+		}
 	}
 	return store.Change{Record: rec, IfRev: ifRev}
 }
@@ -130,8 +133,7 @@ func (b *Box) isForTarget(kind string) bool {
 	return b.cfg.Target != nil && (len(b.cfg.Kinds) == 0 || slices.Contains(b.cfg.Kinds, kind))
 }
 
-// OnCommit logs the notices among committed changes and wakes Run. It never blocks. Pass it to
-// [store.Observed.OnCommit].
+// OnCommit logs the notices among committed changes. It never blocks. Pass it to [store.Observed.OnCommit].
 func (b *Box) OnCommit(changes []store.Change) {
 	for _, c := range changes {
 		if c.Record.NS != Namespace || c.Delete || c.IfRev != store.Absent && c.IfRev != store.Any {
@@ -145,14 +147,8 @@ func (b *Box) OnCommit(changes []store.Change) {
 		if n.Count == 0 || n.Count&(n.Count-1) == 0 { // in a flood, log only counts that are powers of two
 			b.cfg.Logger.Info("notice", "kind", n.Kind, "title", n.Title, "text", n.Text, "peer", n.Peer, "conversation", n.Conversation)
 		}
-		if b.isForTarget(n.Kind) {
-			b.Wake()
-		}
 	}
 }
-
-// Wake makes Run look for notices.
-func (b *Box) Wake() { waiting.Wake(b.wakeup) }
 
 // List returns a page of at most limit notices, oldest first. after is "" for the first page, and otherwise next from
 // the previous page. next is "" on the last page.

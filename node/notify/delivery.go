@@ -11,6 +11,7 @@ import (
 
 	"github.com/agentmesh/agentmesh/node/wire"
 	"github.com/agentmesh/agentmesh/store"
+	"github.com/agentmesh/agentmesh/store/work"
 )
 
 const (
@@ -42,8 +43,8 @@ func (b *Box) Status(ctx context.Context, now time.Time) (Status, error) {
 	if err != nil {
 		return Status{}, err
 	}
-	pending, err := b.listPending(ctx, now, false) // also those that quiet hours delay
-	s.Target, s.Waiting, s.Quiet = b.cfg.Target.Name(), len(pending), b.cfg.Quiet.At(now)
+	s.Waiting, err = b.cfg.Records.Count(ctx, Namespace, termTodo, maxCounted, now) // also those that quiet hours delay
+	s.Target, s.Quiet = b.cfg.Target.Name(), b.cfg.Quiet.At(now)
 	return s, err
 }
 
@@ -80,33 +81,24 @@ func (b *Box) listPending(ctx context.Context, now time.Time, onlyUrgent bool) (
 	return pending, nil
 }
 
-// Run sends the waiting notices, one batch at a time, until ctx ends. The next start sends the rest. A batch lists the
-// first notices and counts the others.
-func (b *Box) Run(ctx context.Context) {
-	if b.cfg.Target == nil {
-		return
-	}
-	for ctx.Err() == nil {
-		next, err := b.sendDue(ctx, time.Now())
-		if err != nil && ctx.Err() == nil {
-			b.cfg.Logger.Error("send notices to the owner", "err", err)
-			next = time.Now().Add(maxPause)
+// Queue returns the work of sending the waiting notices, one batch at a time. A batch lists the first notices and counts
+// the others.
+func (b *Box) Queue() work.Queue {
+	return work.Queue{NS: Namespace, Term: termTodo, Max: 1, MaxPause: 2 * b.cfg.Batch, Do: func(ctx context.Context, rec store.Record, _ bool) (work.Later, error) {
+		now := time.Now()
+		next, err := b.sendDue(ctx, now)
+		if err != nil || next.IsZero() {
+			return work.Later{}, err
 		}
-		var due <-chan time.Time
-		if !next.IsZero() {
-			due = time.After(min(time.Until(next), maxPause))
-		}
-		select {
-		case <-ctx.Done():
-		case <-due:
-		case <-b.wakeup:
-		}
-	}
+		return work.Later{Gate: "target", Pause: min(max(next.Sub(now), time.Second), time.Minute)}, nil // the clock may be set
+	}}
 }
 
-// sendDue sends the notices that are due. It returns the time of the next check, or the zero time if it can wait for
-// the next notice.
+// sendDue sends the notices that are due. If they must wait, it returns the time of the next attempt.
 func (b *Box) sendDue(ctx context.Context, now time.Time) (next time.Time, err error) {
+	if b.cfg.Target == nil { // it was removed from the configuration
+		return now.Add(b.cfg.Keep), nil
+	}
 	quiet := b.cfg.Quiet.At(now)
 	due, err := b.listPending(ctx, now, quiet) // in quiet hours, only urgent notices are due
 	switch {
@@ -129,15 +121,12 @@ func (b *Box) sendDue(ctx context.Context, now time.Time) (next time.Time, err e
 	if batchEnd := since.Add(b.cfg.Batch); now.Before(batchEnd) {
 		return batchEnd, nil
 	}
-	if err := b.send(ctx, due, s); err != nil {
-		return time.Time{}, err
-	}
-	return time.Now(), nil
+	return b.send(ctx, due, s)
 }
 
-// send makes one attempt and stores the outcome. The urgent notices come first, because a batch lists only the first
+// send makes one attempt and stores the outcome. After a failure it returns the time of the next attempt. The urgent notices come first, because a batch lists only the first
 // maxBatch notices.
-func (b *Box) send(ctx context.Context, due []pendingNotice, s Status) error {
+func (b *Box) send(ctx context.Context, due []pendingNotice, s Status) (next time.Time, err error) {
 	const urgent, other = 0, 1
 	rank := func(p pendingNotice) int {
 		if slices.Contains(b.cfg.Urgent, p.Kind) {
@@ -152,10 +141,10 @@ func (b *Box) send(ctx context.Context, due []pendingNotice, s Status) error {
 	}
 	batch.More = len(due) - len(batch.Notices)
 	limited, cancel := context.WithTimeout(ctx, sendTimeout)
-	err := b.cfg.Target.Send(limited, batch)
+	err = b.cfg.Target.Send(limited, batch)
 	cancel()
 	if ctx.Err() != nil && err != nil {
-		return ctx.Err() // the node is stopping; the target did not fail
+		return next, ctx.Err() // the node is stopping; the target did not fail
 	}
 	ctx = context.WithoutCancel(ctx)
 	now := time.Now()
@@ -175,7 +164,7 @@ func (b *Box) send(ctx context.Context, due []pendingNotice, s Status) error {
 	if b.cfg.Changed != nil && wasFailing != (s.Failures > 0) {
 		b.cfg.Changed()
 	}
-	return err
+	return s.Next, err
 }
 
 // batchID returns the id of a batch. A further attempt has the same id, unless notices were added or have changed: then

@@ -17,16 +17,16 @@ func TestUrgentBehindMany(t *testing.T) {
 	if err != nil {
 		t.Fatal(err)
 	}
-	bubble(t, func(t *testing.T, recs store.Records) { // it starts at midnight
+	bubble(t, func(t *testing.T, db store.Store) { // it starts at midnight
 		r := &recorder{}
-		b := startBox(t, recs, notify.Config{Target: r, Quiet: quiet, Urgent: []string{"handoff"}})
+		b := startBox(t, db, notify.Config{Target: r, Quiet: quiet, Urgent: []string{"handoff"}})
 		defer b.stop()
 		for kind := range 17 {
 			var changes []store.Change
 			for range 60 {
 				changes = append(changes, b.Change(notify.Notice{Kind: fmt.Sprint("kind ", kind), At: time.Now()}))
 			}
-			if err := recs.Apply(t.Context(), changes, time.Now()); err != nil {
+			if err := db.Records().Apply(t.Context(), changes, time.Now()); err != nil {
 				t.Fatal(err)
 			}
 		}

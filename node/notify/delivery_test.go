@@ -19,6 +19,7 @@ import (
 	"github.com/agentmesh/agentmesh/node/notify"
 	"github.com/agentmesh/agentmesh/store"
 	"github.com/agentmesh/agentmesh/store/bolt"
+	"github.com/agentmesh/agentmesh/store/work"
 )
 
 // recorder is a target that records its batches and fails as the test wants.
@@ -54,13 +55,16 @@ type runningBox struct {
 	stop func()
 }
 
-func startBox(t *testing.T, recs store.Records, cfg notify.Config) runningBox {
+func startBox(t *testing.T, s store.Store, cfg notify.Config) runningBox {
 	t.Helper()
-	cfg.Records = recs
-	b := runningBox{Box: notify.New(cfg), recs: recs}
+	s = store.Observe(s)
+	cfg.Records = s.Records()
+	b := runningBox{Box: notify.New(cfg), recs: s.Records()}
+	w := work.New(s, nil, slog.New(slog.DiscardHandler))
+	w.Add(b.Queue())
 	ctx, cancel := context.WithCancel(t.Context())
 	var running sync.WaitGroup
-	running.Go(func() { b.Run(ctx) })
+	running.Go(func() { w.Run(ctx) })
 	b.stop = func() { cancel(); running.Wait() }
 	return b
 }
@@ -75,7 +79,7 @@ func (b runningBox) publish(t *testing.T, kind string) {
 }
 
 // bubble runs f in a synctest bubble with an empty database.
-func bubble(t *testing.T, f func(t *testing.T, recs store.Records)) {
+func bubble(t *testing.T, f func(t *testing.T, db store.Store)) {
 	t.Helper()
 	synctest.Test(t, func(t *testing.T) {
 		s, err := bolt.Open(t.Context(), filepath.Join(t.TempDir(), "notices.db"), bolt.Config{})
@@ -83,15 +87,15 @@ func bubble(t *testing.T, f func(t *testing.T, recs store.Records)) {
 			t.Fatal(err)
 		}
 		defer s.Close()
-		f(t, s.Records())
+		f(t, store.Observe(s))
 	})
 }
 
 // TestToldInBatches: notices within ten seconds make one batch, and no notice is sent twice.
 func TestToldInBatches(t *testing.T) {
-	bubble(t, func(t *testing.T, recs store.Records) {
+	bubble(t, func(t *testing.T, db store.Store) {
 		r := &recorder{}
-		b := startBox(t, recs, notify.Config{Target: r})
+		b := startBox(t, db, notify.Config{Target: r})
 		defer b.stop()
 		for range 3 {
 			b.publish(t, "closed")
@@ -116,7 +120,7 @@ func TestToldInBatches(t *testing.T) {
 // TestFailureIsRetried: the box calls a failing target again after growing pauses and reports the failure in its
 // status. A restart loses neither the notice nor the pause.
 func TestFailureIsRetried(t *testing.T) {
-	bubble(t, func(t *testing.T, recs store.Records) {
+	bubble(t, func(t *testing.T, db store.Store) {
 		r := &recorder{fail: func(n int) error {
 			if n < 4 {
 				return errors.New("no route\x1b[2J to owner")
@@ -125,7 +129,7 @@ func TestFailureIsRetried(t *testing.T) {
 		}}
 		changed := 0
 		cfg := notify.Config{Target: r, Changed: func() { changed++ }}
-		b := startBox(t, recs, cfg)
+		b := startBox(t, db, cfg)
 		start := time.Now()
 		b.publish(t, "approval")
 		time.Sleep(11 * time.Second)
@@ -134,7 +138,7 @@ func TestFailureIsRetried(t *testing.T) {
 			t.Fatalf("status = %+v, %v", s, err)
 		}
 		b.stop()
-		b = startBox(t, recs, cfg)
+		b = startBox(t, db, cfg)
 		defer b.stop()
 		synctest.Wait()
 		if n := len(r.batches()); n != 1 {
@@ -162,14 +166,14 @@ func TestFailureIsRetried(t *testing.T) {
 // TestBatchIDs: a further attempt has the id of the first one, unless the batch has grown, because a receiver drops
 // repeats.
 func TestBatchIDs(t *testing.T) {
-	bubble(t, func(t *testing.T, recs store.Records) {
+	bubble(t, func(t *testing.T, db store.Store) {
 		r := &recorder{fail: func(n int) error {
 			if n <= 3 {
 				return errors.New("down")
 			}
 			return nil
 		}}
-		b := startBox(t, recs, notify.Config{Target: r})
+		b := startBox(t, db, notify.Config{Target: r})
 		defer b.stop()
 		for range 61 {
 			b.publish(t, "approval")
@@ -191,9 +195,9 @@ func TestBatchIDs(t *testing.T) {
 
 // TestSteadyFlood: further notices of a kind that is only counted do not postpone the batch.
 func TestSteadyFlood(t *testing.T) {
-	bubble(t, func(t *testing.T, recs store.Records) {
+	bubble(t, func(t *testing.T, db store.Store) {
 		r := &recorder{}
-		b := startBox(t, recs, notify.Config{Target: r, Urgent: []string{"approval"}})
+		b := startBox(t, db, notify.Config{Target: r, Urgent: []string{"approval"}})
 		defer b.stop()
 		for range 60 {
 			b.publish(t, "closed")
@@ -217,8 +221,8 @@ func TestSteadyFlood(t *testing.T) {
 
 // TestHangingTarget: a target that accepts the call but does not answer blocks the box for a minute only.
 func TestHangingTarget(t *testing.T) {
-	bubble(t, func(t *testing.T, recs store.Records) {
-		b := startBox(t, recs, notify.Config{Target: hanging{}})
+	bubble(t, func(t *testing.T, db store.Store) {
+		b := startBox(t, db, notify.Config{Target: hanging{}})
 		defer b.stop()
 		b.publish(t, "approval")
 		time.Sleep(2 * time.Minute)
@@ -243,9 +247,9 @@ func TestKindsAndQuiet(t *testing.T) {
 	if err != nil {
 		t.Fatal(err)
 	}
-	bubble(t, func(t *testing.T, recs store.Records) { // begins at midnight UTC
+	bubble(t, func(t *testing.T, db store.Store) { // begins at midnight UTC
 		r := &recorder{}
-		b := startBox(t, recs, notify.Config{
+		b := startBox(t, db, notify.Config{
 			Target: r, Quiet: quiet, Kinds: []string{"approval", "handoff"}, Urgent: []string{"handoff"},
 		})
 		defer b.stop()
@@ -272,9 +276,9 @@ func TestKindsAndQuiet(t *testing.T) {
 // TestUrgentIsListed: an urgent notice that waits behind more notices than a batch lists is listed, not only counted, and
 // the batch is urgent.
 func TestUrgentIsListed(t *testing.T) {
-	bubble(t, func(t *testing.T, recs store.Records) {
+	bubble(t, func(t *testing.T, db store.Store) {
 		r := &recorder{}
-		b := startBox(t, recs, notify.Config{Target: r, Urgent: []string{"handoff"}})
+		b := startBox(t, db, notify.Config{Target: r, Urgent: []string{"handoff"}})
 		defer b.stop()
 		for range 55 {
 			b.publish(t, "message")
@@ -327,9 +331,9 @@ func TestQuietOverClockChanges(t *testing.T) {
 // TestFloodOfNotices: a hundred thousand notices of one kind make few records and few batches. Other kinds get
 // through, and one record has the number.
 func TestFloodOfNotices(t *testing.T) {
-	bubble(t, func(t *testing.T, recs store.Records) {
+	bubble(t, func(t *testing.T, db store.Store) {
 		r := &recorder{}
-		b := startBox(t, recs, notify.Config{Target: r})
+		b := startBox(t, db, notify.Config{Target: r})
 		defer b.stop()
 		const many = 100_000
 		var changes []store.Change
@@ -346,7 +350,7 @@ func TestFloodOfNotices(t *testing.T) {
 		if len(changes) != 61 {
 			t.Fatalf("%d records, want 60 and one with the count", len(changes))
 		}
-		if err := recs.Apply(t.Context(), changes, time.Now()); err != nil {
+		if err := db.Records().Apply(t.Context(), changes, time.Now()); err != nil {
 			t.Fatal(err)
 		}
 		b.OnCommit(changes)
@@ -375,8 +379,8 @@ func TestCommand(t *testing.T) {
 	for _, format := range []notify.Format{notify.JSON, notify.Text} {
 		file := filepath.Join(t.TempDir(), "got")
 		var log bytes.Buffer
-		recs := records(t)
-		b := startBox(t, recs, notify.Config{
+		db := database(t)
+		b := startBox(t, db, notify.Config{
 			Target: notify.Command{Argv: []string{os.Args[0]}, Env: []string{"NOTICES_TO=" + file}, Format: format},
 			Batch:  time.Nanosecond, Logger: slog.New(slog.NewTextHandler(&log, nil)),
 		})
@@ -418,7 +422,7 @@ func TestNoticeIsLoggedOnce(t *testing.T) {
 		defer db.Close()
 		s, r := store.Observe(db), &recorder{}
 		var log bytes.Buffer
-		b := startBox(t, s.Records(), notify.Config{Target: r, Logger: slog.New(slog.NewTextHandler(&log, nil))})
+		b := startBox(t, s, notify.Config{Target: r, Logger: slog.New(slog.NewTextHandler(&log, nil))})
 		s.OnCommit(b.OnCommit)
 		change := b.Change(notify.Notice{Kind: "closed", Title: "closed", At: time.Now()})
 		if err := s.Records().Apply(t.Context(), []store.Change{change}, time.Now()); err != nil {

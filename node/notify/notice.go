@@ -68,6 +68,12 @@ func (n Notice) record(keep time.Duration) store.Record {
 // termTodo marks the notices that the target has not received yet.
 const termTodo = "todo"
 
+// The parties of the notices for the target. Quiet hours close only the second.
+const (
+	partyUrgent = "urgent"
+	partyOther  = "other"
+)
+
 // pendingNotice is a notice that the target has not received yet, with its record.
 type pendingNotice struct {
 	Notice
@@ -77,7 +83,7 @@ type pendingNotice struct {
 // clearMark removes the todo mark of the notice. It fails if the notice changed since it was read.
 func (p pendingNotice) clearMark() store.Change {
 	rec := p.rec
-	rec.Terms = nil
+	rec.Terms, rec.Due = nil, time.Time{}
 	return store.Change{Record: rec, IfRev: p.rec.Rev}
 }
 

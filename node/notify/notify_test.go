@@ -26,14 +26,16 @@ func TestMain(m *testing.M) {
 	goleak.VerifyTestMain(m)
 }
 
-func records(t *testing.T) store.Records {
+func records(t *testing.T) store.Records { return database(t).Records() }
+
+func database(t *testing.T) store.Store {
 	t.Helper()
 	s, err := bolt.Open(t.Context(), filepath.Join(t.TempDir(), "notices.db"), bolt.Config{})
 	if err != nil {
 		t.Fatal(err)
 	}
 	t.Cleanup(func() { s.Close() })
-	return s.Records()
+	return store.Observe(s)
 }
 
 func TestContent(t *testing.T) {

@@ -78,9 +78,9 @@ func TestWebhookFormats(t *testing.T) {
 // made is sent without it.
 func TestLinksInNotices(t *testing.T) {
 	const link = "https://phone.example/owner/link/ask_1?once=ABC"
-	bubble(t, func(t *testing.T, recs store.Records) {
+	bubble(t, func(t *testing.T, db store.Store) {
 		r := &recorder{}
-		b := startBox(t, recs, notify.Config{Target: r, Link: func(_ context.Context, ask string, _ time.Time) (string, error) {
+		b := startBox(t, db, notify.Config{Target: r, Link: func(_ context.Context, ask string, _ time.Time) (string, error) {
 			if ask != "ask_1" {
 				return "", errors.New("no link")
 			}
@@ -92,7 +92,7 @@ func TestLinksInNotices(t *testing.T) {
 			time.Sleep(time.Millisecond)
 			changes = append(changes, b.Change(notify.Notice{Kind: "approval", Title: "a message waits", At: time.Now(), Ask: ask}))
 		}
-		if err := recs.Apply(t.Context(), changes, time.Now()); err != nil {
+		if err := db.Records().Apply(t.Context(), changes, time.Now()); err != nil {
 			t.Fatal(err)
 		}
 		b.OnCommit(changes)

@@ -6,6 +6,8 @@ import (
 	"net/http"
 	"strings"
 
+	"github.com/labstack/echo/v4"
+
 	"github.com/agentmesh/agentmesh/directory/discovery"
 	"github.com/agentmesh/agentmesh/node/bridge"
 	"github.com/agentmesh/agentmesh/node/bridge/a2a"
@@ -13,7 +15,6 @@ import (
 	"github.com/agentmesh/agentmesh/node/bridge/a2a/message"
 	"github.com/agentmesh/agentmesh/node/owner/contact"
 	"github.com/agentmesh/agentmesh/node/wire"
-	"github.com/labstack/echo/v4"
 )
 
 // newA2A makes the A2A bridge. Every process with a node has one, because the owner may write to any A2A agent by its

@@ -134,7 +134,10 @@ func (p *Process) Serve(ctx context.Context, started func(context.Context, Serve
 		g.Go(func() error { p.store.Follow(ctx); return nil })
 		g.Go(func() error { p.audit.Run(ctx); return nil })
 		g.Go(func() error { p.session.Do(ctx, directory.Lease, p.sweep); return nil })
-		g.Go(func() error { p.session.Do(ctx, directory.Lease, p.notices.Run); return nil })
+		g.Go(func() error {
+			p.session.Do(ctx, directory.Lease, func(ctx context.Context) { p.work.Run(ctx) })
+			return nil
+		})
 	}
 	if p.registry != nil {
 		g.Go(func() error { p.registry.Run(ctx); return nil })

@@ -43,6 +43,7 @@ import (
 	"github.com/agentmesh/agentmesh/node/wire"
 	"github.com/agentmesh/agentmesh/signing"
 	"github.com/agentmesh/agentmesh/store"
+	"github.com/agentmesh/agentmesh/store/work"
 )
 
 // SendWait is how long a command waits for an answer, in seconds: the time that a peer has to answer, and some time for
@@ -76,6 +77,7 @@ type Process struct {
 	mirror      string              // URL of the directory that the registry mirrors, or ""
 	node        *node.Node          // nil without the role node
 	notices     *notify.Box
+	work        *work.Worker // in a process without a node, which has its own
 	audit       *acl.Audit
 	directories []*client.Directory // the directories that the node joins and searches
 	bridges     []runningBridge
@@ -204,7 +206,8 @@ func (p *Process) assemble(ctx context.Context, base string) error {
 		}
 	} else { // a node does this by itself
 		p.store.OnCommit(p.notices.OnCommit, notify.Namespace)
-		p.store.OnLoss(p.notices.Wake)
+		p.work = work.New(p.store, nil, p.log)
+		p.work.Add(p.notices.Queue())
 		p.mountOperations(owner.AuditOperations(p.audit, nil)...)
 		p.mountOperations(p.statusOperations()...)
 	}

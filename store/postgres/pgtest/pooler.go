@@ -19,7 +19,6 @@ type Pooler struct {
 
 // poolerConfig is the configuration of PgBouncer as in docs/several-instances.md. The transactions of one client may
 // run on different server connections, so the settings of a session are set for the role instead (see [UserSettings]).
-// Each test has users of its own, whose idle connections end soon.
 const poolerConfig = `
 [databases]
 %s
@@ -30,7 +29,6 @@ unix_socket_dir = %s
 auth_type = any
 pool_mode = transaction
 default_pool_size = 4
-server_idle_timeout = 5
 max_client_conn = 500
 log_connections = 0
 log_disconnections = 0
