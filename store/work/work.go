@@ -26,10 +26,11 @@ import (
 )
 
 const (
-	maxSleep  = 30 * time.Second // between two looks while records wait, because the wall clock may be set
-	errPause  = 10 * time.Second // after an error of a call or of the store
-	openGap   = time.Second      // between a call that found its gate closed and the next one, if the gate opens meanwhile
-	stepLimit = time.Second      // a larger difference between wall clock and monotonic clock is a step of the wall clock
+	maxSleep    = 30 * time.Second // between two looks while records wait, because the wall clock may be set
+	errPause    = 10 * time.Second // after an error of the store
+	maxErrPause = time.Minute      // after an error of a call; it begins with a second and doubles
+	openGap     = time.Second      // between a call that found its gate closed and the next one, if the gate opens meanwhile
+	stepLimit   = time.Second      // a larger difference between wall clock and monotonic clock is a step of the wall clock
 
 	maxSkip   = 32     // parties that one reading leaves out
 	maxRows   = 1000   // records of one reading
@@ -112,6 +113,7 @@ type beginning struct {
 	at      time.Time
 	rev     store.Rev
 	settled bool // the call said that it settled this revision
+	errors  int  // in a row
 }
 
 // New returns a worker without queues. clock may be nil.
@@ -483,7 +485,7 @@ func (w *Worker) start(ctx context.Context, q *queue, rec store.Record, calls *s
 	fresh := q.fresh[rec.Key] || !begun && before != "" && before != rec.Key
 	delete(q.fresh, rec.Key)
 	delete(q.passed, rec.Lane)
-	q.begun[rec.Key] = beginning{at: now, rev: rec.Rev}
+	q.begun[rec.Key] = beginning{at: now, rev: rec.Rev, errors: q.begun[rec.Key].errors}
 	q.calls[rec.Key] = c
 	q.parties[rec.Party]++
 	calls.Go(func() {
@@ -507,13 +509,16 @@ func (w *Worker) end(q *queue, rec store.Record, c *call, later Later, err error
 	case errors.Is(err, store.ErrConflict):
 		later = Later{Pause: openGap / 10}
 	case err != nil:
-		later = Later{Pause: errPause}
+		b := q.begun[rec.Key]
+		later = Later{Pause: min(time.Second<<min(b.errors, 10), maxErrPause)}
+		b.errors++
+		q.begun[rec.Key] = b
 	case slices.ContainsFunc(c.opened, func(match func(string) bool) bool { return later.Gate != "" && match(later.Gate) }):
 		later = Later{Pause: openGap}
 	}
 	if later == (Later{}) {
 		b := q.begun[rec.Key]
-		b.settled = true
+		b.settled, b.errors = true, 0
 		q.begun[rec.Key] = b
 		if rec.Lane != "" {
 			if len(q.passed) == maxPassed { // those that are forgotten lose only their freshness

@@ -228,7 +228,7 @@ func TestGate(t *testing.T) {
 func TestErrors(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		var b *bench
-		outcomes := []error{errors.New("broken"), store.ErrConflict, nil, nil}
+		outcomes := []error{errors.New("broken"), errors.New("broken"), store.ErrConflict, nil, nil}
 		b = newBench(t, work.Queue{Max: 8}, func(_ context.Context, rec store.Record) (work.Later, error) {
 			err := outcomes[0]
 			if outcomes = outcomes[1:]; len(outcomes) == 0 {
@@ -239,7 +239,7 @@ func TestErrors(t *testing.T) {
 		b.put("a", -1, "", "")
 		defer b.run()()
 		time.Sleep(time.Hour)
-		b.want("", "a@0", "a@10", "a@10", "a@70")
+		b.want("", "a@0", "a@1", "a@3", "a@3", "a@63")
 	})
 }
 
