@@ -201,7 +201,7 @@ type storedAsk struct {
 	Sources []rate.Source `json:"sources,omitempty"` // see [Slot]
 	Proven  bool          `json:"proven,omitempty"`  // see [Slot]
 	Warned  bool          `json:"warned,omitempty"`  // the owner was warned that it will expire
-	Settled bool          `json:"settled,omitempty"` // its expiry was noticed
+	Settled bool          `json:"settled,omitempty"` // its expiry was noticed, or its decision carried out
 
 	rev store.Rev
 }
@@ -212,7 +212,14 @@ const warnBefore = 24 * time.Hour
 // due returns when the ask is due, or the zero time; see [Asks.Due].
 func (s storedAsk) due() time.Time {
 	switch {
-	case s.State != AskPending || s.Settled || s.Behind != "": // the ask in front speaks for those behind it
+	case s.Settled || s.Behind != "": // the ask in front speaks for those behind it
+		return time.Time{}
+	case s.State == AskApproved || s.State == AskRejected:
+		if s.Waiting == 0 {
+			return time.Time{}
+		}
+		return store.DueNow // the decision is carried out one after the other
+	case s.State != AskPending:
 		return time.Time{}
 	case !s.Displaced.IsZero():
 		return store.DueNow
@@ -237,7 +244,7 @@ func (s storedAsk) record() store.Record {
 		end = s.Decided
 	}
 	terms := []string{"state:" + string(s.State), "subject:" + s.Subject}
-	if s.Settled {
+	if s.Settled && s.State == AskPending {
 		terms[0] = "state:" + string(AskExpired)
 	}
 	if s.Behind != "" {

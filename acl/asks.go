@@ -130,7 +130,8 @@ func (q *Asks) get(ctx context.Context, id string, now time.Time) (storedAsk, er
 }
 
 // Due returns the ask of a due record, and the changes that settle what was due: a warning to the owner that the ask will
-// expire, or its expiry, which the audit log records. An ask expires without a write, so nothing else does.
+// expire; its expiry, which the audit log records; or a decision that also covers asks behind this one. An ask expires
+// without a write, so nothing else records it.
 func (q *Asks) Due(rec store.Record, now time.Time) (ask Ask, expired bool, changes []store.Change, err error) {
 	s, err := decodeAsk(rec)
 	if err != nil {
@@ -138,8 +139,9 @@ func (q *Asks) Due(rec store.Record, now time.Time) (ask Ask, expired bool, chan
 	}
 	ask = s.at(now)
 	s.Warned = true
-	if expired = ask.State == AskExpired; expired {
-		s.Settled = true
+	expired = ask.State == AskExpired
+	s.Settled = ask.State != AskPending
+	if expired {
 		if s.Displaced.IsZero() { // otherwise the entry was written then
 			changes = q.appendEntry(changes, s.auditEntry(AuditExpired, s.Expires))
 		}

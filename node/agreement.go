@@ -9,6 +9,7 @@ import (
 	"strings"
 	"time"
 
+	"github.com/agentmesh/agentmesh/acl"
 	"github.com/agentmesh/agentmesh/conversations"
 	"github.com/agentmesh/agentmesh/node/calendar"
 	"github.com/agentmesh/agentmesh/node/notify"
@@ -75,10 +76,14 @@ func (c closing) change() store.Change {
 	}}
 }
 
-// openClosings looks again at the conversations whose close waits for something that changed.
-func (d duties) openClosings(changes []store.Change) {
+// openGates looks again at what waits for something that changed: the close of a conversation for its end of work, and a
+// decision about several messages for the hook of one.
+func (d duties) openGates(changes []store.Change) {
 	d.n.work.Open(nsClosing, func(gate string) bool {
 		return slices.ContainsFunc(changes, func(c store.Change) bool { return slices.Contains(c.Record.Terms, gate) })
+	})
+	d.n.work.Open(acl.AskNamespace, func(gate string) bool {
+		return slices.ContainsFunc(changes, func(c store.Change) bool { return c.Record.NS == nsInbox && c.Record.Key == gate })
 	})
 }
 

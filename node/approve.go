@@ -33,10 +33,13 @@ func (r messageResolver) Resolve(ctx context.Context, ask acl.Ask, d acl.Decisio
 	if err != nil {
 		return err
 	}
+	defer r.n.work.Claim(acl.AskNamespace, ask.ID)() // afterwards the worker carries out the rest
 	if err := r.n.book.Try(ctx, ask.Conv, d.Now, func(u *conversations.Unit) error { return v.carryOut(ctx, u) }); err != nil {
 		return err
 	}
-	r.n.resolveQueue(context.WithoutCancel(ctx), append([]acl.Ask{ask}, d.Tail...))
+	if _, err := r.n.resolveReady(context.WithoutCancel(ctx), append([]acl.Ask{ask}, d.Tail...)); err != nil {
+		r.n.log.Warn("a decision cannot be carried out yet", "ask", ask.ID, "err", err)
+	}
 	return nil
 }
 

@@ -92,7 +92,7 @@ func (d duties) observe() {
 		d.readState(changes)
 		n.notices.OnCommit(changes)
 		if touches(nsInbox) || touches(nsOutbox) || touches(acl.AskNamespace) {
-			d.openClosings(changes)
+			d.openGates(changes)
 		}
 		n.outbox.onCommit(changes)
 		n.asks.AfterCommit(changes)
@@ -226,9 +226,6 @@ func (n *Node) housekeep(ctx context.Context) {
 			if err := n.saveMeter(ctx, now); err != nil && ctx.Err() == nil {
 				n.log.Warn("store limits", "err", err)
 			}
-			if err := n.finishDecisions(ctx); err != nil && ctx.Err() == nil {
-				n.log.Warn("finish decisions", "err", err)
-			}
 		case now := <-sweep:
 			if n.clock.Reliable() { // a wrong clock must not delete what is still valid
 				n.sweep(ctx, now)
@@ -258,7 +255,10 @@ func (n *Node) settleExpiredItem(ctx context.Context, item Item, now time.Time) 
 	switch {
 	case err != nil && !errors.Is(err, store.ErrNotFound):
 		return err
-	case err == nil && ask.State != acl.AskExpired: // decided, and perhaps not carried out yet; or it got more time
+	case err == nil && ask.Kind == owner.AskMessage && (ask.State == acl.AskApproved || ask.State == acl.AskRejected):
+		_, err := n.resolveQueuedAsk(ctx, ask) // the first question of the decision was deleted with its conversation
+		return err
+	case err == nil && ask.State != acl.AskExpired:
 		if item.Due = now.Add(time.Minute); ask.Expires.After(item.Due) {
 			item.Due = ask.Expires
 		}

@@ -19,12 +19,19 @@ const (
 	warnListing = 3 * 24 * time.Hour // how long before the end of a listing the warnings start
 )
 
-// workAsk warns the owner that a question will soon expire, or settles what waits for a question that has expired.
+// workAsk warns the owner that a question will soon expire, settles what waits for a question that has expired, or
+// carries out a decision about several messages.
 func (n *Node) workAsk(ctx context.Context, rec store.Record, _ bool) (work.Later, error) {
 	now := time.Now()
 	ask, expired, changes, err := n.asks.Due(rec, now)
 	if err != nil {
 		return work.Later{}, err
+	}
+	if ask.State == acl.AskApproved || ask.State == acl.AskRejected {
+		return n.workDecision(ctx, ask, changes)
+	}
+	if !n.clock.Reliable() {
+		return work.Later{Pause: sweepEvery}, nil
 	}
 	if !expired {
 		view, err := owner.WithNames(OwnerAPI{n}).FindApproval(ctx, ask.ID)

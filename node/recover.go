@@ -196,14 +196,11 @@ type interruptedRun struct {
 // recovery finishes what another process left unfinished when it did the node's [duties].
 type recovery struct{ n *Node }
 
-// run finishes decisions about held messages, and recovers the items whose hooks were running. A repeatable route runs
+// run recovers the items whose hooks were running. A repeatable route runs
 // its hook again with the same message id. Otherwise run asks the owner, because the hook may have done its work
 // (AM-75). An item that cannot be recovered waits until a process takes the duties again.
 func (r recovery) run(ctx context.Context) {
 	n := r.n
-	if err := n.finishDecisions(ctx); err != nil && ctx.Err() == nil {
-		n.log.Error("find unfinished decisions", "err", err)
-	}
 	current := n.runs.ID()
 	var interrupted []string // ids of items whose hooks were running when the previous process ended
 	for item, err := range n.allItems(ctx, stateTerm(ItemRunning)) {

@@ -20,8 +20,6 @@ type Pool struct {
 	cancel context.CancelFunc
 	id     string // differs after each Stop
 	group  sync.WaitGroup
-
-	keys sync.Map // of the work that GoOnce runs
 }
 
 // NewPool returns a pool in which at most maxRunning runs of a duty run, and at most maxQueued run or wait.
@@ -99,20 +97,6 @@ func (p *Pool) Go(work func(ctx context.Context)) bool {
 	}
 	p.group.Go(func() { work(ctx) })
 	return true
-}
-
-// GoOnce is [Pool.Go], unless work with the same key runs already.
-func (p *Pool) GoOnce(key string, work func(ctx context.Context)) {
-	if _, runs := p.keys.LoadOrStore(key, nil); runs {
-		return
-	}
-	started := p.Go(func(ctx context.Context) {
-		defer p.keys.Delete(key)
-		work(ctx)
-	})
-	if !started {
-		p.keys.Delete(key)
-	}
 }
 
 // Reserve takes room for one run before its message is accepted, or returns wire.ErrUnavailable because of
