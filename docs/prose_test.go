@@ -33,8 +33,9 @@ var (
 	testName = regexp.MustCompile("`((?:Test|Fuzz|Benchmark)[A-Z0-9]\\w*)`")
 )
 
-// TestNamedTestsExist: every test that a document names exists.
-func TestNamedTestsExist(t *testing.T) {
+// allTests returns the names of all test functions.
+func allTests(t *testing.T) map[string]bool {
+	t.Helper()
 	exists := map[string]bool{}
 	eachFile(t, func(name string, data []byte) {
 		if strings.HasSuffix(name, "_test.go") {
@@ -43,7 +44,12 @@ func TestNamedTestsExist(t *testing.T) {
 			}
 		}
 	})
-	named := 0
+	return exists
+}
+
+// TestNamedTestsExist: every test that a document names exists.
+func TestNamedTestsExist(t *testing.T) {
+	exists, named := allTests(t), 0
 	for doc, text := range documents(t) {
 		for _, m := range testName.FindAllStringSubmatch(text, -1) {
 			if named++; !exists[m[1]] {
@@ -69,18 +75,35 @@ func TestNamedFilesExist(t *testing.T) {
 	}
 }
 
-var link = regexp.MustCompile(`\]\(([^)#]+)(?:#[^)]*)?\)`)
+var (
+	link    = regexp.MustCompile(`\]\(([^)#]*)(?:#([^)]*))?\)`)
+	heading = regexp.MustCompile("(?m)^#+ (.*)$")
+	noSlug  = regexp.MustCompile(`[^\pL\pN _-]`)
+)
 
-// TestLinks: every link from one document to another has a target.
+// TestLinks: every link from one document to another has a target, and the heading that it names.
 func TestLinks(t *testing.T) {
-	for doc, text := range documents(t) {
+	texts := documents(t)
+	headings := map[string]bool{} // document#heading
+	for doc, text := range texts {
+		for _, m := range heading.FindAllStringSubmatch(text, -1) {
+			headings[doc+"#"+strings.ReplaceAll(noSlug.ReplaceAllString(strings.ToLower(m[1]), ""), " ", "-")] = true
+		}
+	}
+	for doc, text := range texts {
 		for _, m := range link.FindAllStringSubmatch(text, -1) {
 			if strings.Contains(m[1], "://") {
 				continue
 			}
-			target := path.Join(path.Dir(doc), m[1])
+			target := doc
+			if m[1] != "" {
+				target = path.Join(path.Dir(doc), m[1])
+			}
 			if _, err := os.Stat(filepath.Join("..", filepath.FromSlash(target))); err != nil {
 				t.Errorf("%s links to %s: %v", doc, m[1], err)
+			}
+			if m[2] != "" && strings.HasSuffix(target, ".md") && !headings[target+"#"+m[2]] {
+				t.Errorf("%s links to %s, which has no heading %s", doc, target, m[2])
 			}
 		}
 	}

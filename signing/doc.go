@@ -17,7 +17,7 @@
 //   - A [PublicKey], a [PrivateKey] and a [KeyCache] may be used by many goroutines at once.
 //
 // Numbers such as AM-8 are those of rules in docs/protocol.md, and numbers such as MS-13 are those of MoltSpeak's rules
-// in docs/bridges/moltspeak-checklist.md.
+// in docs/conformance/moltspeak.txt.
 //
 // This package is a part of the program, not an API for other modules: it may change with every commit.
 package signing

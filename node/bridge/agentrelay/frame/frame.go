@@ -3,7 +3,7 @@
 //
 // The package stores nothing and sends nothing. A relay starts with [Parse] and [Frame.Stamp], a client with [Request].
 //
-// The rules cited as AR-… are those of docs/bridges/agentrelay-checklist.md.
+// The rules cited as AR-… are those of docs/conformance/agentrelay.txt.
 package frame
 
 import (

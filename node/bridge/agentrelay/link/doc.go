@@ -4,5 +4,5 @@
 // as unverified. No frame from the relay itself can approve, open or close anything. The node verifies only signed
 // AgentMesh messages that arrive inside frames, through the tunnel; for these it makes its own checks.
 //
-// Start with [New] and [Link.Run]. The rules cited as AR-… are those of docs/bridges/agentrelay-checklist.md.
+// Start with [New] and [Link.Run]. The rules cited as AR-… are those of docs/conformance/agentrelay.txt.
 package link

@@ -4,5 +4,5 @@
 // commands and of the extensions that it announces. Agent ids and the hashes of tokens are stored as records. A
 // subscription ends with its connection. A frame is encoded once, however many agents receive it.
 //
-// Start with [New] and [Relay.Run]. The rules cited as AR-… are those of docs/bridges/agentrelay-checklist.md.
+// Start with [New] and [Relay.Run]. The rules cited as AR-… are those of docs/conformance/agentrelay.txt.
 package relay

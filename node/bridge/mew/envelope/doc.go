@@ -4,5 +4,5 @@
 // [Parse] reads an envelope from a participant or a gateway. [Outgoing] is an envelope that the gateway writes, and
 // [Draft] is one that a participant sends. The gateway enforces [Rules], which apply to every participant; package
 // capability decides which envelopes one participant may send. Comments cite rules such as MEW-1 from
-// docs/bridges/mew-checklist.md.
+// docs/conformance/mew.txt.
 package envelope

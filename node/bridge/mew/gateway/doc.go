@@ -14,5 +14,5 @@
 // Invitations, grants, revocations and kicks are stored before anybody learns of them. Streams, pauses and history end
 // with the process. The gateway has no access rules, limits or approvals beyond what the protocol needs.
 //
-// Comments cite rules such as MEW-37 from docs/bridges/mew-checklist.md.
+// Comments cite rules such as MEW-37 from docs/conformance/mew.txt.
 package gateway

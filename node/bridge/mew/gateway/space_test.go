@@ -62,7 +62,7 @@ func TestPassedOn(t *testing.T) {
 }
 
 // TestKinds: every kind of MEW-8 that a participant may send passes under "*", and so does an unknown kind. The sender
-// and everybody else get the envelopes in one order (MEW-C2, MEW-Q1).
+// and everybody else get the envelopes in one order (MEW-Q1).
 func TestKinds(t *testing.T) {
 	r := start(t, newLabConfig(t))
 	admin, bob := r.Join("admin-token"), r.Join("bob-token")

@@ -4,5 +4,5 @@
 // node (such as a pause or a shutdown), gives the node the other envelopes that are for it, and sends the node's answers
 // to the space. About who is in the space, it believes only the gateway.
 //
-// Comments cite rules such as MEW-L3 from docs/bridges/mew-checklist.md.
+// Comments cite rules such as MEW-L3 from docs/conformance/mew.txt.
 package link

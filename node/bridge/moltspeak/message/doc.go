@@ -5,5 +5,5 @@
 // [Message.Payload] reads the members of its operation. [Draft.Tree], [Sign], [Wrap] and [Seal] write a message. A
 // signature covers Python's JSON form of the tree as received, and nothing else.
 //
-// docs/bridges/moltspeak-checklist.md says what the project does about the rules cited as MS-….
+// docs/conformance/moltspeak.txt says what the project does about the rules cited as MS-….
 package message
