@@ -4,6 +4,7 @@ import (
 	"os"
 	"os/exec"
 	"path/filepath"
+	"slices"
 	"strings"
 	"testing"
 
@@ -31,7 +32,7 @@ func blocks(t *testing.T, name, fence string) []string {
 	return list
 }
 
-// TestOperations: a script runs every command in docs/operations.md.
+// TestOperations: a script runs every command in docs/operations.md and docs/keys-and-recovery.md.
 func TestOperations(t *testing.T) {
 	script, err := txtar.ParseFile("testdata/operations.txtar")
 	if err != nil {
@@ -43,9 +44,10 @@ func TestOperations(t *testing.T) {
 			tested[command] = true
 		}
 	}
-	list := blocks(t, "docs/operations.md", "<!-- operations -->\n```sh")
+	const fence = "<!-- operations -->\n```sh"
+	list := slices.Concat(blocks(t, "docs/operations.md", fence), blocks(t, "docs/keys-and-recovery.md", fence))
 	if len(list) < 6 {
-		t.Errorf("docs/operations.md has %d blocks of commands", len(list))
+		t.Errorf("the documents have %d blocks of commands", len(list))
 	}
 	for _, block := range list {
 		for line := range strings.Lines(block) {
