@@ -15,7 +15,7 @@ import (
 
 type figuresCmd struct {
 	Only        []string      `enum:"http,message,doors,relay,mailboxes,mess,commit,list,restart,process" default:"http,message,doors,relay,mailboxes,mess,commit,list,restart,process" help:"Parts of the table (${enum})."`
-	Cards       int           `default:"100000" help:"Cards in the list and restart parts; docs/performance.md used 1000000."`
+	Cards       int           `default:"100000" help:"Cards in the list and restart parts; README.md used 1000000."`
 	Concurrency int           `short:"c" default:"64" help:"Number of concurrent senders."`
 	Duration    time.Duration `short:"d" default:"2s" help:"Length of one round."`
 	Rounds      int           `short:"r" default:"5" help:"Rounds of each measurement, in turn."`

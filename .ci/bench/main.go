@@ -1,4 +1,4 @@
-// Command meshbench measures AgentMesh: most figures of docs/performance.md (`meshbench figures`), and the broadcasts
+// Command meshbench measures AgentMesh: most figures of README.md (`meshbench figures`), and the broadcasts
 // of the MEW gateway and the AgentRelay relay (`meshbench mew`, `meshbench agentrelay`).
 //
 // It starts the servers that it measures. A figure is absolute, or a ratio to a control. A control is something simpler
@@ -23,7 +23,7 @@ import (
 
 // commands is the grammar of the command line.
 type commands struct {
-	Figures figuresCmd `cmd:"" help:"Measure the table of docs/performance.md and show which targets are met."`
+	Figures figuresCmd `cmd:"" help:"Measure the table of .ci/bench/README.md and show which targets are met."`
 	Mew     mewCmd     `cmd:"" help:"Compare the MEW gateway with a Node.js relay that only broadcasts."`
 	Control controlCmd `cmd:"" hidden:"" help:"Run a control server."`
 

@@ -140,9 +140,9 @@ func TestNoProgressWithoutTerminal(t *testing.T) {
 	}
 }
 
-// TestDocumentedCommands: the program accepts every command line of docs/performance.md.
+// TestDocumentedCommands: the program accepts every command line of README.md.
 func TestDocumentedCommands(t *testing.T) {
-	text, err := os.ReadFile("../../docs/performance.md")
+	text, err := os.ReadFile("README.md")
 	if err != nil {
 		t.Fatal(err)
 	}
