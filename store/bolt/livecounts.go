@@ -8,7 +8,6 @@ import (
 
 	"go.etcd.io/bbolt"
 
-	"github.com/agentmesh/agentmesh/store"
 	"github.com/agentmesh/agentmesh/store/engine"
 )
 
@@ -103,8 +102,7 @@ type countChanges map[engine.RecordSet][]countChange
 
 // add adds the row of a record; n is -1 to remove it.
 func (changes countChanges) add(r engine.Row, n int) {
-	ns, _, _ := engine.SplitRecordKey(r.Key)
-	for set := range engine.SetsOf(store.Record{NS: ns, Terms: r.Terms}) {
+	for set := range r.Sets() {
 		changes[set] = append(changes[set], countChange{n, r.Due})
 	}
 }

@@ -14,17 +14,18 @@ type place struct {
 }
 
 func placeOf(r engine.Row) place {
-	num := u64(r.Num)
+	if r.Kind == engine.KindEntry {
+		return place{rows: bucketConvs, key: convRowKey(r.Key[:8], convEntry, r.Key[8:])}
+	}
+	num, key := u64(r.Num), r.Key
 	switch r.Kind {
 	case engine.KindCard:
 		return place{bucketCards, num, bucketIDs, bucketCounts, countKey(r.Num), kindCard, num}
 	case engine.KindConv:
 		return place{bucketConvs, convRowKey(num, convRow, nil), bucketConvKeys, bucketConvTerms, convTermKey(r.Num), kindConv, num}
-	case engine.KindEntry:
-		return place{rows: bucketConvs, key: convRowKey(num, convEntry, u64(r.N))}
 	}
-	termKey := func(term string) []byte { return engine.ListKey(r.Key, term) }
-	return place{bucketRecords, r.Key, bucket{}, bucketRecordTerms, termKey, kindRecord, r.Key}
+	termKey := func(term string) []byte { return engine.ListKey(key, term) }
+	return place{bucketRecords, key, bucket{}, bucketRecordTerms, termKey, kindRecord, key}
 }
 
 // Put implements [engine.Tx].

@@ -86,8 +86,9 @@ func TermKey(ns, term, key string) []byte {
 
 // ListKey returns the key of the row that lists the record with a key of RecordKey under a term.
 func ListKey(recordKey []byte, term string) []byte {
-	ns, key, _ := SplitRecordKey(recordKey)
-	return TermKey(ns, term, key)
+	n := 1 + int(recordKey[0]) // see RecordKey
+	b := append(make([]byte, 0, 2+len(recordKey)+len(term)), recordKey[:n]...)
+	return append(AppendSized(b, term), recordKey[n:]...)
 }
 
 // IsLive reports whether a row with this expiry has not expired at now. With the zero time, a row never expires.
@@ -204,10 +205,12 @@ func RecordExpiry(row []byte) (int64, error) {
 }
 
 // ConvKey returns the key of the row of a conversation.
-func ConvKey(key store.ConvKey) []byte { return append(AppendSized(nil, key.Peer), key.ID...) }
+func ConvKey(key store.ConvKey) []byte {
+	return append(AppendSized(make([]byte, 0, 2+len(key.Peer)+len(key.ID)), key.Peer), key.ID...)
+}
 
 // EntryKey returns the key of entry n of the transcript of the conversation with number seq.
-func EntryKey(seq, n uint64) []byte { return AppendU64(AppendU64(nil, seq), n) }
+func EntryKey(seq, n uint64) []byte { return AppendU64(AppendU64(make([]byte, 0, 16), seq), n) }
 
 // ReplayHash returns the hash that identifies a message of a sender.
 func ReplayHash(sender, messageID string) []byte {

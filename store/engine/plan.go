@@ -5,6 +5,7 @@ import (
 	"errors"
 	"fmt"
 	"iter"
+	"slices"
 	"time"
 
 	"github.com/agentmesh/agentmesh/store"
@@ -121,12 +122,12 @@ func planRecords(tx Tx, changes []store.Change, now time.Time) ([]recordWrite, e
 			joined[lane] = rec.Key
 		}
 		if live {
-			for set := range SetsOf(old) {
+			for set := range setsOf(old.NS, old.Terms) {
 				growth[set]--
 			}
 		}
 		if !change.Delete {
-			for set := range SetsOf(rec) {
+			for set := range setsOf(rec.NS, rec.Terms) {
 				growth[set]++
 			}
 		}
@@ -155,18 +156,16 @@ func (s RecordSet) Prefix() []byte {
 	return RecordKey(s.NS, "")
 }
 
-// SetsOf yields the sets that contain a record.
-func SetsOf(rec store.Record) iter.Seq[RecordSet] {
+// Sets yields the sets that contain the record of a row.
+func (r Row) Sets() iter.Seq[RecordSet] { return setsOf(string(r.Key[1:1+int(r.Key[0])]), r.Terms) } // see RecordKey
+
+func setsOf(ns string, terms []string) iter.Seq[RecordSet] {
 	return func(yield func(RecordSet) bool) {
-		if !yield(RecordSet{NS: rec.NS}) {
+		if !yield(RecordSet{NS: ns}) {
 			return
 		}
-		for i, term := range rec.Terms {
-			repeated := false
-			for _, before := range rec.Terms[:i] {
-				repeated = repeated || before == term
-			}
-			if !repeated && !yield(RecordSet{rec.NS, term}) {
+		for i, term := range terms {
+			if !slices.Contains(terms[:i], term) && !yield(RecordSet{ns, term}) {
 				return
 			}
 		}

@@ -151,12 +151,12 @@ func (u *stepUnit) write(tx Tx, rev store.Rev) error {
 			}
 			tx.Put(Row{Kind: KindEntry, Num: u.conv.Seq, N: e.N, Key: EntryKey(u.conv.Seq, e.N), Value: EncodeEntry(entry)}, Row{})
 		}
-		var old Row
+		row, old := convRow(*u.conv, EncodeConv(*u.conv)), Row{}
 		if u.old != nil {
-			old = convRow(*u.old, nil)
+			old = Row{Kind: KindConv, Key: row.Key, Due: Deadline(u.old.Expires), Terms: u.old.Terms}
 		}
 		noteConv(tx, u.conv.Key)
-		tx.Put(convRow(*u.conv, EncodeConv(*u.conv)), old)
+		tx.Put(row, old)
 	}
 	if r := u.replay; r != nil {
 		if u.isOwn(r.Conv) {
