@@ -14,7 +14,6 @@ import (
 	"regexp"
 	"slices"
 	"strings"
-	"sync"
 	"time"
 
 	"github.com/a2aproject/a2a-go/v2/a2a"
@@ -39,15 +38,14 @@ type A2A struct {
 	http  *client.HTTP
 	log   *slog.Logger
 
-	mu   sync.Mutex
-	busy map[string]chan struct{} // by context; closed when its request ends
+	contexts *waiting.KeyedLock // by context, while a request runs
 }
 
 // NewA2A returns a handler for the JSON-RPC interface at a URL of the owner, which may be loopback. token is the bearer
 // token for the agent, or "".
 func NewA2A(url string, token client.Credential, h *client.HTTP, log *slog.Logger) *A2A {
 	agent := remote.Agent{Interface: message.Interface{URL: url, Binding: message.JSONRPC}, Token: token, Reach: client.Owner}
-	return &A2A{agent: agent, http: h, log: loggerOr(log), busy: make(map[string]chan struct{})}
+	return &A2A{agent: agent, http: h, log: loggerOr(log), contexts: waiting.NewKeyedLock()}
 }
 
 var _ Handler = (*A2A)(nil)
@@ -89,30 +87,11 @@ func (h *A2A) Handle(ctx context.Context, c Call) (Answer, error) {
 
 // enter waits at most contextWait until no other request of the context runs. leave lets the next request run.
 func (h *A2A) enter(ctx context.Context, key string) (leave func(), err error) {
-	timeout := time.After(contextWait)
-	for {
-		h.mu.Lock()
-		running, isBusy := h.busy[key]
-		if !isBusy {
-			done := make(chan struct{})
-			h.busy[key] = done
-			h.mu.Unlock()
-			return func() {
-				h.mu.Lock()
-				defer h.mu.Unlock()
-				delete(h.busy, key)
-				close(done)
-			}, nil
-		}
-		h.mu.Unlock()
-		select {
-		case <-running:
-		case <-timeout:
-			return nil, errors.New("the agent still works on the message before this one")
-		case <-ctx.Done():
-			return nil, ctx.Err()
-		}
+	leave, err = h.contexts.Lock(ctx, key, contextWait)
+	if err != nil && ctx.Err() == nil {
+		err = errors.New("the agent still works on the message before this one")
 	}
+	return leave, err
 }
 
 // submit sends a text, from which the agent makes a task.

@@ -3,12 +3,13 @@ package hook
 import (
 	"bytes"
 	"context"
-	"encoding/json"
+	"errors"
 	"fmt"
 	"net/http"
 	"strings"
 	"time"
 
+	"github.com/agentmesh/agentmesh/node/bridge/a2a/message"
 	"github.com/agentmesh/agentmesh/node/client"
 	"github.com/agentmesh/agentmesh/node/wire"
 )
@@ -27,7 +28,10 @@ type ProbeError struct {
 
 func (e *ProbeError) Error() string { return e.Why + ": " + e.Fix }
 
-const probeTimeout = 5 * time.Second
+const (
+	probeTimeout = 5 * time.Second
+	adviceStart  = "start the agent that the hook calls, or correct the URL"
+)
 
 // Probe asks the gateway for a run without a message. The gateway checks the token first and then refuses the empty
 // message, before it looks at the agent. So a probe cannot find a wrong AgentID.
@@ -49,31 +53,29 @@ func (h OpenClaw) Probe(ctx context.Context) error {
 
 // Probe asks the agent about a task that does not exist.
 func (h *A2A) Probe(ctx context.Context) error {
-	body := wire.Obj(
-		wire.TextField("jsonrpc", "2.0"), wire.TextField("id", "probe"), wire.TextField("method", "GetTask"),
-		wire.Field("params", wire.Obj(wire.TextField("id", "agentmesh-probe"))),
-	)
-	status, data, err := probe(ctx, h.http, h.agent.Interface.URL, h.agent.Token, body)
-	var answer struct {
-		Error struct {
-			Code int `json:"code"`
-		} `json:"error"`
+	ctx, cancel := context.WithTimeout(ctx, probeTimeout)
+	defer cancel()
+	_, err := h.agent.Call(ctx, h.http, message.GetTask, wire.Obj(wire.TextField("id", "agentmesh-probe")))
+	status := 0
+	if refusal, ok := errors.AsType[*message.Error](err); ok {
+		status = refusal.Status
+	} else if lost, ok := errors.AsType[*client.SendError](err); ok {
+		status = lost.Status
 	}
 	switch {
-	case err != nil:
-		return err
+	case errors.Is(err, message.ErrTaskNotFound):
+		return nil
 	case status == http.StatusUnauthorized || status == http.StatusForbidden:
 		return &ProbeError{"the agent refuses the token", "put the token of the peer into the file that secret_file names; for OpenClaw it is channels.a2a.peers.NAME.token"}
 	case status == http.StatusNotFound || status == http.StatusMethodNotAllowed:
 		return &ProbeError{"the agent does not speak A2A at this URL", "for OpenClaw, set channels.a2a.enabled to true and add a peer; the URL ends in /a2a/v1"}
-	case json.Unmarshal(data, &answer) == nil && answer.Error.Code == codeTaskNotFound:
-		return nil
+	case err == nil:
+		err = errors.New("the agent has a task that nobody made")
+	case status == 0:
+		return &ProbeError{wire.OneLine(err.Error(), 300), adviceStart}
 	}
-	return &ProbeError{fmt.Sprintf("the agent answered HTTP %d: %s", status, wire.OneLine(string(data), 300)), "check that the URL is the JSON-RPC interface on its card"}
+	return &ProbeError{fmt.Sprintf("the agent answered HTTP %d: %s", status, wire.OneLine(err.Error(), 300)), "check that the URL is the JSON-RPC interface on its card"}
 }
-
-// codeTaskNotFound is the A2A code for a task that does not exist.
-const codeTaskNotFound = -32001
 
 // probe posts a request that starts no run. Its error is a *[ProbeError].
 func probe(ctx context.Context, h *client.HTTP, url string, token client.Credential, body wire.Value) (status int, answer []byte, err error) {
@@ -84,7 +86,6 @@ func probe(ctx context.Context, h *client.HTTP, url string, token client.Credent
 		return 0, nil, &ProbeError{err.Error(), "correct the URL of the hook"}
 	}
 	req.Header.Set("Content-Type", "application/json")
-	req.Header.Set("A2A-Version", "1.0")
 	if token != "" {
 		req.Header.Set("Authorization", "Bearer "+string(token))
 	}
@@ -94,5 +95,5 @@ func probe(ctx context.Context, h *client.HTTP, url string, token client.Credent
 			return resp.StatusCode, answer, nil
 		}
 	}
-	return 0, nil, &ProbeError{wire.OneLine(err.Error(), 300), "start the agent that the hook calls, or correct the URL"}
+	return 0, nil, &ProbeError{wire.OneLine(err.Error(), 300), adviceStart}
 }

@@ -224,11 +224,8 @@ func (s session) Since(ctx context.Context, seen, now door.Task) ([]wire.Value, 
 		if !v.task.At.After(seen.At) {
 			continue
 		}
-		for _, artifact := range v.artifacts {
-			const join, last = false, true // a complete artifact
-			events = append(events, v.task.ArtifactUpdate(artifact, join, last))
-		}
-		events = append(events, v.task.StatusUpdate())
+		v.task.Artifacts = v.artifacts
+		events = append(events, door.Events(v.task.Value())...)
 	}
 	return events, err
 }

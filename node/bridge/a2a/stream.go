@@ -1,7 +1,6 @@
 package a2a
 
 import (
-	"cmp"
 	"context"
 	"slices"
 	"time"
@@ -9,6 +8,7 @@ import (
 	"github.com/a2aproject/a2a-go/v2/a2a"
 
 	"github.com/agentmesh/agentmesh/node/bridge"
+	"github.com/agentmesh/agentmesh/node/bridge/a2a/door"
 	"github.com/agentmesh/agentmesh/node/bridge/a2a/message"
 	"github.com/agentmesh/agentmesh/node/wire"
 	"github.com/agentmesh/agentmesh/store"
@@ -45,20 +45,22 @@ func (b *Bridge) reportedTask(ctx context.Context, p *bridge.Progress) (*taskRow
 
 // progressEvents returns the events about what a hook has reported so far.
 func progressEvents(t *taskRow, p *bridge.Progress) (events []wire.Value) {
-	const withPayload = false
 	task := message.Task{ID: t.ID, Context: t.Context, State: a2a.TaskStateWorking, At: time.Now()}
-	for _, a := range p.Result.Artifacts {
-		a.ID = cmp.Or(a.ID, "artifact")
-		one := p.Result // with this artifact alone
-		one.Task, one.Artifacts = nil, append(one.Artifacts[:0:0], a)
-		payload := one.AddTo(wire.Obj(wire.TextField("action", "deliver")))
-		for _, v := range message.ReadReply(wire.Deliver, payload, a.ID, withPayload).Artifacts {
-			events = append(events, task.ArtifactUpdate(v, a.Append, a.Last))
+	payload := p.Result.AddTo(wire.Obj())
+	list, _ := payload.Get("artifacts")
+	for a := range list.Elems() {
+		if v, ok := message.ReadArtifact(a); ok {
+			events = append(events, task.ArtifactUpdate(v, isTrue(a, "append"), isTrue(a, "last")))
 		}
 	}
 	if p.Result.Task != nil && p.Result.Task.Text != "" {
 		task.Status = task.AgentMessage(wire.HashOf(t.ID, task.At.String()), p.Result.Task.Text)
-		events = append(events, task.StatusUpdate())
+		events = append(events, door.Events(task.Value())...)
 	}
 	return events
+}
+
+func isTrue(v wire.Value, key string) bool {
+	m, _ := v.Get(key)
+	return m.Kind() == wire.True
 }

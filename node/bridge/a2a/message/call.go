@@ -1,6 +1,7 @@
 package message
 
 import (
+	"fmt"
 	"mime"
 	"net/http"
 	"net/url"
@@ -45,10 +46,6 @@ const (
 	HeaderExtensions = "A2A-Extensions"
 	MediaType        = "application/a2a+json"
 )
-
-var methods = []string{
-	SendMessage, SendStreaming, GetTask, ListTasks, CancelTask, SubscribeToTask, CreatePush, GetPush, ListPush, DeletePush, GetExtendedCard,
-}
 
 // Call is one request, whichever binding it came over.
 type Call struct {
@@ -161,7 +158,7 @@ func ReadRPC(body []byte, version string) (Call, *Error) {
 			c.Method, c.form = name, formRPC
 		}
 	}
-	if !slices.Contains(methods, c.Method) {
+	if oldNames[c.Method] == "" {
 		return c, ErrMethod
 	}
 	c.Tenant = c.Params.GetStr("tenant")
@@ -238,6 +235,17 @@ func camelCase(name string) string {
 	return strings.Join(words, "")
 }
 
+const routeOldCard = "1 GET card" // of 0.3
+
+// routes are the methods of HTTP+JSON, by number of segments, HTTP method, first segment with its verb, and third
+// segment.
+var routes = map[string]string{
+	"1 POST message:send": SendMessage, "1 POST message:stream": SendStreaming, "1 GET extendedAgentCard": GetExtendedCard, routeOldCard: GetExtendedCard,
+	"1 GET tasks": ListTasks, "2 GET tasks": GetTask, "2 POST tasks:cancel": CancelTask, "2 GET tasks:subscribe": SubscribeToTask, "2 POST tasks:subscribe": SubscribeToTask,
+	"3 POST tasks pushNotificationConfigs": CreatePush, "3 GET tasks pushNotificationConfigs": ListPush,
+	"4 GET tasks pushNotificationConfigs": GetPush, "4 DELETE tasks pushNotificationConfigs": DeletePush,
+}
+
 // ReadREST reads a request of the HTTP+JSON binding. path is relative to the URL of the interface, and escaped, because
 // an id may contain a slash: "/tasks/t1:cancel". It may begin with a tenant. Subscribing works with GET and POST,
 // because the specification and its proto differ (A2A-6).
@@ -261,36 +269,18 @@ func ReadREST(method, path string, query url.Values, body []byte, version string
 	}
 	segments = append(segments, "", "", "") // so that the next line can index all of them
 	task, sub, config := segments[1], segments[2], segments[3]
-	shape := method + " " + segments[0]
+	shape := fmt.Sprintf("%d %s %s", count, method, segments[0])
 	if verb != "" {
 		shape += ":" + verb
 	}
-	switch {
-	case shape == "POST message:send" && count == 1:
-		c.Method = SendMessage
-	case shape == "POST message:stream" && count == 1:
-		c.Method = SendStreaming
-	case shape == "GET extendedAgentCard" && count == 1, shape == "GET card" && count == 1 && c.IsOld():
-		c.Method = GetExtendedCard
-	case shape == "GET tasks" && count == 1:
-		c.Method = ListTasks
-	case shape == "GET tasks" && count == 2:
-		c.Method = GetTask
-	case shape == "POST tasks:cancel" && count == 2:
-		c.Method = CancelTask
-	case (shape == "GET tasks:subscribe" || shape == "POST tasks:subscribe") && count == 2:
-		c.Method = SubscribeToTask
-	case shape == "POST tasks" && sub == "pushNotificationConfigs" && count == 3:
-		c.Method = CreatePush
-	case shape == "GET tasks" && sub == "pushNotificationConfigs" && count == 3:
-		c.Method = ListPush
-	case shape == "GET tasks" && sub == "pushNotificationConfigs" && count == 4:
-		c.Method = GetPush
-	case shape == "DELETE tasks" && sub == "pushNotificationConfigs" && count == 4:
-		c.Method = DeletePush
-	default:
+	if count > 2 {
+		shape += " " + sub
+	}
+	name, known := routes[shape]
+	if !known || shape == routeOldCard && !c.IsOld() {
 		return c, ErrMethod
 	}
+	c.Method = name
 	if method == http.MethodPost && len(body) > 0 {
 		var e *Error
 		if c.Params, e = parseBody(body); e != nil {

@@ -339,7 +339,7 @@ func TestReplies(t *testing.T) {
 		if err := json.Unmarshal(task.Value().JSON(), &sdk); err != nil || sdk.Status.State != r.State || len(sdk.Artifacts) != len(r.Artifacts) {
 			t.Errorf("%s: the SDK reads %+v, %v", tt.name, sdk, err)
 		}
-		for _, event := range []wire.Value{task.TaskResult(), task.StatusUpdate(), task.ArtifactUpdate(parse(t, `{"artifactId":"a","parts":[{"text":"x"}]}`), true, true)} {
+		for _, event := range []wire.Value{task.TaskResult(), task.ArtifactUpdate(parse(t, `{"artifactId":"a","parts":[{"text":"x"}]}`), true, true)} {
 			var sdk a2a.StreamResponse
 			if err := json.Unmarshal(event.JSON(), &sdk); err != nil {
 				t.Errorf("%s: the SDK does not read %s: %v", tt.name, event.JSON(), err)

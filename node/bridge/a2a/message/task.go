@@ -23,7 +23,11 @@ type Task struct {
 
 // Value returns the task in the form that A2A sends.
 func (t Task) Value() wire.Value {
-	v := []wire.Member{wire.TextField("id", t.ID), wire.TextField("contextId", t.Context), wire.Field("status", t.status())}
+	status := wire.Obj(wire.TextField("state", string(t.State)), wire.TextField("timestamp", t.At.UTC().Format(timeLayout)))
+	if !t.Status.IsNull() {
+		status = status.With("message", t.Status)
+	}
+	v := []wire.Member{wire.TextField("id", t.ID), wire.TextField("contextId", t.Context), wire.Field("status", status)}
 	if len(t.Artifacts) > 0 {
 		v = append(v, wire.Field("artifacts", wire.Arr(t.Artifacts...)))
 	}
@@ -35,14 +39,6 @@ func (t Task) Value() wire.Value {
 
 // timeLayout is RFC 3339 in UTC with milliseconds (A2A-3).
 const timeLayout = "2006-01-02T15:04:05.000Z"
-
-func (t Task) status() wire.Value {
-	v := wire.Obj(wire.TextField("state", string(t.State)), wire.TextField("timestamp", t.At.UTC().Format(timeLayout)))
-	if !t.Status.IsNull() {
-		v = v.With("message", t.Status)
-	}
-	return v
-}
 
 // TaskResult wraps a task as an event of a stream or as the result of SendMessage.
 func (t Task) TaskResult() wire.Value { return wire.Obj(wire.Field("task", t.Value())) }
@@ -59,13 +55,6 @@ func DirectMessage(v wire.Value) wire.Value {
 	return wire.Obj(wire.Field("message", wire.Obj(
 		wire.TextField("messageId", id), wire.TextField("contextId", v.GetStr("contextId")), wire.TextField("role", "ROLE_AGENT"),
 		wire.Field("parts", wire.Arr(parts...)),
-	)))
-}
-
-// StatusUpdate returns the event that reports the status of the task.
-func (t Task) StatusUpdate() wire.Value {
-	return wire.Obj(wire.Field("statusUpdate", wire.Obj(
-		wire.TextField("taskId", t.ID), wire.TextField("contextId", t.Context), wire.Field("status", t.status()),
 	)))
 }
 
@@ -158,7 +147,7 @@ func ReadReply(intent wire.Intent, payload wire.Value, id string, withPayload bo
 	}
 	list, _ := payload.Get("artifacts")
 	for artifact := range list.Elems() {
-		if v, ok := fromMeshArtifact(artifact); ok {
+		if v, ok := ReadArtifact(artifact); ok {
 			r.Artifacts = append(r.Artifacts, v)
 		}
 	}
@@ -223,8 +212,8 @@ func artifactOf(id string, parts ...wire.Value) wire.Value {
 	return wire.Obj(wire.TextField("artifactId", id), wire.Field("parts", wire.Arr(parts...)))
 }
 
-// fromMeshArtifact returns an artifact of a payload in A2A form. ok is false if the artifact has no valid part.
-func fromMeshArtifact(v wire.Value) (artifact wire.Value, ok bool) {
+// ReadArtifact returns an artifact of a payload in the form of A2A. ok is false if the artifact has no valid part.
+func ReadArtifact(v wire.Value) (artifact wire.Value, ok bool) {
 	list, _ := v.Get("parts")
 	var parts []wire.Value
 	for part := range list.Elems() {
