@@ -8,6 +8,8 @@ import (
 	"sync"
 	"time"
 
+	lru "github.com/hashicorp/golang-lru/v2"
+
 	"github.com/agentmesh/agentmesh/node/bridge"
 	"github.com/agentmesh/agentmesh/node/bridge/a2a/door"
 	"github.com/agentmesh/agentmesh/node/client"
@@ -52,11 +54,12 @@ type Bridge struct {
 	front   *door.Door
 
 	hub      door.Hub           // passes changes of tasks to callers that wait
-	working  sync.Map           // ids of the tasks of messages that a hook works on, by message id
 	contexts *waiting.KeyedLock // by caller and context, while a message is accepted
 	full     fullCallers        // callers that may open no task
 	due      *work.Worker       // sends push notifications, and asks about tasks of other agents
 	out      *outbound
+
+	working *lru.Cache[wire.MessageID, string] // the tasks of messages that a hook works on
 }
 
 var _ bridge.Service = (*Bridge)(nil)
@@ -71,6 +74,7 @@ func New(cfg Config) (*Bridge, error) {
 		cfg: cfg, log: cfg.Logger, records: cfg.Store.Records(),
 		contexts: waiting.NewKeyedLock(),
 	}
+	b.working, _ = lru.New[wire.MessageID, string](1024) // fails for no size only
 	b.front = door.New(door.Config{Open: b.open, Hub: &b.hub, Logger: cfg.Logger})
 	b.Serve(cfg.Serve)
 	b.out = &outbound{

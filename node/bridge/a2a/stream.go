@@ -27,8 +27,8 @@ func (b *Bridge) report(ctx context.Context, p *bridge.Progress) {
 
 // reportedTask returns the task of the message that a hook works on, or nil if it has none.
 func (b *Bridge) reportedTask(ctx context.Context, p *bridge.Progress) (*taskRow, error) {
-	if id, ok := b.working.Load(p.MessageID); ok {
-		return b.loadTask(ctx, id.(string))
+	if id, ok := b.working.Get(p.MessageID); ok {
+		return b.loadTask(ctx, id)
 	}
 	address, err := bridge.ParseAddress(p.Address)
 	if err != nil || address.Kind != Kind {
@@ -39,7 +39,7 @@ func (b *Bridge) reportedTask(ctx context.Context, p *bridge.Progress) (*taskRow
 	if err != nil || i < 0 {
 		return nil, err
 	}
-	b.working.Store(p.MessageID, tasks[i].ID)
+	b.working.Add(p.MessageID, tasks[i].ID)
 	return tasks[i], nil
 }
 

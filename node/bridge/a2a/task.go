@@ -189,11 +189,7 @@ func (b *Bridge) advance(ctx context.Context, id string, next func(*taskRow) (lo
 			if entry.State.Terminal() {
 				b.full.Delete(t.Address)
 			}
-			works := entry.State == a2a.TaskStateWorking && entry.Reply == ""
-			if !works && len(t.Messages) > 0 {
-				b.working.Delete(t.Messages[len(t.Messages)-1])
-			}
-			b.hub.Changed(id, works)
+			b.hub.Changed(id, entry.State == a2a.TaskStateWorking && entry.Reply == "")
 		}
 		return err
 	}

@@ -113,7 +113,7 @@ func (d *Door) Serve(c echo.Context, base string) error {
 	r := c.Request()
 	path := strings.TrimPrefix(r.URL.EscapedPath(), base)
 	call := message.Call{Binding: message.HTTPJSON}
-	if strings.Trim(path, "/") == "" {
+	if r.Method == http.MethodPost && strings.Trim(path, "/") == "" {
 		call.Binding = message.JSONRPC
 	}
 	caller, err := d.cfg.Open(c)

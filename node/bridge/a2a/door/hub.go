@@ -9,9 +9,9 @@ import (
 )
 
 const (
-	maxQueuedReports = 64      // that wait for one slow stream; the rest is lost
-	maxSentTasks     = 256     // whose artifacts are kept while their agent works
-	maxSentBytes     = 1 << 20 // of the artifacts of one task
+	maxQueuedReports = 64        // that wait for one slow stream; the rest is lost
+	maxSentTasks     = 256       // whose artifacts are kept while their agent works
+	maxSentBytes     = 256 << 10 // of the artifacts of one task, as much as a hook may write
 )
 
 // Share is a part of the places of waiting callers, with room for Max of them. If it is Fair, its second half is for

@@ -2,7 +2,10 @@ package door
 
 import (
 	"fmt"
+	"strings"
 	"testing"
+
+	"github.com/agentmesh/agentmesh/node/wire"
 )
 
 // TestHubIsBounded: 10,000 open streams meet a bound for all and for one source, a change wakes as many waiters of a
@@ -49,5 +52,33 @@ func TestHubIsBounded(t *testing.T) {
 	}
 	if h.Enter(one) != nil || h.Enter(two) == nil {
 		t.Error("one source keeps another out, or has no bound")
+	}
+}
+
+// TestSentIsBounded: what agents send of tasks that they work on has a bound for each task and for all.
+func TestSentIsBounded(t *testing.T) {
+	var h Hub
+	piece := func(text string) []wire.Value {
+		artifact := wire.Obj(wire.TextField("artifactId", "a"), wire.Field("parts", wire.Arr(wire.Obj(wire.TextField("text", text)))))
+		return []wire.Value{wire.Obj(wire.Field("artifactUpdate", wire.Obj(wire.Field("artifact", artifact), wire.Field("append", wire.Bool(true)))))}
+	}
+	for i := range 1000 {
+		h.Report("long", piece(strings.Repeat("x", 1000)))
+		h.Report(fmt.Sprint(i), piece("x"))
+	}
+	if len(h.sent) > maxSentTasks {
+		t.Errorf("%d tasks are kept", len(h.sent))
+	}
+	for task, s := range h.sent {
+		if n := len(s.parts[0].artifact.JSON()); n > maxSentBytes {
+			t.Errorf("%d bytes of task %s are kept", n, task)
+		}
+	}
+	h.Report("t", piece("x"))
+	if h.Changed("t", true); len(h.sentBy("t")) != 1 {
+		t.Error("a task at work lost what was sent")
+	}
+	if h.Changed("t", false); len(h.sentBy("t")) != 0 {
+		t.Error("a task that has ended keeps what was sent")
 	}
 }

@@ -5,7 +5,6 @@ import (
 	"mime"
 	"net/http"
 	"net/url"
-	"slices"
 	"strconv"
 	"strings"
 
@@ -184,15 +183,9 @@ func (c Call) checked(version string) (Call, *Error) {
 	return c, ErrVersion
 }
 
-// isOpaque reports whether the names below a member are the client's own.
-func isOpaque(key string) bool { return key == "metadata" || key == "data" }
-
 // spell returns v with the names that ProtoJSON writes, for a client that sends those of the proto: history_length
 // (A2A-16).
 func spell(v wire.Value) wire.Value {
-	if !hasProtoName(v) {
-		return v
-	}
 	if v.Kind() == wire.Array {
 		var list []wire.Value
 		for elem := range v.Elems() {
@@ -200,32 +193,37 @@ func spell(v wire.Value) wire.Value {
 		}
 		return wire.Arr(list...)
 	}
-	out := wire.Obj()
+	var out []wire.Member
+	var taken map[string]bool
 	for _, m := range v.Members() {
-		name, value := camelCase(m.Key), m.Value
-		if _, known := v.Get(name); known && name != m.Key {
+		name := camelCase(m.Key)
+		if name != m.Key && taken == nil {
+			taken = make(map[string]bool)
+			for _, m := range v.Members() {
+				taken[m.Key] = true
+			}
+		}
+		if name != m.Key && taken[name] {
 			continue
 		}
-		if !isOpaque(m.Key) {
-			value = spell(value)
+		if taken != nil {
+			taken[name] = true
 		}
-		out = out.With(name, value)
-	}
-	return out
-}
-
-func hasProtoName(v wire.Value) bool {
-	for elem := range v.Elems() {
-		if hasProtoName(elem) {
-			return true
+		if m.Key != "metadata" && m.Key != "data" { // the names below these are the client's own
+			m.Value = spell(m.Value)
 		}
+		out = append(out, wire.Field(name, m.Value))
 	}
-	return slices.ContainsFunc(v.Members(), func(m wire.Member) bool {
-		return strings.Contains(m.Key, "_") || !isOpaque(m.Key) && hasProtoName(m.Value)
-	})
+	if v.Kind() != wire.Object {
+		return v
+	}
+	return wire.Obj(out...)
 }
 
 func camelCase(name string) string {
+	if !strings.Contains(name, "_") {
+		return name
+	}
 	words := strings.Split(name, "_")
 	for i, word := range words[1:] {
 		if word != "" {

@@ -107,11 +107,13 @@ func convert(v wire.Value, of string, from, to form) wire.Value {
 			out = withAt(out, r.names[to], convert(m, r.is, from, to))
 		}
 	}
+	all := out.Members()
 	for _, m := range v.Members() {
-		if !slices.Contains(known, m.Key) {
-			out = out.With(m.Key, m.Value)
+		if _, taken := out.Get(m.Key); !taken && !slices.Contains(known, m.Key) {
+			all = append(all, m)
 		}
 	}
+	out = wire.Obj(all...)
 	switch {
 	case of == "part":
 		out = finishPart(out, to)

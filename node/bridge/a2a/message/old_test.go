@@ -1,7 +1,10 @@
 package message
 
 import (
+	"fmt"
+	"strings"
 	"testing"
+	"time"
 
 	"github.com/agentmesh/agentmesh/node/wire"
 )
@@ -131,5 +134,28 @@ func TestSpellings(t *testing.T) {
 	const want = `{"message":{"messageId":"m","parts":[{"data":{"a_b":1},"mediaType":"a/b"}],"metadata":{"c_d":{"e_f":1}}},"configuration":{"returnImmediately":true,"historyLength":2}}`
 	if got := string(spell(v).JSON()); got != want {
 		t.Errorf("%s", got)
+	}
+}
+
+// TestManyMembers: an object with many members costs a reader no more than its size, in either version.
+func TestManyMembers(t *testing.T) {
+	var b strings.Builder
+	b.WriteString(`{"message_id":"m","message__id":"n"`)
+	for i := range 19_000 {
+		fmt.Fprintf(&b, `,"a_%d":1`, i)
+	}
+	for _, method := range []string{"SendMessage", "message/send"} {
+		began := time.Now()
+		c, e := ReadRPC([]byte(`{"jsonrpc":"2.0","id":1,"method":"`+method+`","params":{"message":`+b.String()+`}}}`), "")
+		m, _ := c.Params.Get("message")
+		if e != nil || m.Len() < 19_000 || m.GetStr("messageId") != "m" {
+			t.Errorf("%s: %v, %d members", method, e, m.Len())
+		}
+		if took := time.Since(began); took > 2*time.Second {
+			t.Errorf("%s took %s", method, took)
+		}
+		if _, err := wire.ParseForeign(c.Params.JSON(), maxDepth, maxValues); err != nil {
+			t.Errorf("%s: %v", method, err)
+		}
 	}
 }
