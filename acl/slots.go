@@ -72,12 +72,12 @@ func (q *Asks) MakeRoom(ctx context.Context, slot Slot, now time.Time) ([]store.
 			return nil, store.ErrQuota
 		}
 	}
+	if taken, err := q.records.Count(ctx, nsOpen, slot.Term, slot.Max, now); err != nil || taken < slot.Max {
+		return nil, err
+	}
 	page, err := q.records.List(ctx, nsOpen, slot.Term, "", slot.Max, now)
 	if err != nil {
 		return nil, fmt.Errorf("list slots: %w", err)
-	}
-	if len(page.Records) < slot.Max {
-		return nil, nil
 	}
 	slots := make([]takenSlot, len(page.Records))
 	for i, rec := range page.Records {

@@ -118,7 +118,7 @@ func (t turns) findSpent(ctx context.Context, item Item, now time.Time) (spent r
 // today returns the turns of the last day that a bound counts.
 func (t turns) today(ctx context.Context, b turnBound, now time.Time) (*owner.Turns, error) {
 	most := t.bounds.Most(b.bound)
-	used, err := count(max(most, statusCap), store.AllRecords(ctx, t.records, nsTurns, b.term, now))
+	used, err := t.records.Count(ctx, nsTurns, b.term, max(most, statusCap), now)
 	if err != nil || most < 0 {
 		return newTurns(used, -1), err
 	}

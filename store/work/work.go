@@ -419,9 +419,9 @@ func (w *Worker) setNext(q *queue, next time.Time) {
 // endOfTime is later than every Due.
 var endOfTime = time.Unix(1<<33, 0)
 
-// isWrong reports whether a Due comes from a clock that was wrong.
+// isWrong reports whether a Due comes from a clock that was wrong by more than an hour. A smaller step only shifts it.
 func (q *queue) isWrong(due, now time.Time) bool {
-	return q.MaxPause > 0 && due.Sub(now) > q.MaxPause
+	return q.MaxPause > 0 && due.Sub(now) > q.MaxPause+time.Hour
 }
 
 // room returns the parties whose records must wait, and how many records to read so that every free place is used.

@@ -265,11 +265,11 @@ func TestClaim(t *testing.T) {
 func TestWrongClock(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		var b *bench
-		b = newBench(t, work.Queue{Max: 8, MaxPause: time.Hour}, func(_ context.Context, rec store.Record) (work.Later, error) {
+		b = newBench(t, work.Queue{Max: 8, MaxPause: time.Minute}, func(_ context.Context, rec store.Record) (work.Later, error) {
 			return work.Later{}, b.remove(rec)
 		})
 		b.put("far", 30*24*time.Hour, "", "")
-		b.put("near", 30*time.Minute, "", "")
+		b.put("near", 30*time.Minute, "", "") // a step of an hour only shifts it
 		defer b.run()()
 		time.Sleep(2 * time.Hour)
 		b.want("", "far@0", "near@1800")
