@@ -1,5 +1,6 @@
-// Package engine has the code that all engines of the store share: the queue of group commits, the bounds of calls, the
-// decisions that need no database, the keys of rows, and the encoding of rows.
+// Package engine has the code that all engines of the store share: what each call checks and writes, the queue of
+// group commits, the bounds of calls, the keys of rows, and the encoding of rows. Each engine stores the rows in its own
+// way; see [Driver] and [Tx].
 package engine
 
 import (
