@@ -182,13 +182,6 @@ func (b *bridges) observe(in bridge.Inbound) []store.Change {
 	return changes
 }
 
-// reportCommit passes committed changes to the bridges that observe them.
-func (b *bridges) reportCommit(changes []store.Change) {
-	for o := range servicesOf[bridge.Observer](b) {
-		o.OnCommit(changes)
-	}
-}
-
 // reportFailure tells the bridges about an outbox entry that failed for good. about is the subject for the notice to
 // the owner; quiet means that the owner gets no notice. See [bridge.FailureObserver].
 func (b *bridges) reportFailure(ctx context.Context, e OutboxEntry) (about string, quiet bool, changes []store.Change) {

@@ -88,7 +88,6 @@ func (d duties) observe() {
 			n.inboxChanged.Broadcast()
 		}
 		n.events.Publish(eventsOf(changes)...)
-		n.bridges.reportCommit(changes)
 		d.readState(changes)
 		n.notices.OnCommit(changes)
 		if touches(nsInbox) || touches(nsOutbox) || touches(acl.AskNamespace) {

@@ -77,9 +77,6 @@ type Reply struct {
 type Observer interface {
 	// Observe returns the changes to make in the step that accepts the message.
 	Observe(in Inbound) []store.Change
-	// OnCommit gets the changes of every commit of this process, and some of the changes that other processes committed.
-	// It must not block.
-	OnCommit(changes []store.Change)
 }
 
 // FailureObserver learns which messages of the node will never be delivered.

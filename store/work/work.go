@@ -53,7 +53,8 @@ type Queue struct {
 	// Do works on a record. It stores the outcome together with the next Due, or the deletion of the record, in one unit
 	// whose precondition is the revision of rec; or it returns what it waits for. fresh means that no call for the
 	// record can have begun, here or in another process: this process committed it while it worked, or settled another
-	// record of its lane before it. After an error the worker tries again.
+	// record of its lane before it. After an error the worker tries again after a pause that grows; the other records of
+	// the party wait, too, if Do also returned a Gate.
 	Do func(ctx context.Context, rec store.Record, fresh bool) (Later, error)
 }
 
@@ -510,7 +511,7 @@ func (w *Worker) end(q *queue, rec store.Record, c *call, later Later, err error
 		later = Later{Pause: openGap / 10}
 	case err != nil:
 		b := q.begun[rec.Key]
-		later = Later{Pause: min(time.Second<<min(b.errors, 10), maxErrPause)}
+		later.Pause = min(time.Second<<min(b.errors, 10), maxErrPause)
 		b.errors++
 		q.begun[rec.Key] = b
 	case slices.ContainsFunc(c.opened, func(match func(string) bool) bool { return later.Gate != "" && match(later.Gate) }):

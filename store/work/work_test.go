@@ -275,3 +275,22 @@ func TestWrongClock(t *testing.T) {
 		b.want("", "far@0", "near@1800")
 	})
 }
+
+// TestErrorWithGate: after an error with a gate, the other records of the party wait, too, and those of others do not.
+func TestErrorWithGate(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		var b *bench
+		b = newBench(t, work.Queue{Max: 4, PerParty: 1}, func(_ context.Context, rec store.Record) (work.Later, error) {
+			if rec.Party == "down" {
+				return work.Later{Gate: "directory"}, errors.New("it is down")
+			}
+			return work.Later{}, b.remove(rec)
+		})
+		b.put("a", -1, "down", "")
+		b.put("b", -1, "down", "")
+		b.put("c", 2*time.Second, "up", "")
+		defer b.run()()
+		time.Sleep(5 * time.Second)
+		b.want("", "a@0", "a@1", "c@2", "a@3")
+	})
+}

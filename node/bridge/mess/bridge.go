@@ -21,6 +21,7 @@ import (
 	"github.com/agentmesh/agentmesh/node/owner"
 	"github.com/agentmesh/agentmesh/node/wire"
 	"github.com/agentmesh/agentmesh/store"
+	"github.com/agentmesh/agentmesh/store/work"
 )
 
 // Kind is the kind of our addresses and links.
@@ -79,6 +80,8 @@ func New(cfg Config) (*Bridge, error) {
 	b.server = &rest.Server{
 		Exchange: b.x, Local: cfg.Local, Log: b.log, Names: cfg.Names, Ask: b.askRegistration, Withdraw: b.withdrawRegistration,
 	}
+	b.x.Work.Add(work.Queue{NS: exchange.NSNotices, Max: maxCalls, PerParty: maxCallsPerParty, Do: b.workNotice})
+	b.x.Work.Add(work.Queue{NS: nsControl, Max: maxCalls, PerParty: maxCallsPerParty, MaxPause: maxControlRetry, Do: b.workControl})
 	b.registerResolvers()
 	if cfg.Mirror != "" {
 		b.mirror = folder.NewMirror(b.x, cfg.Mirror, b.log)
@@ -121,17 +124,10 @@ func (b *Bridge) Operations() []owner.Operation {
 		owner.Raw(http.MethodPost, "/mess/fetch/:ref", owner.Decide, b.ownerFetch))
 }
 
-// Run runs the exchange, the notifier, the mirror and the links until ctx ends.
+// Run runs the exchange, the mirror and the links until ctx ends.
 func (b *Bridge) Run(ctx context.Context) error {
 	g, ctx := errgroup.WithContext(ctx)
 	g.Go(func() error { return b.x.Run(ctx) })
-	g.Go(func() error { return b.runNotifier(ctx) })
-	g.Go(func() error {
-		for range b.cfg.Store.Watch(ctx, nsControl) { // another process stored a control message (see control.go)
-			b.x.WakeNotifier()
-		}
-		return nil
-	})
 	if b.mirror != nil {
 		g.Go(func() error { return b.mirror.Run(ctx) })
 	}

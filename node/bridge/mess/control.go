@@ -12,6 +12,7 @@ import (
 	"github.com/agentmesh/agentmesh/node/bridge/mess/thread"
 	"github.com/agentmesh/agentmesh/node/wire"
 	"github.com/agentmesh/agentmesh/store"
+	"github.com/agentmesh/agentmesh/store/work"
 )
 
 // A control message is a message of a peer that the node passes to no handler: it closes the conversation, or reports
@@ -28,15 +29,13 @@ const (
 )
 
 // A control message that cannot be applied is tried again after a pause, which grows from minControlRetry to
-// maxControlRetry. If maxControlFailures messages of one peer have failed in a round, the others of that peer wait for
-// the next round, because each attempt delays the notices, which are delivered after the round.
+// maxControlRetry.
 const (
-	minControlRetry    = time.Second
-	maxControlRetry    = 10 * time.Minute
-	maxControlFailures = 10
+	minControlRetry = time.Second
+	maxControlRetry = 10 * time.Minute
 )
 
-// controlMessage is the stored form of a control message, with its retry state.
+// controlMessage is the stored form of a control message.
 type controlMessage struct {
 	From    wire.AgentID        `json:"from"`
 	Address string              `json:"address,omitempty"`
@@ -44,7 +43,6 @@ type controlMessage struct {
 	ID      wire.MessageID      `json:"id"`
 	Payload wire.Value          `json:"payload"`
 	Pause   time.Duration       `json:"pause,omitempty"` // between the last attempt and the next one
-	Again   time.Time           `json:"again,omitzero"`  // time of the next attempt
 }
 
 // Observe implements [bridge.Observer]. It stores control messages.
@@ -55,59 +53,23 @@ func (b *Bridge) Observe(in bridge.Inbound) []store.Change {
 	body := thread.Encode(controlMessage{From: in.Peer, Address: in.Address, Conv: in.ConvID, ID: in.MessageID, Payload: in.Payload})
 	return []store.Change{{IfRev: store.Any, Max: maxControls, Record: store.Record{
 		NS: nsControl, Key: exchange.IDKey(string(in.Peer), string(in.MessageID)), Body: body,
-		Terms: []string{string(in.Peer)}, Expires: time.Now().Add(controlLifetime),
+		Terms: []string{string(in.Peer)}, Party: string(in.Peer), Due: store.DueNow, Expires: time.Now().Add(controlLifetime),
 	}}}
 }
 
-// OnCommit implements [bridge.Observer]. It wakes the notifier, which applies control messages, if a new one was
-// stored. The notifier's own changes, which postpone or remove control messages, do not wake it.
-func (b *Bridge) OnCommit(changes []store.Change) {
-	isNew := func(c store.Change) bool { return c.Record.NS == nsControl && c.IfRev == store.Any && !c.Delete }
-	if slices.ContainsFunc(changes, isNew) {
-		b.x.WakeNotifier()
-	}
-}
-
-// applyControls applies the stored control messages. A peer that has reached a limit, so that its messages cannot be
-// applied now, does not delay other peers. waits reports whether a message could not be applied.
-func (b *Bridge) applyControls(ctx context.Context) (waits bool, err error) {
-	failed := map[wire.AgentID]int{}
-	for rec, err := range store.AllRecords(ctx, b.records, nsControl, "", time.Now()) {
-		if err != nil {
-			return waits, err
-		}
-		var m controlMessage
-		if err := json.Unmarshal(rec.Body, &m); err == nil && (failed[m.From] >= maxControlFailures || time.Now().Before(m.Again)) {
-			waits = true
-			continue
-		}
-		err := b.applyControl(ctx, rec.Key, m)
-		if ctx.Err() != nil {
-			return waits, ctx.Err()
-		}
-		if err != nil {
-			b.log.Info("a control message could not be applied yet", "error", err)
-			waits = true
-			failed[m.From]++
-			if err := b.postponeControl(ctx, rec, m); err != nil {
-				return waits, err
-			}
-		}
-	}
-	return waits, nil
-}
-
-// postponeControl stores the time of the next attempt for a control message. Each pause is twice as long as the
+// workControl applies a control message, or stores the time of the next attempt. Each pause is twice as long as the
 // previous one.
-func (b *Bridge) postponeControl(ctx context.Context, rec store.Record, m controlMessage) error {
-	m.Pause = min(max(2*m.Pause, minControlRetry), maxControlRetry)
-	m.Again = time.Now().Add(m.Pause)
-	rec.Body = thread.Encode(m)
-	err := b.records.Apply(ctx, []store.Change{{Record: rec, IfRev: rec.Rev}}, time.Now())
-	if errors.Is(err, store.ErrConflict) {
-		return nil // the peer has sent the message again meanwhile
+func (b *Bridge) workControl(ctx context.Context, rec store.Record, _ bool) (later work.Later, err error) {
+	var m controlMessage
+	_ = json.Unmarshal(rec.Body, &m) // what cannot be decoded has no ID
+	err = b.applyControl(ctx, rec.Key, m)
+	if err == nil || ctx.Err() != nil {
+		return later, err
 	}
-	return err
+	b.log.Info("a control message could not be applied yet", "error", err)
+	m.Pause = min(max(2*m.Pause, minControlRetry), maxControlRetry)
+	rec.Body, rec.Due = thread.Encode(m), time.Now().Add(m.Pause)
+	return later, b.records.Apply(ctx, []store.Change{{Record: rec, IfRev: rec.Rev}}, time.Now())
 }
 
 // applyControl applies and removes a stored control message. If a later attempt may succeed, it only returns an error.

@@ -1,7 +1,6 @@
 package mess
 
 import (
-	"encoding/json"
 	"errors"
 	"fmt"
 	"testing"
@@ -48,8 +47,8 @@ func TestControlMessagesAreBounded(t *testing.T) {
 	}
 }
 
-// TestControlMessagesWaitLonger: waiting control messages are tried with growing pauses, a bounded number of one peer
-// in each round, and are applied when that is possible.
+// TestControlMessagesWaitLonger: waiting control messages are tried with growing pauses, and are applied when that is
+// possible.
 func TestControlMessagesWaitLonger(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		l := newLab(t)
@@ -60,7 +59,7 @@ func TestControlMessagesWaitLonger(t *testing.T) {
 			t.Fatal(err)
 		}
 		l.executor("carol")
-		const said = 3 * maxControlFailures
+		const said = 30
 		claim := func(peer string) string {
 			ref := l.request("agent"+peer+fmt.Sprint(time.Now().UnixNano()), "{intent: look}")
 			err := l.OfferTo(t.Context(), ref, peer, "", nil, func(_ string, _ wire.Value, changes []store.Change) error {
@@ -82,63 +81,35 @@ func TestControlMessagesWaitLonger(t *testing.T) {
 				t.Fatal(err)
 			}
 		}
-		due := func() (n int) {
+		due := func(in time.Duration) (n int) {
 			for _, key := range l.keys(nsControl) {
 				rec, err := l.store.Records().Get(t.Context(), nsControl, key, time.Now())
-				var a controlMessage
-				if err != nil || json.Unmarshal(rec.Body, &a) != nil || len(rec.Terms) != 1 || rec.Expires.IsZero() {
+				if err != nil || rec.Party != "am_loud" || len(rec.Terms) != 1 || rec.Expires.IsZero() {
 					t.Fatalf("%s: %+v, %v", key, rec, err)
 				}
-				if !time.Now().Before(a.Again) {
+				if !time.Now().Add(in).Before(rec.Due) {
 					n++
 				}
 			}
 			return n
 		}
-		if buckets.Take("am_loud", time.Now()); due() != said { // it may open no thread now
-			t.Fatalf("%d are due", due())
+		if buckets.Take("am_loud", time.Now()); due(0) != said { // it may open no thread now
+			t.Fatalf("%d are due", due(0))
 		}
-		if waits, err := b.applyControls(t.Context()); err != nil || !waits || due() != said-maxControlFailures {
-			t.Errorf("after a round %d are due, %t, %v", due(), waits, err)
+		pause := minControlRetry
+		for range 5 {
+			l.workDue()
+			if early, later := due(pause-1), due(pause); early != 0 || later != said {
+				t.Errorf("%d are tried again within %v and %d after it, want all %d after it", early, pause, later, said)
+			}
+			time.Sleep(pause)
+			pause *= 2
+			buckets.Take("am_loud", time.Now())
 		}
 		l.LimitThreads(nil, 0)
-		for range 3 {
-			time.Sleep(maxControlRetry)
-			if _, err := b.applyControls(t.Context()); err != nil {
-				t.Fatal(err)
-			}
-		}
+		l.workDue()
 		if n := len(l.keys(nsControl)); n != 0 {
 			t.Errorf("%d are left", n)
 		}
 	})
-}
-
-// TestNotifierDoesNotWakeItself: new control messages wake the notifier, but not those that the notifier itself
-// postpones or removes.
-func TestNotifierDoesNotWakeItself(t *testing.T) {
-	l := newLab(t)
-	b, err := New(Config{Exchange: l.Exchange, Store: l.store, Mesh: bridgetest.NewMesh(nil, l.store)})
-	if err != nil {
-		t.Fatal(err)
-	}
-	said := b.Observe(bridge.Inbound{Peer: "am_loud", MessageID: "msg_0", ConvID: "conv_1", Intent: Intent, Payload: wire.Obj()})
-	off, gone := said[0], said[0]
-	off.IfRev, gone.Delete = 1, true
-	for _, c := range []struct {
-		name  string
-		c     store.Change
-		wakes bool
-	}{{"said", said[0], true}, {"put off", off, false}, {"removed", gone, false}} {
-		b.OnCommit([]store.Change{c.c})
-		woken := false
-		select {
-		case <-b.x.NoticeReady():
-			woken = true
-		default:
-		}
-		if woken != c.wakes {
-			t.Errorf("%s: woken = %v", c.name, woken)
-		}
-	}
 }

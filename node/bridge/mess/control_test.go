@@ -156,7 +156,7 @@ func TestNoOtherAgentIsAsked(t *testing.T) {
 
 type countingStore struct {
 	store.Store
-	lists atomic.Int64
+	reads atomic.Int64 // of what is due
 }
 
 func (c *countingStore) Records() store.Records { return countingRecords{c.Store.Records(), c} }
@@ -166,11 +166,9 @@ type countingRecords struct {
 	c *countingStore
 }
 
-func (r countingRecords) List(ctx context.Context, ns, term, after string, limit int, now time.Time) (store.RecordPage, error) {
-	if ns == exchange.NSNotices {
-		r.c.lists.Add(1)
-	}
-	return r.Records.List(ctx, ns, term, after, limit, now)
+func (r countingRecords) Due(ctx context.Context, ns string, until time.Time, skip []string, limit int) ([]store.Record, time.Time, error) {
+	r.c.reads.Add(1)
+	return r.Records.Due(ctx, ns, until, skip, limit)
 }
 
 // TestIdleBridgeSleeps: an idle bridge reads nothing until something happens, and then delivers the notice at once. A
@@ -182,11 +180,14 @@ func TestIdleBridgeSleeps(t *testing.T) {
 			t.Fatal(err)
 		}
 		defer s.Close()
-		c := &countingStore{Store: s}
+		c, lookups := &countingStore{Store: s}, atomic.Int64{}
 		l := labOn(t, c)
 		b, err := New(Config{
-			Exchange: l.Exchange, Store: c, Notices: notify.New(notify.Config{Records: s.Records()}),
-			Mesh: brokenMesh{bridgetest.NewMesh(nil, s)},
+			Exchange: l.Exchange, Store: l.store, Notices: notify.New(notify.Config{Records: s.Records()}),
+			Mesh: directoryMesh{bridgetest.NewMesh(nil, s), func(client.Query) ([]wire.Card, error) {
+				lookups.Add(1)
+				return nil, wire.ErrUnavailable
+			}},
 		})
 		if err != nil {
 			t.Fatal(err)
@@ -194,19 +195,27 @@ func TestIdleBridgeSleeps(t *testing.T) {
 		ctx, cancel := context.WithCancel(t.Context())
 		done := make(chan error, 1)
 		go func() { done <- b.Run(ctx) }()
-		time.Sleep(time.Hour)
-		if n := c.lists.Load(); n != 1 {
-			t.Errorf("an idle hour looked %d times", n)
+		synctest.Wait()
+		sleeps := func(after string) {
+			t.Helper()
+			synctest.Wait()
+			before := c.reads.Load()
+			time.Sleep(time.Hour)
+			if n := c.reads.Load() - before; n != 0 {
+				t.Errorf("after %s, an idle hour looked %d times", after, n)
+			}
 		}
+		sleeps("the start")
 		l.executor("bob")
 		l.request("agent", "{intent: look}")
 		synctest.Wait()
-		if n := c.lists.Load(); n != 2 {
-			t.Errorf("looked %d times after a request", n)
+		if n := len(l.keys(exchange.NSNotices)); n != 0 {
+			t.Errorf("%d notices wait", n)
 		}
+		sleeps("a request")
 		l.request("agent", "{intent: look, requires: [nothing-here]}") // the directory fails
 		time.Sleep(time.Hour)
-		if n := c.lists.Load(); n < 60 || n > 75 {
+		if n := lookups.Load(); n < 60 || n > 75 {
 			t.Errorf("looked %d times in an hour of failures", n)
 		}
 		cancel()
@@ -216,7 +225,7 @@ func TestIdleBridgeSleeps(t *testing.T) {
 	})
 }
 
-// TestControlOfAnotherProcess: a control message that another process accepted wakes the bridge at once.
+// TestControlOfAnotherProcess: a control message that another process accepted is applied at once.
 func TestControlOfAnotherProcess(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		s, err := bolt.Open(t.Context(), filepath.Join(t.TempDir(), "mess.db"), bolt.Config{MinFree: -1})
@@ -224,16 +233,14 @@ func TestControlOfAnotherProcess(t *testing.T) {
 			t.Fatal(err)
 		}
 		defer s.Close()
-		c := &countingStore{Store: s}
-		b, err := New(Config{
-			Exchange: labOn(t, c).Exchange, Store: c, Notices: notify.New(notify.Config{Records: s.Records()}),
-			Mesh: brokenMesh{bridgetest.NewMesh(nil, s)},
-		})
+		l := labOn(t, s)
+		b, err := New(Config{Exchange: l.Exchange, Store: l.store, Mesh: bridgetest.NewMesh(nil, l.store)})
 		if err != nil {
 			t.Fatal(err)
 		}
 		ctx, cancel := context.WithCancel(t.Context())
 		done := make(chan error, 1)
+		go store.Observe(l.store).Follow(ctx)
 		go func() { done <- b.Run(ctx) }()
 		synctest.Wait()
 		changes := b.Observe(bridge.Inbound{
@@ -243,19 +250,12 @@ func TestControlOfAnotherProcess(t *testing.T) {
 			t.Fatal(err)
 		}
 		synctest.Wait()
-		if n := c.lists.Load(); n != 2 {
-			t.Errorf("the bridge looked %d times, want once at the start and once for the message", n)
+		if n := len(l.keys(nsControl)); n != 0 {
+			t.Errorf("%d control messages wait", n)
 		}
 		cancel()
 		if err := <-done; err != nil {
 			t.Error(err)
 		}
 	})
-}
-
-// brokenMesh is a mesh that sends nothing and finds nothing.
-type brokenMesh struct{ bridge.Mesh }
-
-func (brokenMesh) Find(context.Context, client.Query) ([]wire.Card, error) {
-	return nil, wire.ErrUnavailable
 }

@@ -1,11 +1,13 @@
 package mess
 
 import (
+	"context"
 	"errors"
 	"os"
 	"path/filepath"
 	"strings"
 	"testing"
+	"testing/synctest"
 	"time"
 
 	"github.com/agentmesh/agentmesh/node/bridge/mess/exchange"
@@ -36,6 +38,7 @@ func newLab(t testing.TB) *lab {
 }
 
 func labOn(t testing.TB, s store.Store) *lab {
+	s = store.Observe(s)
 	return &lab{t: t, store: s, Exchange: exchange.New(exchange.Config{Store: s, ThreadsPerHour: -1, CallsPerMinute: -1, RegistrationsPerHour: -1})}
 }
 
@@ -44,6 +47,16 @@ func actor(id string) exchange.Actor {
 		return exchange.Owner("test")
 	}
 	return exchange.Actor{ID: id, Channel: "test"}
+}
+
+// workDue does what is due now. Call it in a bubble of synctest.
+func (l *lab) workDue() {
+	ctx, cancel := context.WithCancel(l.t.Context())
+	done := make(chan struct{})
+	go func() { l.Work.Run(ctx); close(done) }()
+	synctest.Wait()
+	cancel()
+	<-done
 }
 
 // do sends a block that must be accepted.

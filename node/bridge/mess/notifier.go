@@ -18,6 +18,7 @@ import (
 	"github.com/agentmesh/agentmesh/node/owner"
 	"github.com/agentmesh/agentmesh/node/wire"
 	"github.com/agentmesh/agentmesh/store"
+	"github.com/agentmesh/agentmesh/store/work"
 )
 
 // Kinds of questions to the owner.
@@ -28,87 +29,24 @@ const (
 	askHeld     = "mess-request"      // a request waits for the owner
 )
 
-// The pauses before a failed notice is tried again, and the longest sleep while a notice waits. The sleep is bounded
-// because the clock may be set meanwhile.
+// The bounds of the calls that run at once for notices, and for control messages.
 const (
-	minNoticeRetry = time.Second
-	maxNoticeRetry = time.Minute
-	maxNoticeSleep = time.Minute
+	maxCalls         = 4
+	maxCallsPerParty = 1
 )
 
-// runNotifier delivers notices (somebody must learn of a message in a thread) until ctx ends. It sleeps until there
-// is a new notice, a waiting notice is due, or failed notices can be tried again.
-func (b *Bridge) runNotifier(ctx context.Context) error {
-	if err := b.x.Load(); err != nil { // the threads are loaded here, so that they do not delay the start
-		return err
+// workNotice delivers a notice. If that fails, the worker tries again, and does not stop the notices to others.
+func (b *Bridge) workNotice(ctx context.Context, rec store.Record, _ bool) (work.Later, error) {
+	n, err := exchange.DecodeNotice(rec)
+	if err != nil {
+		return work.Later{}, err
 	}
-	pause := minNoticeRetry
-	for {
-		next, err := b.deliverNotices(ctx)
-		if ctx.Err() != nil {
-			return nil
-		}
-		if err != nil {
-			b.log.Error("notices could not be delivered", "error", err)
-		}
-		var sleep <-chan time.Time
-		switch {
-		case err != nil || next.failed:
-			sleep = time.After(pause)
-			pause = min(2*pause, maxNoticeRetry)
-		case !next.at.IsZero():
-			sleep = time.After(min(max(time.Until(next.at), time.Millisecond), maxNoticeSleep))
-			pause = minNoticeRetry
-		default:
-			pause = minNoticeRetry
-		}
-		select {
-		case <-ctx.Done():
-			return nil
-		case <-b.x.NoticeReady():
-		case <-sleep:
-		}
+	later, err := b.deliverNotice(ctx, n)
+	if thread.IsRefusal(err) { // it can never be delivered
+		b.log.Warn("a notice was dropped", "to", n.To, "thread", n.Ref, "error", err)
+		return work.Later{}, b.dropNotice(ctx, n, thread.PublicText(err))
 	}
-}
-
-// notifierWait says when the notifier must work again.
-type notifierWait struct {
-	failed bool      // a notice or control message failed and needs a retry
-	at     time.Time // the time until which a notice waits; zero if none waits
-}
-
-// deliverNotices applies the control messages (see control.go) and tries every notice once. A notice that fails stays,
-// and does not stop the others. After a failed look-up in the directory, deliverNotices makes no other look-up.
-func (b *Bridge) deliverNotices(ctx context.Context) (next notifierWait, err error) {
-	if next.failed, err = b.applyControls(ctx); err != nil {
-		return next, err
-	}
-	directoryFailed := false
-	for n, err := range b.x.Notices(ctx) {
-		if err != nil {
-			return next, err
-		}
-		if n.To == exchange.ToDirectory && directoryFailed { // each look-up may take half a minute
-			continue
-		}
-		until, err := b.deliverNotice(ctx, n)
-		if thread.IsRefusal(err) { // it can never be delivered
-			b.log.Warn("a notice was dropped", "to", n.To, "thread", n.Ref, "error", err)
-			err = b.dropNotice(ctx, n, thread.PublicText(err))
-		}
-		if ctx.Err() != nil {
-			return next, ctx.Err()
-		}
-		if err != nil && !errors.Is(err, store.ErrConflict) {
-			b.log.Info("a notice could not be delivered yet", "to", n.To, "thread", n.Ref, "error", err)
-		}
-		next.failed = next.failed || err != nil
-		directoryFailed = directoryFailed || err != nil && n.To == exchange.ToDirectory
-		if !until.IsZero() && (next.at.IsZero() || until.Before(next.at)) {
-			next.at = until
-		}
-	}
-	return next, nil
+	return later, err
 }
 
 // dropNotice removes a notice that can never be delivered, and notifies the owner of the reason why.
@@ -117,63 +55,65 @@ func (b *Bridge) dropNotice(ctx context.Context, n exchange.Notice, why string) 
 	return b.records.Apply(ctx, append(notice, n.Removal()), time.Now())
 }
 
-// deliverNotice delivers a notice to its recipient and removes it in the same transaction. If the notice must wait,
-// deliverNotice returns the time until which it waits.
-func (b *Bridge) deliverNotice(ctx context.Context, n exchange.Notice) (until time.Time, err error) {
+// deliverNotice delivers a notice to its recipient and removes it in the same transaction, unless the notice must wait.
+func (b *Bridge) deliverNotice(ctx context.Context, n exchange.Notice) (later work.Later, err error) {
 	removal := []store.Change{n.Removal()}
 	t, err := b.x.Read(ctx, n.Ref, time.Now())
 	switch {
 	case errors.Is(err, store.ErrNotFound):
 	case err != nil:
-		return until, err
+		return later, err
 	case n.To == thread.OwnerID:
-		return until, b.notifyOwner(ctx, t, n, removal)
+		return later, b.notifyOwner(ctx, t, n, removal)
 	case n.To == exchange.ToDirectory:
-		return until, b.askToRoute(ctx, t, removal)
+		return b.askToRoute(ctx, t, removal)
 	case n.Kind == exchange.NoticeTaken:
-		return until, b.withdrawOffer(ctx, t, n.To, removal)
+		return later, b.withdrawOffer(ctx, t, n.To, removal)
 	case t.Peers[n.To].Conv != "":
 		return b.sendToPeer(ctx, t, n, removal)
 	}
-	return until, b.records.Apply(ctx, removal, time.Now())
+	return later, b.records.Apply(ctx, removal, time.Now())
 }
 
-// completionWait is the longest time for which the close of a completed thread waits for the response.
-const completionWait = 10 * time.Minute
+// The close of a completed thread waits for the response, at most for completionWait.
+const (
+	completionWait  = 10 * time.Minute
+	completionPause = time.Minute // between two looks, because the clock may be set
+)
 
 // sendToPeer sends a peer the message that the notice is about. The close of a completed thread first waits for the
-// response, until the time that sendToPeer returns.
-func (b *Bridge) sendToPeer(ctx context.Context, t *thread.Thread, n exchange.Notice, removal []store.Change) (until time.Time, err error) {
+// response.
+func (b *Bridge) sendToPeer(ctx context.Context, t *thread.Thread, n exchange.Notice, removal []store.Change) (later work.Later, err error) {
 	m, err := b.x.Message(ctx, t.Ref, n.Serial)
 	if errors.Is(err, store.ErrNotFound) {
-		return until, b.records.Apply(ctx, removal, time.Now())
+		return later, b.records.Apply(ctx, removal, time.Now())
 	}
 	if err != nil {
-		return until, err
+		return later, err
 	}
 	typeAt := func(i int) string { return m.Mess.At(i).Members()[0].Key }
 	if end := t.Ended.Add(completionWait); n.To == t.Requester && t.Status == thread.Completed && typeAt(m.Mess.Len()-1) == "status" && time.Now().Before(end) {
-		return end, nil // wait for the response, which also closes the conversation
+		return work.Later{Pause: completionPause}, nil // wait for the response, which also closes the conversation
 	}
 	out, err := b.newOutgoing(ctx, t, n.To, m)
 	if err != nil {
-		return until, err
+		return later, err
 	}
 	if list, _ := out.Payload.Get("mess"); list.Len() == 0 {
-		return until, b.records.Apply(ctx, removal, time.Now())
+		return later, b.records.Apply(ctx, removal, time.Now())
 	}
 	_, err = b.records.Get(ctx, exchange.NSSeen, closedKey(n.To, string(out.Conv)), time.Now())
 	switch {
 	case errors.Is(err, store.ErrNotFound):
 	case err != nil:
-		return until, err
+		return later, err
 	case typeAt(0) != "response": // the message was sent with the close
-		return until, b.records.Apply(ctx, removal, time.Now())
+		return later, b.records.Apply(ctx, removal, time.Now())
 	default:
 		out = lateResponse(out)
 	}
 	out.Records = append(out.Records, removal...)
-	return until, b.send(ctx, out)
+	return later, b.send(ctx, out)
 }
 
 // withdrawOffer tells a peer to which a thread was offered that the offer is canceled, because the thread has ended or
@@ -242,27 +182,28 @@ func (b *Bridge) notifyOwner(ctx context.Context, t *thread.Thread, n exchange.N
 	return b.updateOwner(ctx, t, append(removal, b.cfg.Notices.Change(notice)))
 }
 
-// askToRoute asks the owner whether to offer the thread to an agent of the directory that can do it.
-func (b *Bridge) askToRoute(ctx context.Context, t *thread.Thread, removal []store.Change) error {
+// askToRoute asks the owner whether to offer the thread to an agent of the directory that can do it. After a failed
+// look-up, which may take half a minute, the other notices that need the directory wait, too.
+func (b *Bridge) askToRoute(ctx context.Context, t *thread.Thread, removal []store.Change) (later work.Later, err error) {
 	list, err := b.findAgents(ctx, t)
 	if err != nil {
-		return err
+		return work.Later{Gate: exchange.ToDirectory}, err
 	}
 	if len(list) == 0 || !t.IsClaimable() {
-		return b.records.Apply(ctx, removal, time.Now())
+		return later, b.records.Apply(ctx, removal, time.Now())
 	}
 	const maxCandidates = 10 // that the question shows
 	list = list[:min(len(list), maxCandidates)]
 	question, err := b.newQuestion(ctx, askRoute, t, askBody{Candidates: list}, "an agent of the directory could do what a request asks for")
 	if err != nil {
-		return err
+		return later, err
 	}
 	err = b.records.Apply(ctx, append(slices.Clone(removal), question...), time.Now())
 	// enough questions wait, and the inbox shows the request
 	if errors.Is(err, store.ErrQuota) && t.Requester != thread.OwnerID {
-		return b.records.Apply(ctx, removal, time.Now())
+		err = b.records.Apply(ctx, removal, time.Now())
 	}
-	return err
+	return later, err
 }
 
 // resolverFunc carries out the owner's decision about one kind of question.

@@ -8,6 +8,7 @@ import (
 	"net/http/httptest"
 	"slices"
 	"strings"
+	"sync/atomic"
 	"testing"
 	"testing/synctest"
 	"time"
@@ -24,6 +25,7 @@ import (
 	"github.com/agentmesh/agentmesh/node/notify"
 	"github.com/agentmesh/agentmesh/node/owner"
 	"github.com/agentmesh/agentmesh/node/wire"
+	"github.com/agentmesh/agentmesh/store"
 )
 
 // waitEvent waits for an event about the approval queue, as an open page gets it.
@@ -154,7 +156,7 @@ func TestNoticesOfOneMillisecond(t *testing.T) {
 			l.status(thread.OwnerID, ref, "in_progress, message: so it goes")
 		}
 		var serials []int
-		for n, err := range l.Notices(t.Context()) {
+		for n, err := range store.DecodeAll(t.Context(), l.store.Records(), exchange.NSNotices, "", time.Now(), exchange.DecodeNotice) {
 			if err != nil {
 				t.Fatal(err)
 			}
@@ -170,49 +172,46 @@ func TestNoticesOfOneMillisecond(t *testing.T) {
 // TestNoticesOutliveTheProcess: a notice is stored with its transition, so a process that dies in between delivers it
 // after the restart, once.
 func TestNoticesOutliveTheProcess(t *testing.T) {
-	l := newLab(t)
-	box := notify.New(notify.Config{Records: l.store.Records()})
-	if _, err := New(Config{Exchange: l.Exchange, Store: l.store, Notices: box, Mesh: bridgetest.NewMesh(nil, l.store)}); err != nil {
-		t.Fatal(err)
-	}
-	l.request("agent", "{intent: look}") // the process ends here: no notice was delivered yet
-	again := labOn(t, l.store)
-	b, err := New(Config{Exchange: again.Exchange, Store: l.store, Notices: box, Mesh: bridgetest.NewMesh(nil, l.store)})
-	if err != nil {
-		t.Fatal(err)
-	}
-	count := func() int {
-		t.Helper()
-		list, _, err := box.List(context.Background(), "", 100, time.Now())
-		if err != nil {
+	synctest.Test(t, func(t *testing.T) {
+		l := newLab(t)
+		box := notify.New(notify.Config{Records: l.store.Records()})
+		if _, err := New(Config{Exchange: l.Exchange, Store: l.store, Notices: box, Mesh: bridgetest.NewMesh(nil, l.store)}); err != nil {
 			t.Fatal(err)
 		}
-		return len(list)
-	}
-	if count() != 0 {
-		t.Fatal("it was told before")
-	}
-	for range 3 {
-		if _, err := b.deliverNotices(t.Context()); err != nil {
+		l.request("agent", "{intent: look}") // the process ends here: no notice was delivered yet
+		again := labOn(t, l.store)
+		if _, err := New(Config{Exchange: again.Exchange, Store: l.store, Notices: box, Mesh: bridgetest.NewMesh(nil, l.store)}); err != nil {
 			t.Fatal(err)
 		}
-	}
-	if n := count(); n != 1 {
-		t.Errorf("it was told %d times", n)
-	}
-	// The notice names what the owner can do, and the commands do that.
-	ask := again.request(thread.OwnerID, "{intent: look}")
-	again.executor("bob")
-	again.status("bob", ask, "needs_input, questions: [{field: q, question: Why?}]")
-	if _, err := b.deliverNotices(t.Context()); err != nil {
-		t.Fatal(err)
-	}
-	list, _, err := box.List(t.Context(), "", 100, time.Now())
-	if err != nil || !slices.ContainsFunc(list, func(n notify.Notice) bool {
-		return strings.Contains(n.Title, ask) && n.Text == "answer it on the MESS page"
-	}) {
-		t.Errorf("notices = %+v, %v", list, err)
-	}
+		count := func() int {
+			t.Helper()
+			list, _, err := box.List(context.Background(), "", 100, time.Now())
+			if err != nil {
+				t.Fatal(err)
+			}
+			return len(list)
+		}
+		if count() != 0 {
+			t.Fatal("it was told before")
+		}
+		for range 3 {
+			again.workDue()
+		}
+		if n := count(); n != 1 {
+			t.Errorf("it was told %d times", n)
+		}
+		// The notice names what the owner can do, and the commands do that.
+		ask := again.request(thread.OwnerID, "{intent: look}")
+		again.executor("bob")
+		again.status("bob", ask, "needs_input, questions: [{field: q, question: Why?}]")
+		again.workDue()
+		list, _, err := box.List(t.Context(), "", 100, time.Now())
+		if err != nil || !slices.ContainsFunc(list, func(n notify.Notice) bool {
+			return strings.Contains(n.Title, ask) && n.Text == "answer it on the MESS page"
+		}) {
+			t.Errorf("notices = %+v, %v", list, err)
+		}
+	})
 }
 
 // TestUnsendableMessages: a peer gets the answer to a question whose field is a whole number. A result that does not
@@ -249,28 +248,36 @@ func TestUnsendableMessages(t *testing.T) {
 	eventually(t, "a notice to the owner", func() bool { return away.countNotices("mess", "payload must be at most") == 1 })
 }
 
-// TestHangingDirectory: while the directory hangs, many requests that only its agents could serve delay other notices
-// by one look-up at most.
+// TestHangingDirectory: while a look-up in the directory hangs, other notices are delivered. After it has failed, no other
+// look-up is made until the pause ends.
 func TestHangingDirectory(t *testing.T) {
-	l := newLab(t)
-	box := notify.New(notify.Config{Records: l.store.Records()})
-	lookups := 0
-	b, err := New(Config{Exchange: l.Exchange, Store: l.store, Notices: box, Mesh: directoryMesh{bridgetest.NewMesh(&refusingMesh{}, l.store), func(client.Query) ([]wire.Card, error) {
-		lookups++
-		return nil, wire.ErrUnavailable
-	}}})
-	if err != nil {
-		t.Fatal(err)
-	}
-	for range 20 {
-		l.request("agent", "{intent: look, requires: [ladder]}")
-	}
-	next, err := b.deliverNotices(t.Context())
-	if err != nil || !next.failed || lookups != 1 {
-		t.Errorf("%d look-ups, %+v, %v; want one, and a retry", lookups, next, err)
-	}
-	list, _, err := box.List(t.Context(), "", 100, time.Now())
-	if err != nil || len(list) != 20 {
-		t.Errorf("%d notices for the owner, %v, want 20", len(list), err)
-	}
+	synctest.Test(t, func(t *testing.T) {
+		l := newLab(t)
+		box := notify.New(notify.Config{Records: l.store.Records()})
+		var lookups atomic.Int64
+		if _, err := New(Config{Exchange: l.Exchange, Store: l.store, Notices: box, Mesh: directoryMesh{bridgetest.NewMesh(&refusingMesh{}, l.store), func(client.Query) ([]wire.Card, error) {
+			lookups.Add(1)
+			time.Sleep(30 * time.Second)
+			return nil, wire.ErrUnavailable
+		}}}); err != nil {
+			t.Fatal(err)
+		}
+		for range 20 {
+			l.request("agent", "{intent: look, requires: [ladder]}")
+		}
+		ctx, cancel := context.WithCancel(t.Context())
+		done := make(chan struct{})
+		go func() { l.Work.Run(ctx); close(done) }()
+		synctest.Wait()
+		list, _, err := box.List(t.Context(), "", 100, time.Now())
+		if err != nil || len(list) != 20 || lookups.Load() != 1 {
+			t.Errorf("%d notices for the owner, %v, and %d look-ups; want 20, and one", len(list), err, lookups.Load())
+		}
+		time.Sleep(time.Hour)
+		if n := lookups.Load(); n < 35 || n > 45 { // each hangs for half a minute, and is repeated after a minute
+			t.Errorf("%d look-ups in an hour, want about 40", n)
+		}
+		cancel()
+		<-done
+	})
 }

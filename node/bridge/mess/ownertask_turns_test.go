@@ -100,7 +100,6 @@ func TestHeldIsAskedWhenThereIsRoom(t *testing.T) {
 	if err := home.store.Records().Apply(t.Context(), []store.Change{free}, time.Now()); err != nil {
 		t.Fatal(err)
 	}
-	home.WakeNotifier()
 	home.waitQuestion("the cellar")
 }
 

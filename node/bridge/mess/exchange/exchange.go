@@ -20,14 +20,15 @@ import (
 	"github.com/agentmesh/agentmesh/node/waiting"
 	"github.com/agentmesh/agentmesh/node/wire"
 	"github.com/agentmesh/agentmesh/store"
+	"github.com/agentmesh/agentmesh/store/work"
 )
 
 // Config configures an exchange. Store is required; the other fields have defaults.
 type Config struct {
-	ID           string // id of the exchange; "" means "home"
-	Store        store.Store
-	Registration string // how executors register: open, approval or invite (MESS-57); "" means approval
-	Invite       string // the bearer token that registration asks for in mode invite
+	ID           string      // id of the exchange; "" means "home"
+	Store        store.Store // a *store.Observed; with another store, Run learns late of work that is due
+	Registration string      // how executors register: open, approval or invite (MESS-57); "" means approval
+	Invite       string      // the bearer token that registration asks for in mode invite
 
 	CallsPerMinute       int // for each API key; 0 means 600, a negative number means no limit (MESS-58)
 	ThreadsPerHour       int // for each requester; 0 means 300, a negative number means no limit
@@ -53,6 +54,7 @@ type Exchange struct {
 	loading    loading
 	index      *index
 	Executors  *registry.Executors
+	Work       *work.Worker // does what is due; the bridge adds queues
 	newThreads threadQuota
 
 	// WantsNotices reports whether the bridge delivers notices, which announce new messages, to this actor. Set it
@@ -61,7 +63,6 @@ type Exchange struct {
 	// Mirror receives the refs of the threads that a commit changed. It may be nil.
 	Mirror      func(refs []string)
 	changed     waiting.Signal // broadcast after each commit that changed a thread
-	noticeReady chan struct{}  // has a value after a notice was stored
 	noticeCount atomic.Uint64  // notices that this process has made; makes their keys unique
 	mustRecheck atomic.Bool    // every unclaimed thread that waits must be checked again
 }
@@ -74,9 +75,10 @@ func New(cfg Config) *Exchange {
 		cfg.Logger = slog.New(slog.DiscardHandler)
 	}
 	x := &Exchange{
-		cfg: cfg, id: cfg.ID, log: cfg.Logger, records: cfg.Store.Records(), index: newIndex(), noticeReady: make(chan struct{}, 1),
+		cfg: cfg, id: cfg.ID, log: cfg.Logger, records: cfg.Store.Records(), index: newIndex(),
 	}
 	x.clock = store.NewWallClock(cfg.Logger)
+	x.Work = work.New(cfg.Store, x.clock, cfg.Logger)
 	x.Executors = registry.New(registry.Config{
 		ID: cfg.ID, Registration: credential.Mode(cfg.Registration), Invite: cfg.Invite, CallsPerMinute: cfg.CallsPerMinute,
 		RegistrationsPerHour: cfg.RegistrationsPerHour, Records: x.records, Load: x.Load, HasThreads: x.index.hasThreads,

@@ -33,6 +33,7 @@ func newLab(t testing.TB) *lab {
 }
 
 func labOn(t testing.TB, s store.Store) *lab {
+	s = store.Observe(s)
 	return &lab{t: t, store: s, Exchange: New(Config{Store: s, ThreadsPerHour: -1, CallsPerMinute: -1, RegistrationsPerHour: -1})}
 }
 

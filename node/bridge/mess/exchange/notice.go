@@ -1,14 +1,11 @@
 package exchange
 
 import (
-	"context"
 	"fmt"
-	"iter"
 	"slices"
 	"time"
 
 	"github.com/agentmesh/agentmesh/node/bridge/mess/thread"
-	"github.com/agentmesh/agentmesh/node/waiting"
 	"github.com/agentmesh/agentmesh/store"
 )
 
@@ -113,29 +110,19 @@ func (n *notices) addChange(th *thread.Thread, was snapshot) {
 // another process has stored a notice with the same key, the transaction fails and runs again with other counts.
 func (n Notice) change(now time.Time, count uint64) store.Change {
 	key := fmt.Sprintf("%019d-%s-%012d", now.UnixNano(), n.Ref, count)
-	return store.Change{Record: store.Record{NS: NSNotices, Key: key, Body: thread.Encode(n)}, IfRev: store.Absent}
+	return store.Change{Record: store.Record{NS: NSNotices, Key: key, Body: thread.Encode(n), Due: store.DueNow, Party: n.To}, IfRev: store.Absent}
 }
 
-// Notices returns the undelivered notices, the oldest first. It ends after an error.
-func (x *Exchange) Notices(ctx context.Context) iter.Seq2[Notice, error] {
-	return store.DecodeAll(ctx, x.records, NSNotices, "", time.Now(), func(rec store.Record) (Notice, error) {
-		n, err := store.Decode[Notice](rec)
-		n.key, n.rev = rec.Key, rec.Rev
-		return n, err
-	})
+// DecodeNotice returns the notice in a record of NSNotices.
+func DecodeNotice(rec store.Record) (Notice, error) {
+	n, err := store.Decode[Notice](rec)
+	n.key, n.rev = rec.Key, rec.Rev
+	return n, err
 }
-
-// NoticeReady returns a channel that has a value after a notice was stored, or after a call of WakeNotifier.
-func (x *Exchange) NoticeReady() <-chan struct{} { return x.noticeReady }
 
 // Removal returns the change that removes a delivered notice. The change fails if somebody else has delivered it.
 func (n Notice) Removal() store.Change {
 	return store.Change{Record: store.Record{NS: NSNotices, Key: n.key}, IfRev: n.rev, Delete: true}
-}
-
-// WakeNotifier makes the reader of [Exchange.NoticeReady] look for notices again.
-func (x *Exchange) WakeNotifier() {
-	waiting.Wake(x.noticeReady)
 }
 
 // offer adds the notices about a thread that may now be claimed: for the owner, unless the owner requested it, and for

@@ -6,6 +6,7 @@ import (
 	"errors"
 	"math"
 	"slices"
+	"sync"
 	"time"
 
 	"github.com/agentmesh/agentmesh/node/bridge/mess/thread"
@@ -20,6 +21,9 @@ func (x *Exchange) Run(ctx context.Context) error {
 	if err := x.Load(); err != nil {
 		return err
 	}
+	var due sync.WaitGroup
+	defer due.Wait()
+	due.Go(func() { x.Work.Run(ctx) })
 	x.mustRecheck.Store(true) // a waiting thread may wait for one that has ended
 	x.tidy(ctx)
 	tidyTicker := time.NewTicker(tidyInterval)

@@ -111,7 +111,7 @@ func TestReleasedThreadIsSettled(t *testing.T) {
 
 func countOffers(t *testing.T, l *lab, to, ref string) (n int) {
 	t.Helper()
-	for e, err := range l.Notices(t.Context()) {
+	for e, err := range store.DecodeAll(t.Context(), l.records, NSNotices, "", time.Now(), DecodeNotice) {
 		if err != nil {
 			t.Fatal(err)
 		}

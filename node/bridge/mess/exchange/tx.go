@@ -369,9 +369,6 @@ func (t *tx) apply(ctx context.Context, changes []store.Change) error {
 		t.x.index.publish(t.threads[ref])
 	}
 	t.x.Executors.Publish(t.registry)
-	if len(t.notices.list) > 0 {
-		t.x.WakeNotifier()
-	}
 	if len(t.changedRefs) > 0 {
 		t.x.announce(t.changedRefs)
 	}
