@@ -1,6 +1,7 @@
 package mess
 
 import (
+	"context"
 	"path/filepath"
 	"strings"
 	"testing"
@@ -40,9 +41,10 @@ func TestEndedThereWhileWeWork(t *testing.T) {
 		"held, and expired": {func(a *foreignLink, there string) {
 			a.set(there, `{"status":"held"}`)
 			time.Sleep(time.Until(a.thread(there).Deadline) + time.Millisecond)
-			if _, err := a.Tick(t.Context(), time.Now()); err != nil {
-				t.Fatal(err)
-			}
+			ctx, cancel := context.WithCancel(t.Context())
+			defer cancel()
+			go a.Work.Run(ctx, exchange.NSThreads)
+			eventually(t, "the end of the thread", func() bool { return a.thread(there).Status == thread.Expired })
 		}, "expired"},
 	} {
 		t.Run(name, func(t *testing.T) {

@@ -70,24 +70,6 @@ func TestQueriesOfOneBlock(t *testing.T) {
 	l.refuse(http.StatusBadRequest, "bob", strings.Repeat(query, maxQueries+1))
 }
 
-// TestAlarmsGoWithTheirThreads: alarms of removed threads are removed too, even if they are years ahead.
-func TestAlarmsGoWithTheirThreads(t *testing.T) {
-	x := newIndex()
-	stays := &thread.Thread{Ref: "2026-01-31-000000", Requester: "a", Status: thread.Received, Version: 1, Deadline: time.Now().Add(time.Hour)}
-	x.publish(stays)
-	for i := range 5000 {
-		th := &thread.Thread{Ref: thread.NewThreadRef(time.Now(), i+1, ""), Requester: "a", Status: thread.Received, Version: 1, Deadline: time.Now().Add(9 * 365 * 24 * time.Hour)}
-		x.publish(th)
-		x.remove(th.Ref)
-	}
-	if len(x.alarms) > 1100 {
-		t.Errorf("%d alarms of one thread", len(x.alarms))
-	}
-	if rung, _ := x.due(time.Now().Add(2 * time.Hour)); len(rung) != 1 || rung[0].ref != stays.Ref {
-		t.Errorf("rung: %v", rung)
-	}
-}
-
 // TestNewestAfterAPurge: after the newest thread of a requester was purged, `last` is the thread that was made last,
 // even if an older one changed later.
 func TestNewestAfterAPurge(t *testing.T) {

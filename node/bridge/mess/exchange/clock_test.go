@@ -21,21 +21,7 @@ func TestClockGoesBack(t *testing.T) {
 	l.status("bob", done, "claimed")
 	l.status("bob", done, "completed")
 	const back = time.Hour
-	rewrite := func(ns string, change func(rec store.Record) []byte) {
-		t.Helper()
-		page, err := l.records.List(t.Context(), ns, "", "", 100, time.Now())
-		if err != nil {
-			t.Fatal(err)
-		}
-		for _, rec := range page.Records {
-			rec.Body = change(rec)
-			if err := l.records.Apply(t.Context(), []store.Change{{Record: store.Record{NS: ns, Key: rec.Key, Body: rec.Body}, IfRev: store.Any}}, time.Now()); err != nil {
-				t.Fatal(err)
-			}
-		}
-	}
-	rewrite(NSThreads, func(rec store.Record) []byte {
-		th, err := decodeThread(rec)
+	for th, err := range store.DecodeAll(t.Context(), l.records, NSThreads, "", time.Now(), decodeThread) {
 		if err != nil {
 			t.Fatal(err)
 		}
@@ -44,13 +30,13 @@ func TestClockGoesBack(t *testing.T) {
 				*at = at.Add(back)
 			}
 		}
-		return thread.Encode(th)
-	})
-	again := labOn(t, l.store)
-	for range 2 {
-		if _, err := again.Tick(t.Context(), time.Now()); err != nil {
+		if err := l.records.Apply(t.Context(), []store.Change{{Record: threadRecord(th), IfRev: th.Rev}}, time.Now()); err != nil {
 			t.Fatal(err)
 		}
+	}
+	again := labOn(t, l.store)
+	for range 2 {
+		again.workDue()
 	}
 	again.want(waits, thread.Received)
 	again.want(parked, thread.Waiting)

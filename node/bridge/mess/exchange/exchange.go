@@ -64,7 +64,7 @@ type Exchange struct {
 	Mirror      func(refs []string)
 	changed     waiting.Signal // broadcast after each commit that changed a thread
 	noticeCount atomic.Uint64  // notices that this process has made; makes their keys unique
-	mustRecheck atomic.Bool    // every unclaimed thread that waits must be checked again
+	mustRecheck chan struct{}  // has a value if every unclaimed thread that waits must be checked again
 }
 
 // New returns an exchange. It starts nothing; the store is read on the first use (see [Exchange.Load]).
@@ -75,10 +75,11 @@ func New(cfg Config) *Exchange {
 		cfg.Logger = slog.New(slog.DiscardHandler)
 	}
 	x := &Exchange{
-		cfg: cfg, id: cfg.ID, log: cfg.Logger, records: cfg.Store.Records(), index: newIndex(),
+		cfg: cfg, id: cfg.ID, log: cfg.Logger, records: cfg.Store.Records(), index: newIndex(), mustRecheck: make(chan struct{}, 1),
 	}
 	x.clock = store.NewWallClock(cfg.Logger)
 	x.Work = work.New(cfg.Store, x.clock, cfg.Logger)
+	x.Work.Add(work.Queue{NS: NSThreads, Max: 4, PerParty: 1, Ends: true, Do: x.workThread})
 	x.Executors = registry.New(registry.Config{
 		ID: cfg.ID, Registration: credential.Mode(cfg.Registration), Invite: cfg.Invite, CallsPerMinute: cfg.CallsPerMinute,
 		RegistrationsPerHour: cfg.RegistrationsPerHour, Records: x.records, Load: x.Load, HasThreads: x.index.hasThreads,

@@ -329,14 +329,10 @@ func TestTime(t *testing.T) {
 		later := l.request("agent", "{intent: x, constraints: {timing: {not_before: "+at(time.Second)+"}}}")
 		l.want(later, thread.Waiting)
 		l.refuse(404, "bob", "- status: {re: "+later+", code: claimed}")
-		if _, err := l.Tick(t.Context(), time.Now()); err != nil {
-			t.Fatal(err)
-		}
+		l.workDue()
 		l.want(soon, thread.Received)
 		time.Sleep(1100 * time.Millisecond)
-		if _, err := l.Tick(t.Context(), time.Now()); err != nil {
-			t.Fatal(err)
-		}
+		l.workDue()
 		if th := l.want(soon, thread.Expired); th.Stage != "received" {
 			t.Errorf("stage = %q", th.Stage)
 		}

@@ -47,9 +47,7 @@ func TestFullThread(t *testing.T) {
 	}
 	l.index.publish(ends)
 	time.Sleep(time.Until(ends.Deadline) + time.Millisecond)
-	if _, err := l.Tick(t.Context(), time.Now()); err != nil {
-		t.Fatal(err)
-	}
+	l.workDue()
 	l.want(ends.Ref, thread.Expired)
 }
 

@@ -44,6 +44,23 @@ func actor(id string) Actor {
 	return Actor{ID: id, Channel: "test"}
 }
 
+// workDue does what is due in the threads.
+func (l *lab) workDue() {
+	l.t.Helper()
+	rows, _, err := l.store.Records().Due(l.t.Context(), NSThreads, time.Now(), nil, 1000)
+	if err != nil {
+		l.t.Fatal(err)
+	}
+	if err := l.Load(); err != nil {
+		l.t.Fatal(err)
+	}
+	for _, rec := range rows {
+		if _, err := l.workThread(l.t.Context(), rec, false); err != nil {
+			l.t.Fatal(err)
+		}
+	}
+}
+
 // do sends a block that must be accepted.
 func (l *lab) do(who, block string) Result {
 	l.t.Helper()

@@ -2,7 +2,6 @@ package exchange
 
 import (
 	"cmp"
-	"container/heap"
 	"encoding/base64"
 	"iter"
 	"slices"
@@ -36,7 +35,6 @@ type entry struct {
 type details struct {
 	declined, depends []string
 	only, external    string
-	deadline, start   time.Time    // start is the thread's NotBefore
 	tags              []requestKey // keys in index.tags
 }
 
@@ -58,10 +56,10 @@ func newEntry(t *thread.Thread) *entry {
 		e.needs = append(e.needs, unique.Make(n.ID))
 	}
 	d := details{
-		declined: t.Declined, only: t.Only, depends: t.DependsOn, deadline: t.Deadline, start: t.NotBefore, tags: openTags(t),
+		declined: t.Declined, only: t.Only, depends: t.DependsOn, tags: openTags(t),
 		external: t.External,
 	}
-	if len(d.declined)+len(d.only)+len(d.depends)+len(d.tags)+len(d.external) > 0 || !d.deadline.IsZero() || !d.start.IsZero() {
+	if len(d.declined)+len(d.only)+len(d.depends)+len(d.tags)+len(d.external) > 0 {
 		e.details = &d
 	}
 	return e
@@ -102,15 +100,13 @@ type index struct {
 	waiting      map[string][]string   // ref → threads that depend on it
 	predecessors map[string][]string   // ref → threads that it replaced
 	numbers      map[string]int        // day → highest thread number
-	alarms       alarms
-	unsorted     bool          // the lists are not in order, because load runs
-	alarmSet     chan struct{} // has a value after an alarm was set
+	unsorted     bool                  // the lists are not in order, because load runs
 }
 
 func newIndex() *index {
 	return &index{
 		byRef: map[string]*entry{}, lists: map[string][]*entry{}, clients: map[string][]string{}, own: map[requestKey]string{},
-		tags: map[requestKey]string{}, newest: map[string]*entry{}, waiting: map[string][]string{}, predecessors: map[string][]string{}, numbers: map[string]int{}, alarmSet: make(chan struct{}, 1),
+		tags: map[requestKey]string{}, newest: map[string]*entry{}, waiting: map[string][]string{}, predecessors: map[string][]string{}, numbers: map[string]int{},
 	}
 }
 
@@ -178,7 +174,6 @@ func (x *index) put(t *thread.Thread) {
 	for _, key := range e.tags {
 		x.tags[key] = e.ref
 	}
-	x.setAlarms(old, t)
 }
 
 // addNew indexes what never changes in a thread: the client id, the dependencies and the number.
@@ -236,23 +231,6 @@ func (x *index) untag(e *entry) {
 	}
 }
 
-// setAlarms sets an alarm for each time at which the thread changes by itself, unless that alarm was set for old, the
-// entry that t replaces. For a thread that can expire and is past its deadline, it always sets one, because an earlier
-// alarm may have found the thread in a state in which it could not expire.
-func (x *index) setAlarms(old *entry, t *thread.Thread) {
-	if t.Status.Terminal() {
-		return
-	}
-	now := time.Now()
-	if !t.Deadline.IsZero() && (old == nil || !old.deadline.Equal(t.Deadline) || t.IsExpirable() && !now.Before(t.Deadline)) {
-		heap.Push(&x.alarms, alarm{nextMilli(t.Deadline), t.Ref})
-	}
-	if !t.NotBefore.IsZero() && (old == nil || !old.start.Equal(t.NotBefore)) {
-		heap.Push(&x.alarms, alarm{nextMilli(t.NotBefore), t.Ref})
-	}
-	x.wakeRun()
-}
-
 // unlink removes an entry from its lists.
 func (x *index) unlink(e *entry) {
 	for _, name := range e.listNames() {
@@ -284,10 +262,6 @@ func (x *index) remove(ref string) {
 	}
 	if key := (requestKey{e.requester.Value(), e.clientID}); x.own[key] == ref {
 		delete(x.own, key)
-	}
-	if len(x.alarms) > 2*len(x.byRef)+1000 { // most belong to removed threads
-		x.alarms = slices.DeleteFunc(x.alarms, func(a alarm) bool { return x.byRef[a.ref] == nil })
-		heap.Init(&x.alarms)
 	}
 	if x.newest[e.requester.Value()] == e {
 		delete(x.newest, e.requester.Value())

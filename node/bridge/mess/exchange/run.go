@@ -1,7 +1,6 @@
 package exchange
 
 import (
-	"container/heap"
 	"context"
 	"errors"
 	"math"
@@ -12,11 +11,13 @@ import (
 	"github.com/agentmesh/agentmesh/node/bridge/mess/thread"
 	"github.com/agentmesh/agentmesh/node/waiting"
 	"github.com/agentmesh/agentmesh/store"
+	"github.com/agentmesh/agentmesh/store/work"
 )
 
 const tidyInterval = time.Hour
 
-// Run does what is due until ctx ends: deadlines, schedules, work that a crash interrupted, removal of old threads.
+// Run does what is due until ctx ends: deadlines, schedules, work that a crash interrupted, removal of old threads, and
+// the queues of the bridge.
 func (x *Exchange) Run(ctx context.Context) error {
 	if err := x.Load(); err != nil {
 		return err
@@ -24,74 +25,61 @@ func (x *Exchange) Run(ctx context.Context) error {
 	var due sync.WaitGroup
 	defer due.Wait()
 	due.Go(func() { x.Work.Run(ctx) })
-	x.mustRecheck.Store(true) // a waiting thread may wait for one that has ended
+	waiting.Wake(x.mustRecheck) // a waiting thread may wait for one that has ended
 	x.tidy(ctx)
 	tidyTicker := time.NewTicker(tidyInterval)
 	defer tidyTicker.Stop()
 	for {
-		if x.mustRecheck.Swap(false) {
-			if err := x.recheckWaiting(ctx); err != nil && ctx.Err() == nil {
-				x.log.Error("waiting threads could not be checked", "error", err)
-				x.mustRecheck.Store(true)
-			}
-		}
-		next, err := x.Tick(ctx, time.Now())
-		if err != nil && ctx.Err() == nil {
-			x.log.Error("threads that are due could not be changed", "error", err)
-			x.mustRecheck.Store(true)
-		}
-		wait := time.Minute
-		if !next.IsZero() {
-			wait = max(min(wait, time.Until(next)), time.Millisecond)
-		}
-		timer := time.NewTimer(wait)
 		select {
 		case <-ctx.Done():
-			timer.Stop()
 			return nil
-		case <-x.index.alarmSet:
 		case <-tidyTicker.C:
 			x.tidy(ctx)
-		case <-timer.C:
+		case <-x.mustRecheck:
+			err := x.recheckWaiting(ctx)
+			if err == nil || ctx.Err() != nil {
+				continue
+			}
+			x.log.Error("waiting threads could not be checked", "error", err)
+			time.AfterFunc(recheckPause, func() { waiting.Wake(x.mustRecheck) })
 		}
-		timer.Stop()
 	}
 }
 
-// alarmRetry is the delay of due alarms after the store failed.
-const alarmRetry = 10 * time.Second
+const (
+	recheckPause = 10 * time.Second // after the waiting threads could not be checked
+	threadPause  = time.Minute      // before another look at a thread that is due and did not change
+)
 
-// Tick does what is due at now, and returns the time of the next due work. While the clock is in doubt, nothing counts
-// as due: a thread that expired by a wrong clock could not be reopened.
-func (x *Exchange) Tick(ctx context.Context, now time.Time) (next time.Time, err error) {
-	if err := x.Load(); err != nil {
-		return next, err
+// dueTime returns when a thread changes by itself, or the zero time. The time of a transaction is rounded to
+// milliseconds, so dueTime rounds up: a transaction could otherwise have an earlier time and find nothing due.
+func dueTime(t *thread.Thread) (at time.Time) {
+	if t.Parked == thread.ParkedSchedule {
+		at = t.NotBefore
 	}
-	if !x.clock.Reliable() {
-		return time.Time{}, nil
+	if t.IsExpirable() && !t.Deadline.IsZero() && (at.IsZero() || t.Deadline.Before(at)) {
+		at = t.Deadline
 	}
-	dueAlarms, next := x.index.due(now)
-	for i, a := range dueAlarms {
-		ended, err := x.recheck(ctx, a.ref)
-		if err == nil {
-			err = x.settleDependents(ctx, ended)
-		}
-		if thread.IsRefusal(err) { // a retry would fail too, for example because the thread is full
-			x.log.Warn("a change that is due in a thread was refused", "thread", a.ref, "error", err)
-			continue
-		}
-		if err != nil {
-			at := now.Add(alarmRetry)
-			for _, a := range dueAlarms[i:] {
-				x.index.reschedule(alarm{at, a.ref})
-			}
-			return at, err
-		}
-		if time.Now().Before(a.at) || !x.clock.Reliable() { // the clock was set meanwhile
-			x.index.reschedule(a)
-		}
+	if at.IsZero() {
+		return at
 	}
-	return next, nil
+	return at.Add(time.Millisecond - time.Nanosecond).Truncate(time.Millisecond)
+}
+
+// workThread does what is due in a thread.
+func (x *Exchange) workThread(ctx context.Context, rec store.Record, _ bool) (later work.Later, err error) {
+	ended, err := x.recheck(ctx, rec.Key)
+	if err := x.settleDependents(ctx, ended); err != nil { // the thread is not due any more
+		x.scheduleRecheck(err)
+	}
+	switch {
+	case thread.IsRefusal(err): // a retry fails too, until the thread changes: for example because the thread is full
+		x.log.Warn("a change that is due in a thread was refused", "thread", rec.Key, "error", err)
+		return work.Later{Pause: threadPause}, nil
+	case err == nil && (time.Now().Before(rec.Due) || !x.clock.Reliable()): // the clock was set meanwhile
+		return work.Later{Pause: threadPause}, nil
+	}
+	return later, err
 }
 
 // settleAfterCommit checks the threads that depend on a thread that the committed transaction ended, and the new
@@ -117,8 +105,7 @@ func (x *Exchange) settleAfterCommit(ctx context.Context, t *tx) {
 // scheduleRecheck makes [Exchange.Run] check all waiting threads, because a check failed with err.
 func (x *Exchange) scheduleRecheck(err error) {
 	x.log.Warn("waiting threads will be checked later", "error", err)
-	x.mustRecheck.Store(true)
-	x.index.wakeRun()
+	waiting.Wake(x.mustRecheck)
 }
 
 // recheckWaiting checks every unclaimed thread that waits: its reason to wait may have ended just before a crash.
@@ -221,57 +208,4 @@ func (x *Exchange) announce(refs []string) {
 		x.Mirror(refs)
 	}
 	x.changed.Broadcast()
-}
-
-// alarm is a time at which a thread may change by itself.
-type alarm struct {
-	at  time.Time
-	ref string
-}
-
-// nextMilli rounds t up to a whole millisecond. The time of a transaction is rounded to milliseconds, so a transaction
-// that begins at t could have an earlier time and find nothing due.
-func nextMilli(t time.Time) time.Time {
-	return t.Add(time.Millisecond - time.Nanosecond).Truncate(time.Millisecond)
-}
-
-type alarms []alarm
-
-func (a alarms) Len() int           { return len(a) }
-func (a alarms) Less(i, j int) bool { return a[i].at.Before(a[j].at) }
-func (a alarms) Swap(i, j int)      { a[i], a[j] = a[j], a[i] }
-
-// Push implements [heap.Interface].
-func (a *alarms) Push(x any) { *a = append(*a, x.(alarm)) }
-
-// Pop implements [heap.Interface].
-func (a *alarms) Pop() any {
-	last := (*a)[len(*a)-1]
-	*a = (*a)[:len(*a)-1]
-	return last
-}
-
-// due removes and returns the alarms that are due, and the time of the next one.
-func (x *index) due(now time.Time) (dueAlarms []alarm, next time.Time) {
-	x.mu.Lock()
-	defer x.mu.Unlock()
-	for len(x.alarms) > 0 && !x.alarms[0].at.After(now) {
-		dueAlarms = append(dueAlarms, heap.Pop(&x.alarms).(alarm))
-	}
-	if len(x.alarms) > 0 {
-		next = x.alarms[0].at
-	}
-	return dueAlarms, next
-}
-
-func (x *index) reschedule(a alarm) {
-	x.mu.Lock()
-	defer x.mu.Unlock()
-	heap.Push(&x.alarms, a)
-	x.wakeRun()
-}
-
-// wakeRun makes [Exchange.Run] look at the alarms again.
-func (x *index) wakeRun() {
-	waiting.Wake(x.alarmSet)
 }

@@ -79,21 +79,23 @@ func TestClockGoesBackInBetween(t *testing.T) {
 		l := newLab(t)
 		expires := l.request("agent", "{intent: a, constraints: {timing: {expires: 1h}}}")
 		starts := l.request("agent", "{intent: b, constraints: {timing: {not_before: '"+wire.FormatTime(time.Now().Add(time.Hour))+"'}}}")
-		if _, err := l.Tick(t.Context(), time.Now().Add(2*time.Hour)); err != nil {
-			t.Fatal(err)
+		for _, ref := range []string{expires, starts} { // the worker read them while the clock was ahead
+			rec, err := l.records.Get(t.Context(), NSThreads, ref, time.Now())
+			if err != nil {
+				t.Fatal(err)
+			}
+			if later, err := l.workThread(t.Context(), rec, false); err != nil || later.Pause != threadPause {
+				t.Errorf("%s waits %v, %v", ref, later, err)
+			}
 		}
 		l.want(expires, thread.Received)
 		l.want(starts, thread.Waiting)
 		time.Sleep(59 * time.Minute)
-		if _, err := l.Tick(t.Context(), time.Now()); err != nil {
-			t.Fatal(err)
-		}
+		l.workDue()
 		l.want(expires, thread.Received)
 		l.want(starts, thread.Waiting)
 		time.Sleep(2 * time.Minute)
-		if _, err := l.Tick(t.Context(), time.Now()); err != nil {
-			t.Fatal(err)
-		}
+		l.workDue()
 		l.want(expires, thread.Expired)
 		l.want(starts, thread.Received)
 	})
@@ -130,9 +132,7 @@ func TestFullThreadHoldsNoDeadlineUp(t *testing.T) {
 		}
 	}
 	time.Sleep(time.Until(l.thread(refs[9]).Deadline) + time.Millisecond)
-	if _, err := l.Tick(t.Context(), time.Now()); err != nil {
-		t.Fatal(err)
-	}
+	l.workDue()
 	for i, ref := range refs {
 		if i%2 == 1 {
 			l.want(ref, thread.Expired)
@@ -153,11 +153,38 @@ func TestDeclineSettlesLater(t *testing.T) {
 	}
 	l.want(ref, thread.Declined)
 	l.want(waits, thread.Waiting)
-	if !l.mustRecheck.Load() {
+	if len(l.mustRecheck) == 0 {
 		t.Fatal("the waiting thread is not checked again")
 	}
 	if err := l.recheckWaiting(t.Context()); err != nil {
 		t.Fatal(err)
 	}
 	l.want(waits, thread.Failed)
+}
+
+// TestExpirySettlesLater: a thread expires, but the store fails before the thread that waits for it is settled. The end
+// stands, so the check is repeated by itself.
+func TestExpirySettlesLater(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		l := newLab(t)
+		ref := l.request("agent", "{id: a, intent: dig, constraints: {timing: {expires: 1h}}}")
+		waits := l.request("agent", "{intent: plant, constraints: {depends_on: [a]}}")
+		l.records = (&failingStore{Store: l.store, unread: waits, failReads: 1}).Records()
+		ctx, cancel := context.WithCancel(t.Context())
+		done := make(chan error, 1)
+		time.Sleep(time.Hour + time.Second)
+		l.workDue()
+		l.want(ref, thread.Expired)
+		l.want(waits, thread.Waiting)
+		if len(l.mustRecheck) == 0 {
+			t.Error("the waiting thread is not checked again")
+		}
+		go func() { done <- l.Run(ctx) }()
+		synctest.Wait()
+		l.want(waits, thread.Failed)
+		cancel()
+		if err := <-done; err != nil {
+			t.Error(err)
+		}
+	})
 }

@@ -414,7 +414,7 @@ const (
 )
 
 func threadRecord(t *thread.Thread) store.Record {
-	return store.Record{NS: NSThreads, Key: t.Ref, Body: thread.Encode(t)}
+	return store.Record{NS: NSThreads, Key: t.Ref, Body: thread.Encode(t), Due: dueTime(t), Party: t.Requester}
 }
 
 func decodeThread(rec store.Record) (*thread.Thread, error) {

@@ -261,5 +261,5 @@ func (x *Exchange) recheck(ctx context.Context, ref string) ([]string, error) {
 		}
 		return t.endedRefs(), err
 	}
-	return nil, nil // others keep changing the thread, and each of their changes sets the alarm for the passed deadline again
+	return nil, nil // others keep changing the thread, and each of their changes makes it due again
 }
