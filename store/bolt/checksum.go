@@ -199,7 +199,7 @@ func stepBack(c *bbolt.Cursor, key []byte) (prev, stored []byte) {
 			break
 		}
 	}
-	if bytes.Compare(prev, key) >= 0 {
+	if bytes.Equal(prev, key) {
 		return nil, nil
 	}
 	return prev, stored
