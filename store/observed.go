@@ -5,6 +5,7 @@ import (
 	"context"
 	"errors"
 	"slices"
+	"sync"
 	"time"
 )
 
@@ -19,6 +20,7 @@ type Observed struct {
 
 // observers are shared by an Observed and the copies that [Observed.Under] returns.
 type observers struct {
+	mu         sync.RWMutex
 	onCommit   []func([]Change)
 	onRemote   map[string][]func(Change) // observers only of changes by other processes, by namespace
 	namespaces []string                  // in which observers want the changes of other processes
@@ -55,17 +57,25 @@ func (o *Observed) Under(lease *Lease) *Observed {
 // observer names, here or in [Observed.OnRemote]. Such a change has IfRev Any and the record as it is now, or Delete if
 // the record is absent now.
 func (o *Observed) OnCommit(observe func([]Change), namespaces ...string) {
+	o.mu.Lock()
+	defer o.mu.Unlock()
 	o.onCommit, o.namespaces = append(o.onCommit, observe), append(o.namespaces, namespaces...)
 }
 
 // OnRemote adds an observer of the changes of other processes in one namespace; see [Observed.OnCommit].
 func (o *Observed) OnRemote(namespace string, observe func(Change)) {
+	o.mu.Lock()
+	defer o.mu.Unlock()
 	o.onRemote[namespace], o.namespaces = append(o.onRemote[namespace], observe), append(o.namespaces, namespace)
 }
 
 // OnLoss adds a function that is called when changes of other processes may have been missed. Call OnLoss during
 // set-up. The function must not block.
-func (o *Observed) OnLoss(f func()) { o.onLoss = append(o.onLoss, f) }
+func (o *Observed) OnLoss(f func()) {
+	o.mu.Lock()
+	defer o.mu.Unlock()
+	o.onLoss = append(o.onLoss, f)
+}
 
 // rereadPause is the time after which the functions of [Observed.OnLoss] are called again.
 const rereadPause = time.Second
@@ -89,7 +99,10 @@ func (o *Observed) Follow(ctx context.Context) {
 	case <-ctx.Done():
 		return
 	}
-	hints, rereadTime := o.Watch(ctx, o.namespaces...), (<-chan time.Time)(nil)
+	o.mu.RLock()
+	namespaces := slices.Clone(o.namespaces) // those that are named later are not watched
+	o.mu.RUnlock()
+	hints, rereadTime := o.Watch(ctx, namespaces...), (<-chan time.Time)(nil)
 	if o.Leases().TTL() > 0 { // 0: this process is the only one
 		o.callOnLoss()
 	}
@@ -122,14 +135,20 @@ func (o *Observed) Follow(ctx context.Context) {
 			continue
 		}
 		_ = o.report([]Change{change}, nil)
-		for _, observe := range o.onRemote[hint.NS] {
+		o.mu.RLock()
+		remote := o.onRemote[hint.NS]
+		o.mu.RUnlock()
+		for _, observe := range remote {
 			observe(change)
 		}
 	}
 }
 
 func (o *Observed) callOnLoss() {
-	for _, f := range o.onLoss {
+	o.mu.RLock()
+	lost := o.onLoss
+	o.mu.RUnlock()
+	for _, f := range lost {
 		f()
 	}
 }
@@ -158,7 +177,10 @@ func (o *Observed) addLease(ctx context.Context, changes []Change) []Change {
 // report calls the observers with changes unless the commit failed, and returns err.
 func (o *Observed) report(changes []Change, err error) error {
 	if err == nil && len(changes) > 0 {
-		for _, observe := range o.onCommit {
+		o.mu.RLock()
+		observers := o.onCommit // appending leaves these as they are
+		o.mu.RUnlock()
+		for _, observe := range observers {
 			observe(changes)
 		}
 	}
