@@ -27,8 +27,8 @@ var pathBounds = []struct {
 	packages, files, climbs int
 }{
 	{"owner sends", module + "/node.OwnerAPI.Send", 19, 91, 3},
-	{"delivery", module + "/node.(*Node).attempt", 18, 81, 3},
-	{"message in", module + "/node.(*Node).postMessage", 19, 101, 3},
+	{"delivery", module + "/node.(*Node).attempt", 19, 81, 3},
+	{"message in", module + "/node.(*Node).postMessage", 20, 101, 3},
 }
 
 // TestPathsOfMessages builds the node with a tracer in each function of node and of the packages below, sends one
@@ -237,7 +237,7 @@ func Enter() {
 					caller = ""
 				}
 				frames := ""
-				if strings.HasSuffix(entered, "/store/bolt.steps.Apply") {
+				if strings.HasSuffix(entered, "/store/engine.Steps.Apply") {
 					frames = fmt.Sprint(depth + 1)
 				}
 				write(root + "\t" + pkg + "\t" + file + "\t" + entered + "\t" + caller + "\t" + frames)

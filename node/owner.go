@@ -6,7 +6,6 @@ import (
 	"context"
 	"encoding/hex"
 	"errors"
-	"iter"
 	"net/http"
 	"slices"
 	"strings"
@@ -242,19 +241,6 @@ func (o OwnerAPI) NamesOf(ctx context.Context, id string) (names owner.PeerNames
 // CheckTranscript verifies the hash chain of a transcript.
 func (o OwnerAPI) CheckTranscript(ctx context.Context, peer, id string) error {
 	return o.n.book.Check(ctx, store.ConvKey{Peer: peer, ID: id}, time.Now())
-}
-
-// count returns the length of a list, up to maxCount.
-func count[T any](maxCount int, list iter.Seq2[T, error]) (total int, err error) {
-	for _, err := range list {
-		if err != nil {
-			return 0, err
-		}
-		if total++; total >= maxCount {
-			break
-		}
-	}
-	return total, nil
 }
 
 func (n *Node) mode() acl.Mode { return cmp.Or(n.cfg.Policy.Mode, acl.Approval) }

@@ -81,12 +81,6 @@ func (t *taskRow) convKey() store.ConvKey {
 	return store.ConvKey{Peer: string(a.Pseudonym()), ID: string(t.Conv)}
 }
 
-// endedOrAsks reports whether waiting for the task is useless: it has ended, or our agent asked the caller something.
-func (t *taskRow) endedOrAsks() bool {
-	s := t.last().State
-	return s.Terminal() || s == a2a.TaskStateInputRequired
-}
-
 // change returns the change that stores the task.
 func (t *taskRow) change(now time.Time) store.Change {
 	body, err := json.Marshal(t)
