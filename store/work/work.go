@@ -94,7 +94,10 @@ type queue struct {
 	fresh   map[string]bool      // see Queue.Do
 	passed  map[string]string    // by lane, the key of the last record that a call settled
 	seen    map[string]time.Time // when the records that were read last, and must wait, were first read
-	begun   map[string]beginning // the newest calls for records that were not fresh
+	begun   map[string]beginning // the newest call for each record, of this minute
+	older   map[string]beginning // the same, of the minute before
+	rotated time.Time            // when begun was emptied
+	reads   int                  // how often records were read
 }
 
 // call is a running call, or a claim.
@@ -109,12 +112,21 @@ type deferral struct {
 	since time.Time
 }
 
-// beginning remembers a call, because the commit that made its record may be reported only after it.
+// beginning remembers a call for a minute or two, because the commit that made its record may be reported only after it,
+// and the record may have been read before it.
 type beginning struct {
-	at      time.Time
 	rev     store.Rev
+	ended   int  // queue.reads when it ended
 	settled bool // the call said that it settled this revision
 	errors  int  // in a row
+}
+
+// newest returns the newest call for a record.
+func (q *queue) newest(key string) (b beginning, ok bool) {
+	if b, ok = q.begun[key]; !ok {
+		b, ok = q.older[key]
+	}
+	return b, ok
 }
 
 // New returns a worker without queues. clock may be nil.
@@ -146,12 +158,12 @@ func (w *Worker) onCommit(q *queue, changes []store.Change) {
 		}
 		key := c.Record.Key
 		w.mu.Lock()
-		_, begun := q.begun[key]
+		_, begun := q.newest(key)
 		delete(q.later, key)
 		switch {
-		case c.Delete:
+		case c.Delete, c.Record.Due.IsZero():
 			delete(q.fresh, key)
-		case c.IfRev == store.Absent && q.running && !begun && q.calls[key] == nil && !c.Record.Due.IsZero(): // only our own commits have this IfRev
+		case c.IfRev == store.Absent && q.running && !begun && q.calls[key] == nil: // only our own commits have this IfRev
 			q.fresh[key] = true
 		}
 		changed := c.Delete || !c.Record.Due.IsZero() || c.Record.Lane != ""
@@ -247,6 +259,7 @@ func (w *Worker) Run(ctx context.Context, namespaces ...string) {
 			clear(q.fresh)
 			clear(q.passed)
 			clear(q.begun)
+			clear(q.older)
 		}
 	}()
 	for ctx.Err() == nil {
@@ -288,10 +301,8 @@ func (w *Worker) noticeStep(now time.Time) {
 func (w *Worker) mustLook(q *queue, now time.Time) bool {
 	w.mu.Lock()
 	defer w.mu.Unlock()
-	for key, b := range q.begun {
-		if now.Sub(b.at) > 2*time.Minute {
-			delete(q.begun, key)
-		}
+	if now.Sub(q.rotated).Abs() > time.Minute {
+		q.rotated, q.older, q.begun = now, q.begun, make(map[string]beginning)
 	}
 	due := q.look || !q.next.IsZero() && !q.next.After(now)
 	for key, d := range q.later {
@@ -358,13 +369,14 @@ func (w *Worker) startDue(ctx context.Context, q *queue, now time.Time, calls *s
 			w.setNext(q, now.Add(maxSleep))
 			return nil
 		}
+		read := w.countRead(q)
 		rows, next, err := w.records.Due(ctx, q.NS, now, skip, limit)
 		if err != nil {
 			return err
 		}
 		started := 0
 		for _, rec := range w.inTurn(q, rows, now) {
-			if w.start(ctx, q, rec, calls) {
+			if w.start(ctx, q, rec, read, calls) {
 				started++
 			}
 		}
@@ -380,6 +392,7 @@ func (w *Worker) startDue(ctx context.Context, q *queue, now time.Time, calls *s
 	if !q.stepped {
 		return nil
 	}
+	read := w.countRead(q)
 	rows, _, err := w.records.Due(ctx, q.NS, endOfTime, nil, 10*maxRows)
 	if err != nil {
 		return err
@@ -387,7 +400,7 @@ func (w *Worker) startDue(ctx context.Context, q *queue, now time.Time, calls *s
 	q.stepped = false
 	for _, rec := range rows {
 		if q.isWrong(rec.Due, now) {
-			w.start(ctx, q, rec, calls)
+			w.start(ctx, q, rec, read, calls)
 		}
 	}
 	return nil
@@ -460,8 +473,15 @@ func (w *Worker) room(q *queue) (skip []string, limit int) {
 	return skip, min(max(q.Max-running+held, minRows), maxRows)
 }
 
-// start starts the call for a record, unless the record must wait.
-func (w *Worker) start(ctx context.Context, q *queue, rec store.Record, calls *sync.WaitGroup) bool {
+func (w *Worker) countRead(q *queue) int {
+	w.mu.Lock()
+	defer w.mu.Unlock()
+	q.reads++
+	return q.reads
+}
+
+// start starts the call for a record that the reading with this number returned, unless the record must wait.
+func (w *Worker) start(ctx context.Context, q *queue, rec store.Record, read int, calls *sync.WaitGroup) bool {
 	now := time.Now()
 	w.mu.Lock()
 	defer w.mu.Unlock()
@@ -475,18 +495,22 @@ func (w *Worker) start(ctx context.Context, q *queue, rec store.Record, calls *s
 	if running >= q.Max || q.parties[rec.Party] >= q.PerParty {
 		return false
 	}
-	if b := q.begun[rec.Key]; b.settled && b.rev == rec.Rev { // a bug, which must not become a loop
+	last, begun := q.newest(rec.Key)
+	if begun && last.rev == rec.Rev && last.ended >= read {
+		return false // the record may have been read before that call stored its outcome; its end looks again
+	}
+	if last.settled && last.rev == rec.Rev { // a bug, which must not become a loop
 		w.log.Error("a call left its record as it was", "queue", q.NS, "key", rec.Key)
 		q.later[rec.Key] = deferral{Later: Later{Pause: time.Minute}, party: rec.Party, since: now}
-		delete(q.begun, rec.Key)
+		last.settled = false
+		q.begun[rec.Key] = last
 		return false
 	}
 	before, c := q.passed[rec.Lane], &call{party: rec.Party}
-	_, begun := q.begun[rec.Key]
 	fresh := q.fresh[rec.Key] || !begun && before != "" && before != rec.Key
 	delete(q.fresh, rec.Key)
 	delete(q.passed, rec.Lane)
-	q.begun[rec.Key] = beginning{at: now, rev: rec.Rev, errors: q.begun[rec.Key].errors}
+	q.begun[rec.Key] = beginning{rev: rec.Rev, errors: last.errors}
 	q.calls[rec.Key] = c
 	q.parties[rec.Party]++
 	calls.Go(func() {
@@ -506,21 +530,19 @@ func (w *Worker) end(q *queue, rec store.Record, c *call, later Later, err error
 	if q.parties[rec.Party]--; q.parties[rec.Party] == 0 {
 		delete(q.parties, rec.Party)
 	}
+	b := beginning{rev: rec.Rev, ended: q.reads}
 	switch {
 	case errors.Is(err, store.ErrConflict):
 		later = Later{Pause: openGap / 10}
 	case err != nil:
-		b := q.begun[rec.Key]
-		later.Pause = min(time.Second<<min(b.errors, 10), maxErrPause)
-		b.errors++
-		q.begun[rec.Key] = b
+		last, _ := q.newest(rec.Key)
+		later.Pause = min(time.Second<<min(last.errors, 10), maxErrPause)
+		b.errors = last.errors + 1
 	case slices.ContainsFunc(c.opened, func(match func(string) bool) bool { return later.Gate != "" && match(later.Gate) }):
 		later = Later{Pause: openGap}
 	}
 	if later == (Later{}) {
-		b := q.begun[rec.Key]
-		b.settled, b.errors = true, 0
-		q.begun[rec.Key] = b
+		b.settled = true
 		if rec.Lane != "" {
 			if len(q.passed) == maxPassed { // those that are forgotten lose only their freshness
 				clear(q.passed)
@@ -530,7 +552,7 @@ func (w *Worker) end(q *queue, rec store.Record, c *call, later Later, err error
 	} else {
 		q.later[rec.Key] = deferral{Later: later, party: rec.Party, since: time.Now()}
 	}
-	q.look = true
+	q.begun[rec.Key], q.look = b, true
 	w.mu.Unlock()
 	w.signal()
 }

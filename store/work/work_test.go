@@ -1,6 +1,7 @@
 package work_test
 
 import (
+	"bytes"
 	"context"
 	"errors"
 	"fmt"
@@ -27,6 +28,7 @@ type bench struct {
 	s     store.Store
 	w     *work.Worker
 	start time.Time
+	log   bytes.Buffer
 
 	mu    sync.Mutex
 	calls []string // "key" or "key fresh", with the seconds since the start
@@ -49,7 +51,7 @@ func newBench(t *testing.T, q work.Queue, do func(ctx context.Context, rec store
 
 // open makes a new worker, as after a restart.
 func (b *bench) open(q work.Queue) {
-	b.w = work.New(b.s, nil, slog.New(slog.DiscardHandler))
+	b.w = work.New(b.s, nil, slog.New(slog.NewTextHandler(&b.log, nil)))
 	q.NS, q.Do = ns, b.call
 	b.w.Add(q)
 }
@@ -292,5 +294,47 @@ func TestErrorWithGate(t *testing.T) {
 		defer b.run()()
 		time.Sleep(5 * time.Second)
 		b.want("", "a@0", "a@1", "c@2", "a@3")
+	})
+}
+
+// slowReading is a store in which a reading of what is due takes a second, after it has seen the records.
+type slowReading struct{ store.Store }
+
+func (s slowReading) Records() store.Records { return slowRecords{s.Store.Records()} }
+
+type slowRecords struct{ store.Records }
+
+func (r slowRecords) Due(ctx context.Context, ns string, until time.Time, skip []string, limit int) ([]store.Record, time.Time, error) {
+	rows, next, err := r.Records.Due(ctx, ns, until, skip, limit)
+	time.Sleep(time.Second)
+	return rows, next, err
+}
+
+// TestOldReading: a record that was read before a call settled it is not worked on as it was read.
+func TestOldReading(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		var b *bench
+		q := work.Queue{Max: 8}
+		b = newBench(t, q, func(_ context.Context, rec store.Record) (work.Later, error) {
+			if rec.Key == "b" {
+				return work.Later{}, b.remove(rec)
+			}
+			time.Sleep(1500 * time.Millisecond)
+			later := rec
+			later.Due = time.Now().Add(time.Hour)
+			b.apply(store.Change{Record: later, IfRev: rec.Rev})
+			return work.Later{}, nil
+		})
+		b.s = store.Observe(slowReading{b.s.(*store.Observed).Store})
+		b.open(q)
+		b.put("a", -1, "", "")
+		defer b.run()()
+		time.Sleep(1900 * time.Millisecond) // the call for a runs since the first reading
+		b.put("b", -1, "", "")              // the next reading still sees a
+		time.Sleep(time.Minute)
+		b.want("", "a@1", "b@3 fresh")
+		if b.log.Len() > 0 {
+			t.Errorf("the log says: %s", &b.log)
+		}
 	})
 }
