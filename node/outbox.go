@@ -20,8 +20,8 @@ const (
 	// These limit the attempts that run at once; a hanging peer must not delay the others (AM-79).
 	maxDeliveries        = 32
 	maxDeliveriesPerPeer = 4
-	maxSendPause         = 24 * time.Hour // no attempt is postponed for longer
-	maxQueued            = 10_000         // entries that wait for delivery
+	maxSendPause         = giveUpAfter // no attempt is postponed for longer
+	maxQueued            = 10_000      // entries that wait for delivery
 	// entryLogKey is the key of an entry's id in the log: an older word, because docs/operations.md promises that the
 	// keys do not change.
 	entryLogKey = "letter"

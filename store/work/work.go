@@ -35,7 +35,7 @@ const (
 	maxSkip   = 32     // parties that one reading leaves out
 	maxRows   = 1000   // records of one reading
 	maxOpened = 100    // openings that a running call remembers
-	maxPassed = 10_000 // lanes that a queue remembers
+	maxPassed = 10_000 // lanes, and pauses, that a queue remembers
 	minRows   = 64     // records of one reading, so that those that wait long take their turn
 )
 
@@ -45,8 +45,9 @@ type Queue struct {
 	Term string // the term of the records that wait; "": every record of the namespace waits
 	// Max and PerParty bound the calls that run at once, in all and for one party. Zero PerParty: Max.
 	Max, PerParty int
-	// MaxPause is the longest pause that Do stores. A record that is due later was stored while the clock was wrong; it is
-	// due now. Zero: any time is right.
+	// MaxPause is the longest pause that Do stores. While the process lives, a pause is measured by the monotonic clock, so
+	// that a step of the wall clock changes nothing. A record that is due even later was stored while the clock was wrong;
+	// it is due now. Zero: Due is a time of the wall clock, not the end of a pause.
 	MaxPause time.Duration
 	// Ends means that Do ends something because of the time. It is not called while the wall clock is in doubt.
 	Ends bool
@@ -97,6 +98,7 @@ type queue struct {
 	begun   map[string]beginning // the newest call for each record, of this minute
 	older   map[string]beginning // the same, of the minute before
 	rotated time.Time            // when begun was emptied
+	pauses  map[string]pause     // that were stored, by key
 	reads   int                  // how often records were read
 }
 
@@ -111,6 +113,14 @@ type deferral struct {
 	party string
 	since time.Time
 }
+
+// pause is a Due that ends a pause, by the monotonic clock.
+type pause struct {
+	since  time.Time
+	length time.Duration
+}
+
+func (p pause) left(now time.Time) time.Duration { return p.length - now.Sub(p.since) }
 
 // beginning remembers a call for a minute or two, because the commit that made its record may be reported only after it,
 // and the record may have been read before it.
@@ -142,7 +152,7 @@ func (w *Worker) Add(q Queue) {
 	q.PerParty = cmp.Or(q.PerParty, q.Max)
 	added := &queue{
 		Queue: q, calls: make(map[string]*call), parties: make(map[string]int), later: make(map[string]deferral),
-		fresh: make(map[string]bool), passed: make(map[string]string), begun: make(map[string]beginning),
+		pauses: make(map[string]pause), fresh: make(map[string]bool), passed: make(map[string]string), begun: make(map[string]beginning),
 	}
 	w.mu.Lock()
 	w.queues = append(w.queues, added)
@@ -160,6 +170,11 @@ func (w *Worker) onCommit(q *queue, changes []store.Change) {
 		w.mu.Lock()
 		_, begun := q.newest(key)
 		delete(q.later, key)
+		delete(q.pauses, key)
+		now := time.Now()
+		if p := (pause{now, c.Record.Due.Sub(now.Round(0))}); q.MaxPause > 0 && !c.Delete && p.length > 0 && p.length <= q.MaxPause && len(q.pauses) < maxPassed {
+			q.pauses[key] = p
+		}
 		switch {
 		case c.Delete, c.Record.Due.IsZero():
 			delete(q.fresh, key)
@@ -397,11 +412,24 @@ func (w *Worker) startDue(ctx context.Context, q *queue, now time.Time, calls *s
 	if err != nil {
 		return err
 	}
+	w.mu.Lock()
 	q.stepped = false
+	var due []store.Record
 	for _, rec := range rows {
-		if q.isWrong(rec.Due, now) {
-			w.start(ctx, q, rec, read, calls)
+		p, known := q.pauses[rec.Key]
+		switch left := p.left(now); {
+		case known && left <= 0, !known && q.isWrong(rec.Due, now):
+			due = append(due, rec)
+		case known && rec.Due.Sub(now)-left > stepLimit: // the clock was set back: look again when the pause ends
+			q.stepped = true
+			if end := now.Add(left); q.next.IsZero() || end.Before(q.next) {
+				q.next = end
+			}
 		}
+	}
+	w.mu.Unlock()
+	for _, rec := range due {
+		w.start(ctx, q, rec, read, calls)
 	}
 	return nil
 }
@@ -499,6 +527,10 @@ func (w *Worker) start(ctx context.Context, q *queue, rec store.Record, read int
 	if begun && last.rev == rec.Rev && last.ended >= read {
 		return false // the record may have been read before that call stored its outcome; its end looks again
 	}
+	if p, known := q.pauses[rec.Key]; known && p.left(now) > stepLimit { // the clock was set forward
+		q.later[rec.Key] = deferral{Later: Later{Pause: p.left(now)}, party: rec.Party, since: now}
+		return false
+	}
 	if last.settled && last.rev == rec.Rev { // a bug, which must not become a loop
 		w.log.Error("a call left its record as it was", "queue", q.NS, "key", rec.Key)
 		q.later[rec.Key] = deferral{Later: Later{Pause: time.Minute}, party: rec.Party, since: now}
@@ -555,63 +587,4 @@ func (w *Worker) end(q *queue, rec store.Record, c *call, later Later, err error
 	q.begun[rec.Key], q.look = b, true
 	w.mu.Unlock()
 	w.signal()
-}
-
-// IsRunning reports whether this process works on a namespace.
-func (w *Worker) IsRunning(ns string) bool {
-	w.mu.Lock()
-	defer w.mu.Unlock()
-	return w.queue(ns).running
-}
-
-// IsBusy reports whether a call of a namespace runs, or may be due, or whether Run has not begun.
-func (w *Worker) IsBusy(ns string, now time.Time) bool {
-	w.mu.Lock()
-	defer w.mu.Unlock()
-	q := w.queue(ns)
-	return !q.running || q.look || len(q.calls) > 0 || !q.next.IsZero() && !q.next.After(now)
-}
-
-// State describes a queue.
-type State struct {
-	Waiting int           // records, at most maxWaiting
-	Running int           // calls
-	Late    time.Duration // how long the first due record has waited beyond its time
-}
-
-// maxWaiting bounds State.Waiting.
-const maxWaiting = 10_000
-
-// State returns the state of the queue of a namespace.
-func (w *Worker) State(ctx context.Context, ns string) (s State, err error) {
-	now := time.Now()
-	w.mu.Lock()
-	q := w.queue(ns)
-	w.mu.Unlock()
-	s.Running = w.Running(ns)
-	if s.Waiting, err = w.records.Count(ctx, ns, q.Term, maxWaiting, now); err != nil {
-		return s, err
-	}
-	rows, _, err := w.records.Due(ctx, ns, now, nil, 1)
-	if len(rows) > 0 && rows[0].Due.After(store.DueNow) {
-		s.Late = now.Sub(rows[0].Due)
-	}
-	return s, err
-}
-
-// Running returns how many calls of a namespace run.
-func (w *Worker) Running(ns string) int {
-	w.mu.Lock()
-	defer w.mu.Unlock()
-	return len(w.queue(ns).calls)
-}
-
-// Namespaces returns the namespaces of the queues.
-func (w *Worker) Namespaces() (all []string) {
-	w.mu.Lock()
-	defer w.mu.Unlock()
-	for _, q := range w.queues {
-		all = append(all, q.NS)
-	}
-	return all
 }

@@ -112,10 +112,10 @@ func TestImport(t *testing.T) {
 		if err != nil {
 			t.Fatal(err)
 		}
-		if want := "27 cards, 30 changes, 96 messages, 16 conversations, 80 replays, 19 records"; tally.String() != want {
+		if want := "27 cards, 30 changes, 96 messages, 16 conversations, 80 replays, 25 records"; tally.String() != want {
 			t.Errorf("Import = %s, want %s", &tally, want)
 		}
-		if got := p.String(); got != "comparing 268 rows" {
+		if got := p.String(); got != "comparing 274 rows" {
 			t.Errorf("progress is %q", got)
 		}
 		if to.Config.Store.Postgres == "" {
