@@ -127,9 +127,6 @@ func (o OwnerAPI) FollowEvents(last string) (owner.EventStream, error) {
 // statusCap bounds what Status counts in the store.
 const statusCap = 1000
 
-// maxLooked bounds the outbox entries among which Status looks for a failed one; each may be as large as a message.
-const maxLooked = 20
-
 // Status implements [owner.Control].
 func (o OwnerAPI) Status(ctx context.Context) (owner.Status, error) {
 	return o.Overview(ctx, statusCap)
