@@ -18,7 +18,3 @@ func TestShared(t *testing.T) {
 		return storetest.Shared{Handle: func(name string) store.Store { return s.Handle(name) }, Close: s.Close}
 	})
 }
-
-func TestDueAmongAMillion(t *testing.T) {
-	storetest.DueAmong(t, open(t, filepath.Join(t.TempDir(), "mesh.db"), Config{}), 1_000_000, 200*time.Microsecond)
-}
