@@ -27,7 +27,7 @@ import (
 
 const (
 	maxSleep    = 30 * time.Second // between two looks while records wait, because the wall clock may be set
-	errPause    = 10 * time.Second // after an error of the store
+	errPause    = 10 * time.Second // the longest after an error of the store; it begins with a second and doubles
 	maxErrPause = time.Minute      // after an error of a call; it begins with a second and doubles
 	openGap     = time.Second      // between a call that found its gate closed and the next one, if the gate opens meanwhile
 	stepLimit   = time.Second      // a larger difference between wall clock and monotonic clock is a step of the wall clock
@@ -89,6 +89,7 @@ type queue struct {
 	stepped bool                 // the clock may have been set: records far in the future may be due
 	next    time.Time            // when the first waiting record is due; zero: none waits
 	retry   time.Time            // no look before this time
+	failed  int                  // readings in a row
 	calls   map[string]*call     // that run, by key
 	parties map[string]int       // running calls
 	later   map[string]deferral  // records that wait in memory, by key
@@ -364,15 +365,17 @@ func (w *Worker) nextLook(queues []*queue) (next time.Time) {
 // lookAt starts the calls for the records that are due.
 func (w *Worker) lookAt(ctx context.Context, q *queue, now time.Time, calls *sync.WaitGroup) {
 	var retry time.Time
+	failed := 0
 	if q.Ends && !w.clock.Reliable() {
 		retry = now.Add(2 * maxSleep)
 	} else if err := w.startDue(ctx, q, now, calls); err != nil && ctx.Err() == nil {
 		w.log.Warn("read what is due", "queue", q.NS, "err", err)
-		retry = now.Add(errPause)
+		retry = now.Add(min(time.Second<<min(q.failed, 10), errPause))
+		failed = q.failed + 1
 	}
 	w.mu.Lock()
 	defer w.mu.Unlock()
-	q.retry = retry
+	q.retry, q.failed = retry, failed
 	q.look = q.look || !retry.IsZero()
 }
 
