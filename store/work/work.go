@@ -123,6 +123,14 @@ type pause struct {
 
 func (p pause) left(now time.Time) time.Duration { return p.length - now.Sub(p.since) }
 
+// count returns how many calls run, without claims.
+func (q *queue) count() (n int) {
+	for _, calls := range q.parties {
+		n += calls
+	}
+	return n
+}
+
 // beginning remembers a call for a minute or two, because the commit that made its record may be reported only after it,
 // and the record may have been read before it.
 type beginning struct {
@@ -473,9 +481,8 @@ func (q *queue) isWrong(due, now time.Time) bool {
 func (w *Worker) room(q *queue) (skip []string, limit int) {
 	w.mu.Lock()
 	defer w.mu.Unlock()
-	running, closed := 0, make(map[string]bool)
+	running, closed := q.count(), make(map[string]bool)
 	for party, n := range q.parties {
-		running += n
 		if n >= q.PerParty {
 			closed[party] = true
 		}
@@ -519,11 +526,7 @@ func (w *Worker) start(ctx context.Context, q *queue, rec store.Record, read int
 	if _, waits := q.later[rec.Key]; q.calls[rec.Key] != nil || waits {
 		return false
 	}
-	running := 0
-	for _, n := range q.parties {
-		running += n
-	}
-	if running >= q.Max || q.parties[rec.Party] >= q.PerParty {
+	if q.count() >= q.Max || q.parties[rec.Party] >= q.PerParty {
 		return false
 	}
 	last, begun := q.newest(rec.Key)
@@ -561,7 +564,9 @@ func (w *Worker) start(ctx context.Context, q *queue, rec store.Record, read int
 // end notes the outcome of a call.
 func (w *Worker) end(q *queue, rec store.Record, c *call, later Later, err error) {
 	w.mu.Lock()
-	delete(q.calls, rec.Key)
+	if q.calls[rec.Key] == c { // otherwise somebody has claimed the record meanwhile
+		delete(q.calls, rec.Key)
+	}
 	if q.parties[rec.Party]--; q.parties[rec.Party] == 0 {
 		delete(q.parties, rec.Party)
 	}

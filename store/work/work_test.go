@@ -338,3 +338,21 @@ func TestOldReading(t *testing.T) {
 		}
 	})
 }
+
+// TestClaimDuringACall: a claim holds although a call for the record that began before it ends.
+func TestClaimDuringACall(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		b := newBench(t, work.Queue{Max: 8}, func(_ context.Context, rec store.Record) (work.Later, error) {
+			time.Sleep(10 * time.Second)
+			return work.Later{Pause: time.Second}, nil
+		})
+		b.put("a", -1, "", "")
+		defer b.run()()
+		time.Sleep(5 * time.Second)
+		release := b.w.Claim(ns, "a")
+		time.Sleep(time.Minute)
+		b.want("claimed", "a@0")
+		release()
+		b.want("released", "a@0", "a@65")
+	})
+}
