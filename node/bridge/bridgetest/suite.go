@@ -108,11 +108,7 @@ type fixture struct {
 func (s Suite) start(t *testing.T, policy acl.Policy, rates acl.Rates) *fixture {
 	t.Helper()
 	f := &fixture{Suite: s, t: t, recorder: newRecorder(t)}
-	configure := func(c *node.Config) { c.Policy, c.Rates = policy, rates }
-	mesh := meshtest.New(t)
-	first := mesh.Node("home", configure)
-	first.Stop()
-	f.node = mesh.Copy(first, configure) // does not run before the bridge observes its store
+	f.node = meshtest.New(t).Node("home", func(c *node.Config) { c.Policy, c.Rates = policy, rates })
 	f.store = f.node.Store
 	var err error
 	if f.Mesh, err = f.node.Attach(s.LinkKind, nil); err != nil {
@@ -121,7 +117,6 @@ func (s Suite) start(t *testing.T, policy acl.Policy, rates acl.Rates) *fixture 
 	f.node.Connect(s.LinkKind, f.recorder)
 	f.bridge = s.New(t, f.recorder, f.node)
 	f.setTransport(f.bridge)
-	f.node.Start()
 	return f
 }
 
