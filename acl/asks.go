@@ -141,10 +141,8 @@ func (q *Asks) Due(rec store.Record, now time.Time) (ask Ask, expired bool, chan
 	s.Warned = true
 	expired = ask.State == AskExpired
 	s.Settled = ask.State != AskPending
-	if expired {
-		if s.Displaced.IsZero() { // otherwise the entry was written then
-			changes = q.appendEntry(changes, s.auditEntry(AuditExpired, s.Expires))
-		}
+	if expired && s.Displaced.IsZero() { // otherwise the entry was written then
+		changes = q.appendEntry(changes, s.auditEntry(AuditExpired, s.Expires))
 	}
 	return ask, expired, append(changes, s.change()), nil
 }

@@ -22,7 +22,6 @@ import (
 	"github.com/agentmesh/agentmesh/node/wire"
 	"github.com/agentmesh/agentmesh/signing"
 	"github.com/agentmesh/agentmesh/store"
-	"github.com/agentmesh/agentmesh/store/work"
 )
 
 // countAdmission adds an admitted message to the sums of the audit log. A held message has its own line there instead.
@@ -190,30 +189,36 @@ func (n *Node) registerMetrics(m *httpapi.Metrics) {
 	n.counters = t
 	for _, ns := range n.work.Namespaces() {
 		m.Gauge("work_waiting", "Records that wait to be worked on, by queue; at most 10,000 are counted.",
-			func() float64 { return float64(workState(n.work, ns).Waiting) }, "queue", ns)
+			sample(func(ctx context.Context) (int, error) { return n.work.Waiting(ctx, ns) }), "queue", ns)
 		m.Gauge("work_running", "Records that are being worked on, by queue.",
 			func() float64 { return float64(n.work.Running(ns)) }, "queue", ns)
 		m.Gauge("work_late_seconds", "How long the first due record has waited beyond its time, by queue.",
-			func() float64 { return workState(n.work, ns).Late.Seconds() }, "queue", ns)
+			sample(func(ctx context.Context) (float64, error) {
+				late, err := n.work.Late(ctx, ns)
+				return late.Seconds(), err
+			}), "queue", ns)
 	}
 	const hooks = "Hooks that run, and hooks that wait for their turn."
 	m.Gauge("hooks", hooks, func() float64 { running, _ := n.runs.Load(""); return float64(running) }, "state", "running")
 	m.Gauge("hooks", hooks, func() float64 { _, waiting := n.runs.Load(""); return float64(waiting) }, "state", "waiting")
-	m.Gauge("asks_open", "Questions that wait for the owner; at most 1000 are counted.", OwnerAPI{n}.countOpenAsks)
+	m.Gauge("asks_open", "Questions that wait for the owner; at most 1000 are counted.",
+		sample(func(ctx context.Context) (int, error) { return OwnerAPI{n}.CountApprovals(ctx, statusCap) }))
 	for _, limit := range acl.MeterLimits() {
 		m.LimiterFunc("messages-"+limit, func() uint64 { return n.meter.Refusals(limit) })
 	}
 }
 
-// workState returns the state of a queue for the metrics.
-func workState(w *work.Worker, ns string) work.State {
-	ctx, cancel := context.WithTimeout(context.Background(), 5*time.Second)
-	defer cancel()
-	s, err := w.State(ctx, ns)
-	if err != nil {
-		return work.State{Late: math.MaxInt64}
+// sample returns a gauge that reads the store, and is NaN if the store fails.
+func sample[T int | float64](read func(context.Context) (T, error)) func() float64 {
+	return func() float64 {
+		ctx, cancel := context.WithTimeout(context.Background(), 5*time.Second)
+		defer cancel()
+		v, err := read(ctx)
+		if err != nil {
+			return math.NaN()
+		}
+		return float64(v)
 	}
-	return s
 }
 
 // countBound counts a question at a bound on turns when the unit is committed.
@@ -221,17 +226,6 @@ func (n *Node) countBound(u *conversations.Unit, ask acl.Ask) {
 	if c := n.counters.bounds[ask.Rule]; c != nil && ask.Behind == "" {
 		u.Then(c.Inc)
 	}
-}
-
-// countOpenAsks returns the number of open questions, at most statusCap, or NaN if the store fails.
-func (o OwnerAPI) countOpenAsks() float64 {
-	ctx, cancel := context.WithTimeout(context.Background(), 5*time.Second)
-	defer cancel()
-	open, err := o.CountApprovals(ctx, statusCap)
-	if err != nil {
-		return math.NaN()
-	}
-	return float64(open)
 }
 
 // logMessage counts a received message and logs it in one line. After an error in lines 3 to 8 of the receive table

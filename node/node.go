@@ -239,7 +239,7 @@ func New(ctx context.Context, cfg Config) (*Node, error) {
 		NS: nsOutbox, Term: "state:" + string(SendQueued), Max: maxDeliveries, PerParty: maxDeliveriesPerPeer, MaxPause: maxSendPause, Do: n.attempt,
 	})
 	n.work.Add(work.Queue{NS: nsInbox, Term: stateTerm(ItemWaiting), Max: 16, PerParty: 4, Do: n.workItem})
-	n.work.Add(work.Queue{NS: acl.AskNamespace, Term: "state:" + string(acl.AskPending), Max: 4, Do: n.workAsk})
+	n.work.Add(work.Queue{NS: acl.AskNamespace, Term: acl.TermPending, Max: 4, Do: n.workAsk})
 	n.work.Add(work.Queue{NS: nsClosing, Max: 4, Do: n.workClosing})
 	n.work.Add(cfg.Agreed.Queue())
 	n.work.Add(cfg.Notices.Queue())

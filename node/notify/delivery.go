@@ -124,8 +124,8 @@ func (b *Box) sendDue(ctx context.Context, now time.Time) (next time.Time, err e
 	return b.send(ctx, due, s)
 }
 
-// send makes one attempt and stores the outcome. After a failure it returns the time of the next attempt. The urgent notices come first, because a batch lists only the first
-// maxBatch notices.
+// send makes one attempt and stores the outcome. After a failure it returns the time of the next attempt. The urgent
+// notices come first, because a batch lists only the first maxBatch notices.
 func (b *Box) send(ctx context.Context, due []pendingNotice, s Status) (next time.Time, err error) {
 	const urgent, other = 0, 1
 	rank := func(p pendingNotice) int {

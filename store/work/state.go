@@ -22,31 +22,25 @@ func (w *Worker) IsBusy(ns string, now time.Time) bool {
 	return !q.running || q.look || len(q.calls) > 0 || !q.next.IsZero() && !q.next.After(now)
 }
 
-// State describes a queue.
-type State struct {
-	Waiting int           // records, at most maxWaiting
-	Running int           // calls
-	Late    time.Duration // how long the first due record has waited beyond its time
-}
-
-// maxWaiting bounds State.Waiting.
+// maxWaiting bounds the result of [Worker.Waiting].
 const maxWaiting = 10_000
 
-// State returns the state of the queue of a namespace.
-func (w *Worker) State(ctx context.Context, ns string) (s State, err error) {
-	now := time.Now()
+// Waiting returns how many records of a namespace wait, at most maxWaiting.
+func (w *Worker) Waiting(ctx context.Context, ns string) (int, error) {
 	w.mu.Lock()
-	q := w.queue(ns)
+	term := w.queue(ns).Term
 	w.mu.Unlock()
-	s.Running = w.Running(ns)
-	if s.Waiting, err = w.records.Count(ctx, ns, q.Term, maxWaiting, now); err != nil {
-		return s, err
-	}
+	return w.records.Count(ctx, ns, term, maxWaiting, time.Now())
+}
+
+// Late returns how long the first due record of a namespace has waited beyond its time.
+func (w *Worker) Late(ctx context.Context, ns string) (late time.Duration, err error) {
+	now := time.Now()
 	rows, _, err := w.records.Due(ctx, ns, now, nil, 1)
 	if len(rows) > 0 && rows[0].Due.After(store.DueNow) {
-		s.Late = now.Sub(rows[0].Due)
+		late = now.Sub(rows[0].Due)
 	}
-	return s, err
+	return late, err
 }
 
 // Running returns how many calls of a namespace run.
