@@ -40,7 +40,7 @@ func (r *Relay) handleCommand(s *session, f frame.Frame) *frame.Refusal {
 	case f.Type == "vote" && ext.Voting:
 		ctx, cancel := context.WithTimeout(context.Background(), storeTimeout)
 		defer cancel()
-		r.agents.markActive(s.id, time.Now())
+		r.agents.MarkSeen(s.id, time.Now())
 		return r.cast(ctx, s.id, f)
 	case f.Type == "query" && ext.Semantic:
 		return r.answerQuery(s, f)

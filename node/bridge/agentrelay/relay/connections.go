@@ -47,7 +47,7 @@ func (c *connections) enter(s *session, agents *registry, welcome []byte) *webso
 		return &websocket.CloseError{Code: websocket.CodeGoingAway, Reason: "going down"}
 	case len(c.open) >= maxConnections:
 		return &websocket.CloseError{Code: websocket.CodeTryLater, Reason: "the relay is full"}
-	case !agents.admit(s.id, s.token):
+	case !s.isAdmitted(agents):
 		return &websocket.CloseError{Code: frame.CloseBadToken, Reason: "the token is no longer good"}
 	}
 	if old := c.newest[s.id]; old != nil {
@@ -62,6 +62,12 @@ func (c *connections) enter(s *session, agents *registry, welcome []byte) *webso
 	c.running.Add(1)
 	_ = s.conn.Send(websocket.Text(welcome))
 	return nil
+}
+
+// isAdmitted reports whether the token of the agent is still the one that it connected with.
+func (s *session) isAdmitted(agents *registry) bool {
+	a := agents.Get(s.id)
+	return a != nil && a.Key == s.key
 }
 
 // leave removes a connection, but not a newer one of the same agent (AR-13).

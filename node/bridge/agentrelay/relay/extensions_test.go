@@ -140,7 +140,7 @@ func TestHistoryOfAnotherHolder(t *testing.T) {
 		if id != "bob" {
 			s.register(id)
 		}
-		if err := s.agents.remove(t.Context(), id); err != nil {
+		if err := s.agents.Remove(t.Context(), id); err != nil {
 			t.Fatal(err)
 		}
 	}
@@ -299,7 +299,7 @@ func TestHistoryOrder(t *testing.T) {
 		s.history.insert(message(now.UnixMilli(), uint64(seq), text))
 	}
 	var ids []string
-	for _, e := range s.history.search(registration{ID: "aaa"}, "word", 10, now) {
+	for _, e := range s.history.search(&member{Account: credential.Account{ID: "aaa"}}, "word", 10, now) {
 		ids = append(ids, e.id)
 	}
 	if want := []string{"third", "second"}; !slices.Equal(ids, want) {
@@ -327,9 +327,9 @@ func TestHistoryAfterClockStep(t *testing.T) {
 	cfg := Config{Extensions: Extensions{History: true}}
 	s := newTestRelay(t, cfg)
 	a := s.join("aaa")
-	s.agents.stamps.mu.Lock()
-	s.agents.stamps.last = time.Now().Add(time.Hour).UnixMilli() // as if the clock had been an hour ahead
-	s.agents.stamps.mu.Unlock()
+	s.stamps.mu.Lock()
+	s.stamps.last = time.Now().Add(time.Hour).UnixMilli() // as if the clock had been an hour ahead
+	s.stamps.mu.Unlock()
 	a.send(`{"to":["*"],"payload":"before"}`)
 	a.quiet()
 	b := s.join("bbb")

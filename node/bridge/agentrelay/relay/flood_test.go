@@ -2,11 +2,13 @@ package relay
 
 import (
 	"fmt"
-	"github.com/labstack/echo/v4"
 	"net/http"
 	"strings"
 	"testing"
 
+	"github.com/labstack/echo/v4"
+
+	"github.com/agentmesh/agentmesh/acl/credential"
 	"github.com/agentmesh/agentmesh/node/httpapi/apitest"
 	"github.com/agentmesh/agentmesh/node/websocket"
 )
@@ -22,7 +24,7 @@ func TestRelayUnderAFlood(t *testing.T) {
 			known := s.connectAs("known-agent", s.register("known-agent"))
 			connects := []string{"Connection", "Upgrade", "Upgrade", "websocket", "Sec-WebSocket-Version", "13", "Sec-WebSocket-Key", "AAAAAAAAAAAAAAAAAAAAAA=="}
 			registered, statuses := 0, map[int]int{}
-			for i := range max(network.Size, 256*2*maxFailed) {
+			for i := range max(network.Size, 256*2*credential.MaxFailures) {
 				if i < 2000 || i%16 == 0 {
 					if status, _ := door.Call(network.Addr(i), "POST", "/register", ""); status == http.StatusOK {
 						registered++
@@ -34,7 +36,7 @@ func TestRelayUnderAFlood(t *testing.T) {
 			if registered < 60 || registered > 500 {
 				t.Errorf("the flood registered %d agents, want some, and at most half of the relay", registered)
 			}
-			if statuses[http.StatusTooManyRequests] == 0 || statuses[http.StatusTooManyRequests]+statuses[http.StatusUnauthorized] != max(network.Size, 256*2*maxFailed) {
+			if statuses[http.StatusTooManyRequests] == 0 || statuses[http.StatusTooManyRequests]+statuses[http.StatusUnauthorized] != max(network.Size, 256*2*credential.MaxFailures) {
 				t.Errorf("wrong tokens were answered with %v", statuses)
 			}
 			door.Dial(http.StatusUnauthorized, apitest.Newcomer, "GET", "/arc?token=misspelled", "", connects...)

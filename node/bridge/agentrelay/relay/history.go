@@ -192,17 +192,17 @@ func (h *history) sweep(ctx context.Context, now time.Time) error {
 
 // isVisibleTo reports whether an agent may see the message: a broadcast, or a message that it sent or received (AR-46).
 // The message must be newer than the agent's registration, because an earlier agent may have had the same id.
-func (e *entry) isVisibleTo(agent registration) bool {
-	if e.ts <= agent.Since.UnixMilli() { // the agent's own messages are newer (see [stamps.registrationTime])
+func (e *entry) isVisibleTo(a *member) bool {
+	if e.ts <= a.Created.UnixMilli() { // the agent's own messages are newer (see [stamps.registrationTime])
 		return false
 	}
-	return e.broadcast || e.from == agent.ID || slices.Contains(e.to, agent.ID)
+	return e.broadcast || e.from == a.ID || slices.Contains(e.to, a.ID)
 }
 
-func (h *history) visibleTo(agent registration, now time.Time) []*entry {
+func (h *history) visibleTo(a *member, now time.Time) []*entry {
 	var out []*entry
 	for _, e := range h.snapshot(now) {
-		if e.isVisibleTo(agent) {
+		if e.isVisibleTo(a) {
 			out = append(out, e)
 		}
 	}
@@ -233,7 +233,7 @@ func score(query []string, text string) int {
 
 // search returns at most limit messages that the agent may see and that contain a word of the query: first those with
 // more of the words, then the newer ones. Each search reads the whole history, so only one runs at a time.
-func (h *history) search(agent registration, query string, limit int, now time.Time) []*entry {
+func (h *history) search(a *member, query string, limit int, now time.Time) []*entry {
 	type hit struct {
 		e     *entry
 		score int
@@ -242,7 +242,7 @@ func (h *history) search(agent registration, query string, limit int, now time.T
 	defer h.searching.Unlock()
 	terms := splitQuery(query)
 	var hits []hit
-	for _, e := range slices.Backward(h.visibleTo(agent, now)) {
+	for _, e := range slices.Backward(h.visibleTo(a, now)) {
 		if n := score(terms, e.text); n > 0 {
 			hits = append(hits, hit{e, n})
 		}

@@ -45,8 +45,8 @@ func (r *Relay) answerHistory(s *session, f frame.Frame) *frame.Refusal {
 	if fault != nil {
 		return fault
 	}
-	a, ok := r.agents.get(s.id)
-	if !ok {
+	a := r.agents.Get(s.id)
+	if a == nil {
 		return frame.Refuse(frame.CodeUnavailable, "the agent is no longer registered")
 	}
 	list := r.history.visibleTo(a, time.Now())

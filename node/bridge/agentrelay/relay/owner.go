@@ -5,6 +5,7 @@ import (
 	"crypto/rand"
 	"errors"
 	"net/http"
+	"slices"
 	"strings"
 	"time"
 
@@ -17,9 +18,6 @@ import (
 	"github.com/agentmesh/agentmesh/node/wire"
 	"github.com/agentmesh/agentmesh/store"
 )
-
-// nsInvites is the namespace of the hashes of unused invite codes (AR-36).
-const nsInvites = "agentrelay/invites"
 
 const (
 	inviteFor  = 7 * 24 * time.Hour
@@ -66,9 +64,10 @@ func (r *Relay) Operations() []owner.Operation {
 
 func (r *Relay) listAgents(echo.Context, owner.None) (owner.List[AgentView], error) {
 	out := owner.List[AgentView]{Items: []AgentView{}}
-	for _, a := range r.agents.list() {
-		out.Items = append(out.Items, AgentView{a.ID, a.Since, a.Active, r.conns.isConnected(a.ID), a.Trusted})
+	for _, a := range r.agents.List() {
+		out.Items = append(out.Items, AgentView{a.ID, a.Created, r.agents.LastSeen(a), r.conns.isConnected(a.ID), a.Trusted})
 	}
+	slices.SortFunc(out.Items, func(a, b AgentView) int { return strings.Compare(a.ID, b.ID) })
 	return out, nil
 }
 
@@ -78,11 +77,11 @@ func ownerError(err error) error {
 		return nil
 	case errors.Is(err, errBadID):
 		return owner.Fault(http.StatusBadRequest, "an agent id has 3 to 64 characters from a-z 0-9 -, begins and ends with a letter or digit, and is not the id relay", "")
-	case errors.Is(err, errTaken):
+	case errors.Is(err, credential.ErrTaken):
 		return owner.Fault(http.StatusConflict, "the agent id is taken; choose another one", "")
-	case errors.Is(err, errFull):
+	case errors.Is(err, credential.ErrFull), errors.Is(err, store.ErrQuota):
 		return owner.Fault(http.StatusConflict, "the relay is full; remove an agent first", "")
-	case errors.Is(err, errUnknown):
+	case errors.Is(err, credential.ErrUnknown):
 		return owner.Fault(http.StatusNotFound, "the relay has no such agent", "")
 	}
 	return wire.ErrUnavailable.Because(err)
@@ -90,15 +89,15 @@ func ownerError(err error) error {
 
 func (r *Relay) addAgent(c echo.Context, in NewAgent) (frame.Credentials, error) {
 	httpapi.Private(c)
-	id, token, err := r.agents.register(c.Request().Context(), registration{ID: in.ID, Trusted: in.Trusted})
-	return frame.Credentials{AgentID: id, Token: token}, ownerError(err)
+	made, err := r.register(c.Request().Context(), member{Account: credential.Account{ID: in.ID}, Trusted: in.Trusted})
+	return made, ownerError(err)
 }
 
 // renewToken gives an agent a new token and closes the connection that the agent made with the old one.
 func (r *Relay) renewToken(c echo.Context, _ owner.None) (frame.Credentials, error) {
 	httpapi.Private(c)
 	id := c.Param("id")
-	token, err := r.agents.renew(c.Request().Context(), id)
+	token, err := r.agents.Rotate(c.Request().Context(), id)
 	if err == nil {
 		r.conns.disconnect(id, frame.CloseBadToken, "the token is no longer good")
 	}
@@ -108,7 +107,7 @@ func (r *Relay) renewToken(c echo.Context, _ owner.None) (frame.Credentials, err
 // removeAgent removes an agent. Nobody gets its id while the registry keeps a record of the removal (AR-2).
 func (r *Relay) removeAgent(c echo.Context, _ owner.None) (owner.None, error) {
 	id := c.Param("id")
-	err := r.agents.remove(c.Request().Context(), id)
+	err := r.agents.Remove(c.Request().Context(), id)
 	if err == nil {
 		r.conns.disconnect(id, frame.CloseBadToken, "the agent was removed")
 	}
@@ -119,7 +118,7 @@ func (r *Relay) addInvite(c echo.Context, _ owner.None) (Invite, error) {
 	httpapi.Private(c)
 	now := time.Now().UTC()
 	out := Invite{"arc_" + strings.ToLower(rand.Text()), now.Add(inviteFor)}
-	_, change := r.invites().Issue(out.Code, credential.Code{Created: now, Expires: out.Expires})
+	_, change := r.agents.Invites().Issue(out.Code, credential.Code{Created: now, Expires: out.Expires})
 	err := r.cfg.Records.Apply(c.Request().Context(), []store.Change{change}, now)
 	if errors.Is(err, store.ErrQuota) {
 		return out, owner.Fault(http.StatusConflict, "there are too many unused invite codes; wait until some expire", "")
@@ -130,22 +129,17 @@ func (r *Relay) addInvite(c echo.Context, _ owner.None) (Invite, error) {
 // Join registers the node of this process as an agent: under id, or under an id of the relay's choice if id is taken.
 // Each later call gives the same agent a new token.
 func (r *Relay) Join(ctx context.Context, id string) (frame.Credentials, error) {
-	for _, a := range r.agents.list() {
+	for _, a := range r.agents.List() {
 		if a.Own {
-			token, err := r.agents.renew(ctx, a.ID)
+			token, err := r.agents.Rotate(ctx, a.ID)
 			return frame.Credentials{AgentID: a.ID, Token: token}, err
 		}
 	}
-	own := registration{ID: id, Trusted: true, Own: true}
-	id, token, err := r.agents.register(ctx, own)
-	if errors.Is(err, errTaken) {
+	own := member{Account: credential.Account{ID: id}, Trusted: true, Own: true}
+	made, err := r.register(ctx, own)
+	if errors.Is(err, credential.ErrTaken) {
 		own.ID = ""
-		id, token, err = r.agents.register(ctx, own)
+		made, err = r.register(ctx, own)
 	}
-	return frame.Credentials{AgentID: id, Token: token}, err
-}
-
-// invites returns the invite codes of the relay. Each registers one agent and is forgotten after that.
-func (r *Relay) invites() credential.Invites {
-	return credential.Invites{Records: r.cfg.Records, NS: nsInvites, Name: credential.Hash.String, Max: maxInvites, Forget: true}
+	return made, err
 }

@@ -78,7 +78,7 @@ func (r *Relay) answerQuery(s *session, f frame.Frame) *frame.Refusal {
 		agents, complete = r.searchAgents(q.SearchQuery)
 		more = !complete
 	}
-	if a, ok := r.agents.get(s.id); ok && q.scope != "agents" && r.history != nil {
+	if a := r.agents.Get(s.id); a != nil && q.scope != "agents" && r.history != nil {
 		for _, e := range r.history.search(a, q.Text, q.Limit+1, time.Now()) { // one over the limit, to set "more"
 			messages = append(messages, e.summary())
 		}

@@ -4,7 +4,6 @@ import (
 	"bytes"
 	"context"
 	"encoding/json"
-	"errors"
 	"fmt"
 	"net/http"
 	"strings"
@@ -119,9 +118,10 @@ func TestTenThousandRegistrations(t *testing.T) {
 	}
 	st := openStore(t)
 	var changes []store.Change
-	for n := range MaxAgents {
-		a := &registration{ID: fmt.Sprintf("agent-%05d", n), Token: credential.HashOf(fmt.Sprint(n)).String(), Since: time.Now()}
-		if changes = append(changes, a.change(store.Absent)); len(changes) == 1000 {
+	r := newIdleRelay(t, Config{Records: st.Records()}, 0)
+	for n := range credential.MaxAccounts {
+		m := newMember(fmt.Sprintf("agent-%05d", n))
+		if changes = append(changes, r.agents.Change(m)); len(changes) == 1000 {
 			if err := st.Records().Apply(t.Context(), changes, time.Now()); err != nil {
 				t.Fatal(err)
 			}
@@ -129,13 +129,13 @@ func TestTenThousandRegistrations(t *testing.T) {
 		}
 	}
 	s := newTestRelayOn(t, st, Config{})
-	if n := s.agents.count(); n != MaxAgents {
-		t.Fatalf("%d agents after the start, want %d", n, MaxAgents)
+	if n := s.agents.Count(); n != credential.MaxAccounts {
+		t.Fatalf("%d agents after the start, want %d", n, credential.MaxAccounts)
 	}
 	if status, body := s.ask("POST", "/register", `{"agent_id":"one-more"}`); status != http.StatusServiceUnavailable {
 		t.Errorf("one more: %d %s, want it refused", status, body)
 	}
-	s.connectAs("agent-09999", "9999").quiet()
+	s.connectAs("agent-09999", "agent-09999").quiet()
 }
 
 // TestRegistrationModes checks who may register in each mode (AR-36).
@@ -167,7 +167,7 @@ func TestInviteWithoutStore(t *testing.T) {
 	if err := st.Close(); err != nil {
 		t.Fatal(err)
 	}
-	for range 2 * maxFailed {
+	for range 2 * credential.MaxFailures {
 		if status, body := s.ask("POST", "/register", `{"agent_id":"alice"}`, wire.HeaderInvite, made.Code); status != http.StatusServiceUnavailable {
 			t.Fatalf("status %d, want 503: %s", status, body)
 		}
@@ -212,49 +212,20 @@ func TestOwnerAgents(t *testing.T) {
 func TestRevokedOnTheWay(t *testing.T) {
 	s := newTestRelay(t, Config{})
 	for name, revoke := range map[string]func(id string) error{
-		"renewed": func(id string) error { _, err := s.agents.renew(t.Context(), id); return err },
-		"removed": func(id string) error { return s.agents.remove(t.Context(), id) },
+		"renewed": func(id string) error { _, err := s.agents.Rotate(t.Context(), id); return err },
+		"removed": func(id string) error { return s.agents.Remove(t.Context(), id) },
 	} {
-		found, ok := s.agents.lookup(s.register(name))
-		if !ok {
+		found := s.agents.Find(s.register(name))
+		if found == nil {
 			t.Fatalf("%s: the token is unknown", name)
 		}
 		if err := revoke(name); err != nil {
 			t.Fatal(err)
 		}
-		if got := s.conns.enter(&session{id: found.ID, token: found.Token}, s.agents, nil); got == nil || got.Code != frame.CloseBadToken {
+		if got := s.conns.enter(&session{id: found.ID, key: found.Key}, s.agents, nil); got == nil || got.Code != frame.CloseBadToken {
 			t.Errorf("%s: enter = %v, want a close with %d", name, got, frame.CloseBadToken)
 		}
 	}
-}
-
-// TestTombstones: removed agents take no room from registered ones. Their ids stay taken for a year, within a bound,
-// and also after a restart.
-func TestTombstones(t *testing.T) {
-	st := openStore(t)
-	s := newTestRelayOn(t, st, Config{MaxAgents: 3})
-	for n := range 5 {
-		id := fmt.Sprintf("agent-%d", n)
-		s.join(id)
-		if err := s.agents.remove(t.Context(), id); err != nil {
-			t.Fatalf("remove %s: %v", id, err)
-		}
-		s.conns.disconnect(id, frame.CloseBadToken, "")
-	}
-	check := func(s *testRelay) {
-		t.Helper()
-		for id, want := range map[string]error{"agent-0": nil, "agent-1": nil, "agent-2": errTaken, "agent-4": errTaken} {
-			if _, err := s.agents.chooseID(id, time.Now()); !errors.Is(err, want) {
-				t.Errorf("%s: %v, want %v", id, err, want)
-			}
-		}
-		if _, err := s.agents.chooseID("agent-4", time.Now().Add(keepRemoved)); err != nil {
-			t.Errorf("a year later: %v", err)
-		}
-	}
-	check(s)
-	s.stop()
-	check(newTestRelayOn(t, st, Config{MaxAgents: 3}))
 }
 
 // hookedRecords calls a function while changes are written.
@@ -285,10 +256,10 @@ func TestJoin(t *testing.T) {
 	if err != nil || second.AgentID != first.AgentID || second.Token == first.Token {
 		t.Errorf("%+v, %v", second, err)
 	}
-	if _, ok := s.agents.lookup(first.Token); ok {
+	if s.agents.Find(first.Token) != nil {
 		t.Error("the first token is still valid")
 	}
-	if a, ok := s.agents.lookup(second.Token); !ok || a.ID != first.AgentID || !a.Trusted {
-		t.Errorf("%+v, %v", a, ok)
+	if a := s.agents.Find(second.Token); a == nil || a.ID != first.AgentID || !a.Trusted {
+		t.Errorf("%+v", a)
 	}
 }

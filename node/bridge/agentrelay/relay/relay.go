@@ -30,7 +30,7 @@ type Config struct {
 	Records      store.Records
 	Registration credential.Mode // who gets an id (AR-36): Open, Invite or, if empty, Closed
 	Stats        StatsMode       // empty: public
-	MaxAgents    int             // zero: [MaxAgents]
+	MaxAgents    int             // zero: [credential.MaxAccounts]
 	// PerMinute and PerHour bound the frames of one agent (AR-31): zero means 100 and 1,000, negative no limit.
 	PerMinute, PerHour int
 	// RegistrationsPerHour bounds the agents that one address registers: zero means 10, negative no limit.
@@ -67,9 +67,7 @@ const (
 	defaultPerMinute     = 100
 	defaultPerHour       = 1000
 	defaultRegistrations = 10
-	maxFailed            = 10      // wrong tokens and invite codes per address and minute
-	maxRateKeys          = 1 << 14 // addresses whose failures are counted
-	queueFrames          = 256     // frames that wait for one slow connection (AR-23)
+	queueFrames          = 256 // frames that wait for one slow connection (AR-23)
 	queueBytes           = 1 << 20
 	maintainEvery        = time.Minute
 	protocolVersion      = "1.0"
@@ -77,17 +75,16 @@ const (
 
 // Relay is a hosted relay. It is safe for concurrent use.
 type Relay struct {
-	cfg           Config
-	log           *slog.Logger
-	agents        *registry
-	clock         *store.WallClock
-	conns         *connections
-	statistics    statistics
-	failures      *rate.Penalties // for wrong tokens and invite codes
-	registrations *rate.Registrations
-	history       *history      // nil if the extension is off
-	votes         *votes        // nil if the extension is off
-	searches      *rate.Windows // of the directory
+	cfg        Config
+	log        *slog.Logger
+	agents     *registry
+	stamps     stamps // of registrations and frames
+	clock      *store.WallClock
+	conns      *connections
+	statistics statistics
+	history    *history      // nil if the extension is off
+	votes      *votes        // nil if the extension is off
+	searches   *rate.Windows // of the directory
 }
 
 // New makes a relay from the stored agents, messages and votes. Nothing runs before [Relay.Run].
@@ -99,28 +96,22 @@ func New(ctx context.Context, cfg Config) (*Relay, error) {
 	cfg.Name = cmp.Or(cfg.Name, "agentmesh")
 	cfg.Registration = cmp.Or(cfg.Registration, credential.Closed)
 	cfg.Stats = cmp.Or(cfg.Stats, StatsPublic)
-	clock := store.NewWallClock(cfg.Logger)
-	agents, err := loadRegistry(ctx, cfg.Records, cmp.Or(cfg.MaxAgents, MaxAgents))
+	cfg.RegistrationsPerHour = cmp.Or(cfg.RegistrationsPerHour, defaultRegistrations)
+	r := &Relay{
+		cfg: cfg, log: cfg.Logger, agents: newRegistry(cfg), clock: store.NewWallClock(cfg.Logger), conns: newConnections(cfg),
+		statistics: statistics{began: time.Now(), recent: rate.NewWindow(time.Second)},
+		searches:   rate.NewWindows(maxSearches, 0), // 0: no limit per hour
+	}
+	err := r.agents.Load(ctx)
 	if err != nil {
 		return nil, err
 	}
-	r := &Relay{
-		cfg: cfg, log: cfg.Logger, agents: agents, clock: clock, conns: newConnections(cfg),
-		statistics: statistics{began: time.Now(), recent: rate.NewWindow(time.Second)},
-		failures:   rate.NewPenalties(maxFailed, 0, maxRateKeys), // 0: barred until one failure is forgotten
-		searches:   rate.NewWindows(maxSearches, 0),              // 0: no limit per hour
-	}
-	var pool *rate.Pool
-	if cfg.Registration == credential.Open {
-		pool = newRegistrationPool(agents.max)
-	}
-	r.registrations = rate.NewRegistrations(cmp.Or(cfg.RegistrationsPerHour, defaultRegistrations), pool)
 	if cfg.Extensions.History {
-		if r.history, err = loadHistory(ctx, cfg.Records, clock, cfg.Extensions); err != nil {
+		if r.history, err = loadHistory(ctx, cfg.Records, r.clock, cfg.Extensions); err != nil {
 			return nil, err
 		}
 		if n := len(r.history.list); n > 0 {
-			agents.stamps.last = r.history.list[n-1].ts + 1 // the clock may have been set back meanwhile
+			r.stamps.last = r.history.list[n-1].ts + 1 // the clock may have been set back meanwhile
 		}
 	}
 	if cfg.Extensions.Voting {
@@ -129,13 +120,6 @@ func New(ctx context.Context, cfg Config) (*Relay, error) {
 		}
 	}
 	return r, nil
-}
-
-// newRegistrationPool returns the pool of registrations for a relay of at most maxAgents agents. The pool has room for
-// a quarter of them, at least 100, and refills in a day, so that the owner can act before strangers fill the relay.
-func newRegistrationPool(maxAgents int) *rate.Pool {
-	n := max(maxAgents/4, 100)
-	return rate.NewPool(rate.Limit(float64(n)/(24*time.Hour).Seconds()), n)
 }
 
 // Run maintains the relay until ctx ends. Then it closes every connection with 1001, and returns when all of them are
@@ -153,14 +137,14 @@ func (r *Relay) Run(ctx context.Context) error {
 	r.conns.close()
 	flushCtx, cancel := context.WithTimeout(context.WithoutCancel(ctx), storeTimeout)
 	defer cancel()
-	return r.agents.flush(flushCtx)
+	return r.agents.Flush(flushCtx)
 }
 
 // maintain does what is due every minute: it stores which agents were active, forgets the frame rates of absent
 // agents, deletes old messages, and ends votes. While the clock is in doubt, it deletes no message and ends no vote,
 // because that could not be undone when the clock is right again.
 func (r *Relay) maintain(ctx context.Context) {
-	if err := r.agents.flush(ctx); err != nil && ctx.Err() == nil {
+	if err := r.agents.Flush(ctx); err != nil && ctx.Err() == nil {
 		r.log.Error("cannot store the activity of agents", "err", err)
 	}
 	r.conns.sweep(time.Now())

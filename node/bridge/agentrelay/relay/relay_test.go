@@ -11,6 +11,7 @@ import (
 	"testing"
 	"time"
 
+	"github.com/agentmesh/agentmesh/acl/credential"
 	"github.com/agentmesh/agentmesh/node/bridge/agentrelay/frame"
 	"github.com/agentmesh/agentmesh/node/websocket"
 	"github.com/agentmesh/agentmesh/node/wire"
@@ -87,7 +88,7 @@ func TestTokenLeavesTheURL(t *testing.T) {
 func TestBadTokensLimited(t *testing.T) {
 	s := newTestRelay(t, Config{})
 	last := 0
-	for range maxFailed + 1 {
+	for range credential.MaxFailures + 1 {
 		_, err := s.dial("tok_bad")
 		refused, ok := err.(*websocket.HandshakeError)
 		if !ok {
@@ -334,11 +335,11 @@ func TestRate(t *testing.T) {
 	if got := c.next(); code(got) != frame.CodeRate {
 		t.Errorf("the same after a reconnect: %s", got.JSON())
 	}
-	_, token, err := s.agents.register(t.Context(), registration{ID: "trusted", Trusted: true})
+	made, err := s.Relay.register(t.Context(), member{Account: credential.Account{ID: "trusted"}, Trusted: true})
 	if err != nil {
 		t.Fatal(err)
 	}
-	b := s.connectAs("trusted", token)
+	b := s.connectAs("trusted", made.Token)
 	for range 300 {
 		b.send(`{"to":["nobody"],"payload":1}`)
 	}

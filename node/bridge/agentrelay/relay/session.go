@@ -8,6 +8,7 @@ import (
 	"sync"
 	"time"
 
+	"github.com/agentmesh/agentmesh/acl/credential"
 	"github.com/agentmesh/agentmesh/acl/rate"
 	"github.com/agentmesh/agentmesh/node/bridge/agentrelay/frame"
 	"github.com/agentmesh/agentmesh/node/websocket"
@@ -23,8 +24,8 @@ const (
 // session is one connection of an agent.
 type session struct {
 	id        string
-	token     string // hash of the token that the agent connected with
-	trusted   bool   // no rate limit
+	key       credential.Hash // of the token that the agent connected with
+	trusted   bool            // no rate limit
 	conn      *websocket.Conn
 	frameRate *rate.Windows // shared by all connections of the agent
 
@@ -118,7 +119,7 @@ func (r *Relay) forward(s *session, f frame.Frame) *frame.Refusal {
 		s.noteDiscovery(f)
 	}
 	d := delivery{entry: &entry{id: frame.NewID(), from: s.id, kind: f.Type, to: f.To, broadcast: f.IsBroadcast()}, frame: f}
-	d.ts, d.seq = r.agents.stamps.next()
+	d.ts, d.seq = r.stamps.next()
 	d.raw = f.Stamp(d.id, s.id, d.ts)
 	ctx, cancel := context.WithTimeout(context.Background(), storeTimeout)
 	defer cancel()
@@ -141,7 +142,7 @@ func (r *Relay) forward(s *session, f frame.Frame) *frame.Refusal {
 	}
 	now := time.Now()
 	// This comes after handleVoting, which counts the active agents for the quorum of a proposal (AR-42).
-	r.agents.markActive(s.id, now)
+	r.agents.MarkSeen(s.id, now)
 	r.statistics.add(now)
 	r.deliver(d)
 	return nil

@@ -78,7 +78,7 @@ func (r *Relay) stats(now time.Time) []byte {
 func (r *Relay) collectStats(now time.Time) statsBody {
 	var out statsBody
 	out.Relay.Agents, out.Registry.Agents = []string{}, []string{}
-	out.Registry.Registered = r.agents.count()
+	out.Registry.Registered = r.agents.Count()
 	out.Registered = out.Registry.Registered
 	for _, s := range r.conns.all() {
 		out.Relay.Connected++
@@ -93,9 +93,10 @@ func (r *Relay) collectStats(now time.Time) statsBody {
 		out.Relay.Agents = []string{}
 		return out
 	}
-	for _, a := range r.agents.list() {
+	for _, a := range r.agents.List() {
 		out.Registry.Agents = append(out.Registry.Agents, a.ID)
 	}
+	slices.Sort(out.Registry.Agents)
 	slices.Sort(out.Relay.Agents)
 	out.Relay.Agents = out.Relay.Agents[:min(len(out.Relay.Agents), maxNamed)]
 	out.Registry.Agents = out.Registry.Agents[:min(len(out.Registry.Agents), maxNamed)]

@@ -49,11 +49,9 @@ func TestStats(t *testing.T) {
 // most maxNamed agents.
 func TestStatsBounded(t *testing.T) {
 	s := newTestRelay(t, Config{})
-	s.agents.mu.Lock()
 	for n := range 2 * maxNamed {
-		s.agents.put(&registration{ID: fmt.Sprintf("agent-%04d", n), Token: fmt.Sprint(n)})
+		s.agents.Publish(newMember(fmt.Sprintf("agent-%04d", n)))
 	}
-	s.agents.mu.Unlock()
 	now := time.Now()
 	at := func(now time.Time) (got statsBody) {
 		if err := json.Unmarshal(s.stats(now), &got); err != nil {

@@ -125,11 +125,15 @@ func (s *testRelay) ask(method, path, body string, header ...string) (int, []byt
 // register registers an agent and returns its token.
 func (s *testRelay) register(id string) string {
 	s.t.Helper()
-	got, token, err := s.agents.register(context.Background(), registration{ID: id})
-	if err != nil || got != id {
-		s.t.Fatalf("register %s: %s, %v", id, got, err)
+	made, err := s.Relay.register(context.Background(), *newMember(id))
+	if err != nil || made.AgentID != id {
+		s.t.Fatalf("register %s: %+v, %v", id, made, err)
 	}
-	return token
+	return made.Token
+}
+
+func newMember(id string) *member {
+	return &member{Account: credential.Account{ID: id, Key: credential.HashOf(id), Created: time.Now()}}
 }
 
 // agent is a client of the relay.

@@ -188,7 +188,7 @@ func (r *Relay) propose(ctx context.Context, d delivery) *frame.Refusal {
 	if fault := r.votes.checkLimits(d.from, now); fault != nil {
 		return fault
 	}
-	p := &proposal{ID: d.id, By: d.from, At: now.UTC(), Quorum: max(minQuorum, r.agents.activeSince(now.Add(-quorumWindow)))}
+	p := &proposal{ID: d.id, By: d.from, At: now.UTC(), Quorum: max(minQuorum, r.agents.ActiveSince(now.Add(-quorumWindow)))}
 	changes := []store.Change{p.change()}
 	old := r.votes.oldestVote()
 	if old != "" {
@@ -254,7 +254,7 @@ func (r *Relay) settle(ctx context.Context, p *proposal, now time.Time) *frame.R
 func (r *Relay) newResult(p *proposal) *entry {
 	approve, reject := p.countVotes()
 	e := &entry{id: frame.NewID(), from: frame.RelayID, kind: "vote_result", to: []string{frame.Everybody}, broadcast: true}
-	e.ts, e.seq = r.agents.stamps.next()
+	e.ts, e.seq = r.stamps.next()
 	votes := wire.Obj(wire.Field("approve", wire.Int(int64(approve))), wire.Field("reject", wire.Int(int64(reject))))
 	payload := wire.Obj(wire.TextField("status", p.Status), wire.Field("votes", votes), wire.Field("quorum", wire.Int(int64(p.Quorum))))
 	e.text = frame.SearchText(e.kind, payload)
