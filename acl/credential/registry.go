@@ -201,20 +201,25 @@ func (r *Registry[T, P]) replace(old, next P) {
 	}
 }
 
-// Change returns the change that stores an account from [Registry.Read], unless the stored account changed meanwhile.
-// The caller commits it, and then calls [Registry.Publish].
-func (r *Registry[T, P]) Change(p P) store.Change {
+// Change returns the change that stores an account from [Registry.Read], or a new one, unless the stored account changed
+// meanwhile. The caller commits it, and then calls [Registry.Publish].
+func (r *Registry[T, P]) Change(p P) (store.Change, error) {
 	a := p.account()
 	body := wire.MustMarshal(p)
 	a.size = len(body)
-	rec := store.Record{NS: r.cfg.NS, Key: a.ID, Body: body, Terms: []string{"live"}}
+	change := store.Change{IfRev: a.rev, Record: store.Record{NS: r.cfg.NS, Key: a.ID, Body: body, Terms: []string{"live"}, Expires: r.end(p)}}
 	if !a.Removed.IsZero() {
-		rec.Terms = []string{"reserved"}
+		change.Record.Terms = []string{"reserved"}
 	}
-	if end := r.end(p); !end.IsZero() {
-		rec.Expires = end
+	switch {
+	case a.size > maxAccount:
+		return change, ErrLarge
+	case !r.hasBytesFor(a.ID, a.size):
+		return change, ErrFull
+	case a.rev == store.Absent:
+		change.Max = r.cfg.Max
 	}
-	return store.Change{Record: rec, IfRev: a.rev}
+	return change, nil
 }
 
 // end returns when an account or a reserved id ends by itself. The zero value means never.
@@ -235,16 +240,10 @@ func (r *Registry[T, P]) hasEnded(p P, now time.Time) bool {
 
 // apply stores an account and the extra changes in one transaction.
 func (r *Registry[T, P]) apply(ctx context.Context, p P, extra []store.Change) error {
-	change := r.Change(p)
-	switch a := p.account(); {
-	case a.size > maxAccount:
-		return ErrLarge
-	case !r.hasBytesFor(a.ID, a.size):
-		return ErrFull
-	case a.rev == store.Absent:
-		change.Max = r.cfg.Max
+	change, err := r.Change(p)
+	if err == nil {
+		err = r.cfg.Records.Apply(ctx, append([]store.Change{change}, extra...), time.Now())
 	}
-	err := r.cfg.Records.Apply(ctx, append([]store.Change{change}, extra...), time.Now())
 	if err == nil {
 		r.Publish(p)
 	}
@@ -572,7 +571,11 @@ func (r *Registry[T, P]) flush(ctx context.Context, ids []string) error {
 			return err
 		}
 		p.account().Seen = r.LastSeen(p).UTC()
-		saved, changes = append(saved, p), append(changes, r.Change(p))
+		change, err := r.Change(p)
+		if err != nil {
+			return err
+		}
+		saved, changes = append(saved, p), append(changes, change)
 	}
 	err := r.cfg.Records.Apply(ctx, changes, time.Now())
 	if err == nil {

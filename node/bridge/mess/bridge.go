@@ -78,7 +78,7 @@ func New(cfg Config) (*Bridge, error) {
 	b := &Bridge{cfg: cfg, x: cfg.Exchange, log: cfg.Logger, records: cfg.Store.Records()}
 	b.Serve(cfg.Serve)
 	b.server = &rest.Server{
-		Exchange: b.x, Local: cfg.Local, Log: b.log, Names: cfg.Names, Ask: b.askRegistration, Withdraw: b.withdrawRegistration,
+		Exchange: b.x, Local: cfg.Local, Log: b.log, Names: cfg.Names, Withdraw: b.withdrawRegistration,
 	}
 	b.x.Work.Add(work.Queue{NS: exchange.NSNotices, Max: maxCalls, PerParty: maxCallsPerParty, Do: b.workNotice})
 	b.x.Work.Add(work.Queue{NS: nsControl, Max: maxCalls, PerParty: maxCallsPerParty, MaxPause: maxControlRetry, Do: b.workControl})
@@ -87,7 +87,7 @@ func New(cfg Config) (*Bridge, error) {
 		b.mirror = folder.NewMirror(b.x, cfg.Mirror, b.log)
 		b.x.Mirror = b.mirror.Schedule
 	}
-	b.x.WantsNotices = b.wantsNotices
+	b.x.WantsNotices, b.x.Executors.Ask = b.wantsNotices, b.askRegistration
 	for _, l := range cfg.Links {
 		if err := b.PutLink(l, cfg.Tokens[l.Name]); err != nil {
 			return nil, err

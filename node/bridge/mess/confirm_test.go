@@ -13,6 +13,7 @@ import (
 	"time"
 
 	"github.com/agentmesh/agentmesh/acl"
+	"github.com/agentmesh/agentmesh/acl/credential"
 	"github.com/agentmesh/agentmesh/node/bridge/bridgetest"
 	"github.com/agentmesh/agentmesh/node/bridge/mess/exchange"
 	"github.com/agentmesh/agentmesh/node/bridge/mess/registry"
@@ -160,7 +161,7 @@ func TestPageAnswersWhatItShowed(t *testing.T) {
 func TestApplicantStaysAsShown(t *testing.T) {
 	l := newLab(t)
 	reg := registry.Registration{ID: "eve", Name: "Eve", Capabilities: []thread.Need{{ID: "gardening"}}}
-	if _, err := l.Executors.Register(t.Context(), reg, true, nil); err != nil {
+	if _, _, err := l.Executors.Register(t.Context(), reg, ""); err != nil {
 		t.Fatal(err)
 	}
 	change, err := registry.ReadRegistration(wire.Obj(wire.Field("capabilities", wire.Texts([]string{"banking"}))), true)
@@ -180,7 +181,7 @@ func TestApplicantStaysAsShown(t *testing.T) {
 	}
 	asked := newMeshNode(t, meshtest.New(t), "home", nil)
 	many := slices.Repeat([]thread.Need{{ID: "gardening"}}, maxShown+3)
-	changes, err := asked.bridge.askRegistration(registry.Registration{ID: "eve", Name: "Eve", Capabilities: many})
+	changes, err := asked.bridge.askRegistration(&registry.Executor{Account: credential.Account{ID: "eve"}, Name: "Eve", Capabilities: many})
 	if err != nil {
 		t.Fatal(err)
 	}

@@ -8,9 +8,9 @@ import (
 	"strings"
 	"testing"
 
+	"github.com/agentmesh/agentmesh/acl/credential"
 	"github.com/agentmesh/agentmesh/node/bridge/bridgetest"
 	"github.com/agentmesh/agentmesh/node/bridge/mess/exchange"
-	"github.com/agentmesh/agentmesh/node/bridge/mess/registry"
 	"github.com/agentmesh/agentmesh/node/httpapi/apitest"
 	"github.com/agentmesh/agentmesh/node/wire"
 )
@@ -32,7 +32,7 @@ func TestExchangeUnderAFlood(t *testing.T) {
 				}
 				door := apitest.NewDoor(t, b.Mount)
 
-				waits, tries := 0, 256*2*registry.MaxFailures
+				waits, tries := 0, 256*2*credential.MaxFailures
 				if mode == "open" { // the way to register makes no difference to wrong keys
 					tries = max(tries, network.Size)
 				}

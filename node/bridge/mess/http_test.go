@@ -185,7 +185,7 @@ func TestWrongKeysAreThrottled(t *testing.T) {
 		s := newHTTPLab(t, nil)
 		s.server.Local = local
 		key := s.register("alice")
-		for range registry.MaxFailures {
+		for range credential.MaxFailures {
 			s.want(401, "mess_home_"+strings.Repeat("0", 32), "GET", "requests", "")
 		}
 		want := 429
@@ -334,7 +334,7 @@ func TestRegistrationModes(t *testing.T) {
 		c.RegistrationsPerHour = 3
 		c.ThreadsPerHour = 1
 	})
-	for range registry.MaxFailures / 2 {
+	for range credential.MaxFailures / 2 {
 		i.want(401, "", "POST", "register", `{"executor_id":"alice"}`)
 		i.want(401, "wrong", "POST", "register", `{"executor_id":"alice"}`)
 	}

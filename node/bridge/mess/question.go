@@ -78,7 +78,7 @@ const maxShown = 50
 
 // askRegistration returns the changes that ask the owner about a registration. A pending executor cannot change itself,
 // so the question stays correct.
-func (b *Bridge) askRegistration(r registry.Registration) ([]store.Change, error) {
+func (b *Bridge) askRegistration(r *registry.Executor) ([]store.Change, error) {
 	n := min(len(r.Capabilities), maxShown)
 	ids := make([]string, n)
 	for i, c := range r.Capabilities[:n] {

@@ -4,6 +4,7 @@ import (
 	"slices"
 	"testing"
 
+	"github.com/agentmesh/agentmesh/acl/credential"
 	"github.com/agentmesh/agentmesh/node/bridge/mess/registry"
 	"github.com/agentmesh/agentmesh/node/bridge/mess/thread"
 )
@@ -16,7 +17,7 @@ func TestAvailableCapabilities(t *testing.T) {
 		t.Fatal(err)
 	}
 	l.executor("bob", "take-photo", "knife")
-	l.Executors.Publish(registry.Update{Executors: []*registry.Executor{{ID: "eve", Capabilities: []thread.Need{{ID: "poison"}}, Pending: true}}})
+	l.Executors.Publish(registry.Update{Executors: []*registry.Executor{{Account: credential.Account{ID: "eve", Pending: true}, Capabilities: []thread.Need{{ID: "poison"}}}}})
 	ask := func(query string) (ids []string) {
 		t.Helper()
 		for _, e := range l.do("alice", "- query: "+query+"\n").Answers {

@@ -37,7 +37,7 @@ func TestMemoryOfThreadsAndExecutors(t *testing.T) {
 		case patch:
 			err = s.Executors.Change(t.Context(), "eve", false, "eve", reg)
 		default:
-			_, err = s.Executors.Register(t.Context(), reg, false, nil)
+			_, _, err = s.Executors.Register(t.Context(), reg, "")
 		}
 		return err
 	}
@@ -47,6 +47,9 @@ func TestMemoryOfThreadsAndExecutors(t *testing.T) {
 		}
 	}
 	if err := register(`{"executor_id":"eve","capabilities":["knife"]}`, false); err != nil {
+		t.Fatal(err)
+	}
+	if err := s.Executors.Admit(t.Context(), "eve", true, nil); err != nil {
 		t.Fatal(err)
 	}
 	if err := register(`{"hooks":["`+large+`"]}`, true); statusOf(err) != http.StatusRequestEntityTooLarge {

@@ -85,7 +85,7 @@ func New(cfg Config) *Exchange {
 		RegistrationsPerHour: cfg.RegistrationsPerHour, Records: x.records, Load: x.Load, HasThreads: x.index.hasThreads,
 	})
 	if n := cmp.Or(cfg.ThreadsPerHour, 300); n > 0 {
-		x.LimitThreads(rate.NewBuckets(rate.PerHour(n), n, 2*registry.MaxExecutors), n)
+		x.LimitThreads(rate.NewBuckets(rate.PerHour(n), n, 2*credential.MaxAccounts), n)
 	}
 	return x
 }
@@ -371,7 +371,7 @@ func (x *Exchange) canSee(who Actor, t *thread.Thread) bool {
 
 // canSeeEntry is canSee for an index entry. The entry does not show which peers have an offer, so canSeeEntry reports
 // false for a peer that has only an offer. It gives writers of thread files no special right.
-func (x *Exchange) canSeeEntry(who Actor, c *registry.Candidate, e *entry) bool {
+func (x *Exchange) canSeeEntry(who Actor, c *registry.Executor, e *entry) bool {
 	switch {
 	case who.Owner || who.forExchange || who.ID == e.requester.Value() || e.isHeld() && who.ID == e.holder.Value():
 		return true

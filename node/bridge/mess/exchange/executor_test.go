@@ -9,6 +9,7 @@ import (
 	"testing/synctest"
 	"time"
 
+	"github.com/agentmesh/agentmesh/acl/credential"
 	"github.com/agentmesh/agentmesh/node/bridge/mess/registry"
 	"github.com/agentmesh/agentmesh/node/wire"
 	"github.com/agentmesh/agentmesh/store"
@@ -24,7 +25,10 @@ func TestTakenKeyStaysAway(t *testing.T) {
 	}
 	for round := range 20 {
 		id := "eve" + strconv.Itoa(round)
-		key, err := l.Executors.Register(t.Context(), registry.Registration{ID: id}, false, nil)
+		if _, _, err := l.Executors.Register(t.Context(), registry.Registration{ID: id}, ""); err != nil {
+			t.Fatal(err)
+		}
+		key, err := l.Executors.GiveKey(t.Context(), id, nil)
 		if err != nil {
 			t.Fatal(err)
 		}
@@ -52,10 +56,10 @@ func TestTakenKeyStaysAway(t *testing.T) {
 		if _, err := l.Executors.Authenticate("Bearer "+key, l.id); err == nil {
 			t.Fatalf("round %d: the key works", round)
 		}
-		if e := l.Executors.Get(id); !e.Pending || e.KeyHash != "" {
+		if e := l.Executors.Get(id); !e.Pending || e.Key != (credential.Hash{}) {
 			t.Fatalf("round %d: in memory %+v", round, e)
 		}
-		if e := labOn(t, l.store).Executors.Get(id); e == nil || !e.Pending || e.KeyHash != "" {
+		if e := labOn(t, l.store).Executors.Get(id); e == nil || !e.Pending || e.Key != (credential.Hash{}) {
 			t.Fatalf("round %d: stored %+v", round, e)
 		}
 	}

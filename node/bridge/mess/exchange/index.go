@@ -78,7 +78,7 @@ func (e *entry) isOpen() bool { return e.status.Value().Open() }
 func (e *entry) isHeld() bool { return e.holder.Value() != "" }
 
 // canBeDoneBy reports whether an executor has all capabilities that the thread requires (MESS-41).
-func (e *entry) canBeDoneBy(c *registry.Candidate) bool {
+func (e *entry) canBeDoneBy(c *registry.Executor) bool {
 	return !slices.ContainsFunc(e.needs, func(id interned) bool { return !c.Has(id.Value()) })
 }
 

@@ -128,11 +128,11 @@ func (t *tx) applyConfig(ctx context.Context, e thread.Entry, path string) error
 	if slices.ContainsFunc(t.registry.Executors, func(e *registry.Executor) bool { return e.ID == wanted.ID }) {
 		return thread.Bad(path+".executor", "is set up twice in the block")
 	}
-	ex, err := t.x.Executors.Configure(ctx, *wanted, t.who.Owner, t.now)
+	ex, change, err := t.x.Executors.Configure(ctx, *wanted, t.who.Owner, t.now)
 	if err != nil {
 		return err
 	}
-	t.changes = append(t.changes, ex.Change())
+	t.changes = append(t.changes, change)
 	t.registry.Executors = append(t.registry.Executors, ex)
 	t.ack(e, "executors/"+ex.ID)
 	return nil

@@ -36,12 +36,21 @@ func (r *Executors) Available(tags []string) []Capability {
 	}
 	for id, executors := range r.byCap {
 		_, isDescribed := r.catalog[id]
-		if len(tags) == 0 && !isDescribed && len(list) < maxCapabilities && slices.ContainsFunc(executors, func(c *Candidate) bool { return !c.Pending }) {
+		if len(tags) == 0 && !isDescribed && len(list) < maxCapabilities && hasApproved(executors) {
 			list = append(list, Capability{ID: id})
 		}
 	}
 	slices.SortFunc(list, func(a, b Capability) int { return strings.Compare(a.ID, b.ID) })
 	return list
+}
+
+func hasApproved(executors map[string]*Executor) bool {
+	for _, e := range executors {
+		if !e.Pending {
+			return true
+		}
+	}
+	return false
 }
 
 // hasTag reports whether the capability has one of the tags.
@@ -124,16 +133,8 @@ func (r *Executors) add(list []Capability) {
 
 // Restore loads the registry from the store. It may be called again after a failure.
 func (r *Executors) Restore(ctx context.Context, now time.Time) error {
-	var executors []*Executor
-	for e, err := range store.DecodeAll(ctx, r.cfg.Records, NSExecutors, "", now, decodeExecutor) {
-		if err != nil {
-			return fmt.Errorf("load executors: %w", err)
-		}
-		executors = append(executors, e)
-	}
-	slices.SortFunc(executors, (*Executor).compare) // so that each is inserted at the end
-	for _, e := range executors {
-		r.put(e)
+	if err := r.accounts.Load(ctx); err != nil {
+		return err
 	}
 	var list []Capability
 	for c, err := range store.DecodeAll(ctx, r.cfg.Records, NSCapabilities, "", now, store.Decode[Capability]) {

@@ -15,96 +15,47 @@ import (
 	"github.com/agentmesh/agentmesh/store"
 )
 
-// Executor is a participant of the exchange. It registered and got a key, or the owner set it up. With a key it may
-// also make requests.
+// Executor is a participant of the exchange. It registered and got a key (MESS-53), or the owner set it up. With a key
+// it may also make requests. While it is pending (MESS-57), it may do nothing.
 type Executor struct {
-	ID           string        `json:"id"`
+	credential.Account
 	Name         string        `json:"name,omitempty"`
 	Capabilities []thread.Need `json:"capabilities,omitempty"`
 	Availability string        `json:"availability,omitempty"`
 	Schedule     string        `json:"schedule,omitempty"`
 	Timezone     string        `json:"timezone,omitempty"`
-	KeyHash      string        `json:"key_hash,omitempty"` // hex SHA-256 of its key (MESS-53)
-	Pending      bool          `json:"pending,omitempty"`  // waits for the owner's approval (MESS-57)
-	Created      time.Time     `json:"created"`
-	Seen         time.Time     `json:"seen,omitzero"` // its last activity, as stored; Candidate.last may be later
 
 	// Stored and shown to the owner as given (MESS-45). Executors look for requests themselves, so nothing uses them.
 	Preferences   wire.Value `json:"preferences,omitzero"`
 	Notifications wire.Value `json:"notifications,omitzero"`
 	Hooks         wire.Value `json:"hooks,omitzero"`
 
-	Version uint64 `json:"version"` // of the record
-	rev     store.Rev
-}
-
-// Change returns the change that stores the executor, unless it was changed since it was read.
-func (e *Executor) Change() store.Change {
-	return store.Change{Record: store.Record{NS: NSExecutors, Key: e.ID, Body: thread.Encode(e)}, IfRev: e.rev}
-}
-
-// maxExecutorSize bounds the stored size of one executor: all of them are in memory, and strangers may register.
-const maxExecutorSize = 32 << 10
-
-func (e *Executor) checkSize() error {
-	if len(thread.Encode(e)) > maxExecutorSize {
-		return thread.TooLarge("the registration of an executor may have at most 32 KiB")
-	}
-	return nil
-}
-
-// compare orders executors by the time of their registration.
-func (e *Executor) compare(o *Executor) int {
-	return cmp.Or(e.Created.Compare(o.Created), cmp.Compare(e.ID, o.ID))
-}
-
-func decodeExecutor(rec store.Record) (*Executor, error) {
-	e, err := store.Decode[Executor](rec)
-	e.rev = rec.Rev
-	return &e, err
-}
-
-// Candidate is an executor as routing sees it. Its Executor is never changed, only replaced.
-type Candidate struct {
-	*Executor
-	caps map[string]bool
-
-	mu   sync.Mutex // guards last
-	last time.Time  // its last call
-}
-
-func newCandidate(e *Executor) *Candidate {
-	c := &Candidate{Executor: e, caps: make(map[string]bool, len(e.Capabilities))}
-	for _, n := range e.Capabilities {
-		c.caps[n.ID] = true
-	}
-	return c
+	caps map[string]bool // the ids of Capabilities; set once the executor is in memory
 }
 
 // Has reports whether the executor has a capability.
-func (c *Candidate) Has(capability string) bool { return c.caps[capability] }
+func (e *Executor) Has(capability string) bool { return e.caps[capability] }
 
 // HasAll reports whether the executor has all of the capabilities (MESS-41).
-func (c *Candidate) HasAll(needs []thread.Need) bool {
-	return !slices.ContainsFunc(needs, func(n thread.Need) bool { return !c.Has(n.ID) })
+func (e *Executor) HasAll(needs []thread.Need) bool {
+	return !slices.ContainsFunc(needs, func(n thread.Need) bool { return !e.Has(n.ID) })
 }
 
 // Executors is the registry of executors with their keys, the catalog of capabilities, and the routing rules. It is
 // kept in memory beside the records, so that routing does not read the store (MESS-42). It is safe for concurrent use.
 type Executors struct {
-	cfg           Config
-	calls         *rate.Buckets // one for each executor; nil means no limit
-	registrations *rate.Registrations
-	failures      *rate.Penalties // for wrong keys
+	// Ask returns the changes that ask the owner about a registration (MESS-57). Set it before the first call. If it is
+	// nil, the owner is not asked.
+	Ask func(*Executor) ([]store.Change, error)
 
-	mu    sync.RWMutex
-	byID  map[string]*Candidate
-	all   []*Candidate            // in the order in which they were registered
-	byCap map[string][]*Candidate // by capability, each list in the same order
-	keys  map[string]string       // hex hash of a key → executor
-	rules wire.Value              // as given
+	cfg      Config
+	accounts *credential.Registry[Executor, *Executor]
+	calls    *rate.Buckets // one for each executor; nil means no limit
 
-	catalog map[string]Capability // by id
+	mu      sync.RWMutex
+	byCap   map[string]map[string]*Executor // by capability and executor id
+	rules   wire.Value                      // as given
+	catalog map[string]Capability           // by id
 }
 
 // Config configures a registry.
@@ -121,99 +72,57 @@ type Config struct {
 	HasThreads func(id string) bool // reports whether a thread has this requester or holder
 }
 
-const (
-	openADay     = 10_000  // registrations a day in mode open
-	maxAddresses = 1 << 16 // addresses for which wrong keys are counted at the same time
-
-	// MaxFailures is the number of wrong keys from one address in a minute.
-	MaxFailures = 30
-	// MaxExecutors bounds the registered executors.
-	MaxExecutors = 100_000
-	// MaxQuestions bounds the questions of one kind, such as whether to accept a registration, that wait for the owner.
-	MaxQuestions = 200
-)
+// MaxQuestions bounds the questions of one kind, such as whether to accept a registration, that wait for the owner.
+const MaxQuestions = 200
 
 // New returns an empty registry.
 func New(cfg Config) *Executors {
 	cfg.CallsPerMinute, cfg.RegistrationsPerHour = cmp.Or(cfg.CallsPerMinute, 600), cmp.Or(cfg.RegistrationsPerHour, 60)
-	r := &Executors{cfg: cfg, byID: map[string]*Candidate{}, byCap: map[string][]*Candidate{}, keys: map[string]string{}, catalog: map[string]Capability{}}
-	const barFor = 0 // bar an address only until its oldest failure is forgotten
-	r.failures = rate.NewPenalties(MaxFailures, barFor, maxAddresses)
+	r := &Executors{cfg: cfg, byCap: map[string]map[string]*Executor{}, catalog: map[string]Capability{}}
 	if n := cfg.CallsPerMinute; n > 0 {
-		r.calls = rate.NewBuckets(rate.PerMinute(n), n, MaxExecutors)
+		r.calls = rate.NewBuckets(rate.PerMinute(n), n, credential.MaxAccounts)
 	}
-	r.registrations = rate.NewRegistrations(cfg.RegistrationsPerHour, newRegistrationPool(cfg.Registration))
+	r.accounts = credential.NewRegistry[Executor](credential.Config[*Executor]{
+		Records: cfg.Records, NS: NSExecutors, Prefix: "mess_" + cfg.ID + "_", Mode: cfg.Registration, Code: cfg.Invite,
+		PerHour: cfg.RegistrationsPerHour, Index: r.index,
+		Ask: func(e *Executor) ([]store.Change, error) {
+			if r.Ask == nil {
+				return nil, nil
+			}
+			return r.Ask(e)
+		},
+	})
 	return r
 }
 
-// put adds or replaces an executor, unless the registry has a newer version: commits may arrive here out of order.
-func (r *Executors) put(e *Executor) {
+// index replaces an executor in the lists of its capabilities.
+func (r *Executors) index(old, next *Executor) {
 	r.mu.Lock()
 	defer r.mu.Unlock()
-	if old := r.byID[e.ID]; old == nil || old.Version <= e.Version {
-		r.replace(e)
-	}
-}
-
-// replace stores an executor in memory. The caller holds the lock.
-func (r *Executors) replace(e *Executor) {
-	c := newCandidate(e)
-	if old := r.byID[e.ID]; old != nil {
-		c.last = old.lastSeen()
-		r.unlink(old)
-	}
-	r.byID[e.ID] = c
-	r.all = insertCandidate(r.all, c)
-	if e.KeyHash != "" {
-		r.keys[e.KeyHash] = e.ID
-	}
-	for id := range c.caps {
-		r.byCap[id] = insertCandidate(r.byCap[id], c)
-	}
-}
-
-// unlink removes an executor from memory. The caller holds the lock.
-func (r *Executors) unlink(c *Candidate) {
-	delete(r.byID, c.ID)
-	delete(r.keys, c.KeyHash)
-	r.all = deleteCandidate(r.all, c)
-	for id := range c.caps {
-		if r.byCap[id] = deleteCandidate(r.byCap[id], c); len(r.byCap[id]) == 0 {
-			delete(r.byCap, id)
+	if old != nil {
+		for id := range old.caps {
+			if delete(r.byCap[id], old.ID); len(r.byCap[id]) == 0 {
+				delete(r.byCap, id)
+			}
 		}
 	}
-}
-
-// insertCandidate inserts a candidate into a list that is in the order of the registrations.
-func insertCandidate(list []*Candidate, c *Candidate) []*Candidate {
-	i, _ := slices.BinarySearchFunc(list, c.Executor, (*Candidate).compare)
-	return slices.Insert(list, i, c)
-}
-
-// deleteCandidate removes a candidate from a list of [insertCandidate].
-func deleteCandidate(list []*Candidate, c *Candidate) []*Candidate {
-	i, _ := slices.BinarySearchFunc(list, c.Executor, (*Candidate).compare)
-	return slices.Delete(list, i, i+1)
-}
-
-func (r *Executors) remove(id string) {
-	r.mu.Lock()
-	defer r.mu.Unlock()
-	if c := r.byID[id]; c != nil {
-		r.unlink(c)
+	if next == nil {
+		return
 	}
-}
-
-func (r *Executors) get(id string) *Candidate {
-	r.mu.RLock()
-	defer r.mu.RUnlock()
-	return r.byID[id]
+	next.caps = make(map[string]bool, len(next.Capabilities))
+	for _, n := range next.Capabilities {
+		next.caps[n.ID] = true
+		if r.byCap[n.ID] == nil {
+			r.byCap[n.ID] = make(map[string]*Executor)
+		}
+		r.byCap[n.ID][next.ID] = next
+	}
 }
 
 // Find returns an executor, or nil if the executor does not exist or waits for the owner's approval.
-func (r *Executors) Find(id string) *Candidate {
-	if c := r.get(id); c != nil && !c.Pending {
-		return c
+func (r *Executors) Find(id string) *Executor {
+	if e := r.accounts.Get(id); e != nil && !e.Pending {
+		return e
 	}
 	return nil
 }
@@ -221,20 +130,21 @@ func (r *Executors) Find(id string) *Candidate {
 // CanClaim reports whether the executor could claim the thread if nobody held it: it is registered and approved, the
 // thread is offered to it, and it has all required capabilities.
 func (r *Executors) CanClaim(id string, t *thread.Thread) bool {
-	c := r.get(id)
-	return c != nil && c.canClaim(t)
+	e := r.accounts.Get(id)
+	return e != nil && e.canClaim(t)
 }
 
-func (c *Candidate) canClaim(t *thread.Thread) bool {
-	return !c.Pending && t.IsOfferedTo(c.ID) && c.HasAll(t.Requires)
+func (e *Executor) canClaim(t *thread.Thread) bool {
+	return !e.Pending && t.IsOfferedTo(e.ID) && e.HasAll(t.Requires)
 }
 
 // Tree returns at most limit executors that match a query. withPending includes those that wait for approval.
 func (r *Executors) Tree(q thread.Query, withPending bool, limit int) wire.Value {
+	all := r.accounts.List()
 	r.mu.RLock()
 	defer r.mu.RUnlock()
 	var out []wire.Value
-	for _, c := range r.all {
+	for _, c := range all {
 		if c.Pending && !withPending || q.Executor != "" && q.Executor != c.ID || len(out) == limit {
 			continue
 		}
@@ -247,12 +157,6 @@ func (r *Executors) Tree(q thread.Query, withPending bool, limit int) wire.Value
 	return wire.Arr(out...)
 }
 
-func (r *Executors) list() []*Candidate {
-	r.mu.RLock()
-	defer r.mu.RUnlock()
-	return slices.Clone(r.all)
-}
-
 // Update is what a committed transaction changed in the registry.
 type Update struct {
 	Executors []*Executor
@@ -261,70 +165,34 @@ type Update struct {
 
 // Publish updates the registry in memory after the commit of a transaction that changed it.
 func (r *Executors) Publish(u Update) {
-	for _, e := range u.Executors {
-		r.put(e)
-	}
+	r.accounts.Publish(u.Executors...)
 	if !u.Rules.IsNull() {
 		r.setRules(u.Rules)
 	}
 }
 
-// read returns an executor from the store for a change, with the next version.
-func (r *Executors) read(ctx context.Context, id string) (*Executor, error) {
-	rec, err := r.cfg.Records.Get(ctx, NSExecutors, id, time.Now())
-	if err != nil {
-		return nil, err
-	}
-	e, err := decodeExecutor(rec)
-	if err != nil {
-		return nil, err
-	}
-	e.Version++
-	return e, nil
-}
-
-// edit changes an executor from its current state in the store, in one transaction with the extra changes. Concurrent
-// edits do not overwrite each other: a removed key does not come back with a change of capabilities.
-func (r *Executors) edit(ctx context.Context, id string, extra []store.Change, change func(*Executor) error) error {
-	return store.Retry(func() error {
-		e, err := r.read(ctx, id)
-		if errors.Is(err, store.ErrNotFound) {
-			return thread.Missing("no such executor")
-		}
-		if err != nil {
-			return err
-		}
-		if err := cmp.Or(change(e), e.checkSize()); err != nil {
-			return err
-		}
-		err = r.cfg.Records.Apply(ctx, append([]store.Change{e.Change()}, extra...), time.Now())
-		if err == nil {
-			r.put(e)
-		}
-		return err
-	})
-}
-
-// Configure returns an executor with the settings of a config entry (MESS-37), to be stored and published by the
-// caller. Only the owner may set up an executor that is not registered, or change one that waits for approval.
-func (r *Executors) Configure(ctx context.Context, c thread.ExecutorConfig, byOwner bool, now time.Time) (*Executor, error) {
-	e, err := r.read(ctx, c.ID)
+// Configure returns an executor with the settings of a config entry (MESS-37), and the change that stores it. The caller
+// commits the change and publishes the executor. Only the owner may set up an executor that is not registered, or change
+// one that waits for approval.
+func (r *Executors) Configure(ctx context.Context, c thread.ExecutorConfig, byOwner bool, now time.Time) (*Executor, store.Change, error) {
+	e, err := r.accounts.Read(ctx, c.ID)
 	switch {
-	case errors.Is(err, store.ErrNotFound) && byOwner:
-		e = &Executor{ID: c.ID, Created: now}
-	case errors.Is(err, store.ErrNotFound):
-		return nil, thread.Forbidden("the executor is not registered: register first")
+	case errors.Is(err, credential.ErrUnknown) && byOwner:
+		e = &Executor{Account: credential.Account{ID: c.ID, Created: now}}
+	case errors.Is(err, credential.ErrUnknown):
+		return nil, store.Change{}, thread.Forbidden("the executor is not registered: register first")
 	case err != nil:
-		return nil, err
+		return nil, store.Change{}, err
 	case e.Pending && !byOwner:
-		return nil, errPending
+		return nil, store.Change{}, errPending
 	}
 	e.Capabilities, e.Availability, e.Schedule, e.Timezone = c.Capabilities, c.Availability, c.Schedule, c.Timezone
 	e.Name = cmp.Or(c.Name, e.Name)
 	if !byOwner {
 		e.Seen = now
 	}
-	return e, e.checkSize()
+	change, err := r.accounts.Change(e)
+	return e, change, explain(err)
 }
 
 // setAvailability applies the availability, schedule and time zone of a registration. Without an availability, a

@@ -13,7 +13,6 @@ import (
 	"time"
 
 	"github.com/agentmesh/agentmesh/acl/credential"
-	"github.com/agentmesh/agentmesh/acl/rate"
 	"github.com/agentmesh/agentmesh/node/bridge/mess/thread"
 	"github.com/agentmesh/agentmesh/node/wire"
 	"github.com/agentmesh/agentmesh/store"
@@ -33,10 +32,29 @@ var (
 	errPending  = &wire.Error{Code: wire.Unauthorized, Status: http.StatusForbidden, Message: "the registration waits for the owner's approval"}
 )
 
-// newKey returns a key of the form mess_EXCHANGE_ and 32 hexadecimal digits.
-func newKey(exchange string) string { return credential.New("mess_" + exchange + "_") }
-
-func hashKey(key string) string { return credential.HashOf(key).String() }
+// explain returns a refusal of the registry as MESS words it.
+func explain(err error) error {
+	busy, isBusy := errors.AsType[*credential.Busy](err)
+	switch {
+	case isBusy && busy.All:
+		return thread.TooMany("too many registrations from all addresses together", busy.Wait)
+	case isBusy:
+		return thread.TooMany("too many registrations or wrong keys from this address", busy.Wait)
+	case errors.Is(err, credential.ErrTaken):
+		return thread.Conflict("the executor id is taken")
+	case errors.Is(err, credential.ErrFull):
+		return thread.TooMany("too many executors", time.Hour)
+	case errors.Is(err, store.ErrQuota):
+		return thread.TooMany("too many registrations wait for the owner", time.Hour)
+	case errors.Is(err, credential.ErrLarge):
+		return thread.TooLarge("the registration of an executor may have at most 32 KiB")
+	case errors.Is(err, credential.ErrInvite):
+		return errNoInvite
+	case errors.Is(err, credential.ErrUnknown):
+		return thread.Missing("no such executor")
+	}
+	return err
+}
 
 // Authenticate returns the executor id for the key in an Authorization header. It compares hashes of keys.
 func (r *Executors) Authenticate(header, exchange string) (id string, err error) {
@@ -54,52 +72,29 @@ func (r *Executors) Authenticate(header, exchange string) (id string, err error)
 	if parts[1] != exchange {
 		return "", errOtherKey
 	}
-	hash := hashKey(key)
-	c := r.byKey(hash)
-	if c == nil || c.KeyHash != hash {
+	e := r.accounts.Find(key)
+	if e == nil {
 		return "", ErrNoKey
 	}
-	if c.Pending {
+	if e.Pending {
 		return "", errPending
 	}
-	c.markSeen(time.Now())
+	now := time.Now()
+	r.accounts.MarkSeen(e.ID, now)
 	if r.calls != nil {
-		if wait, ok := r.calls.Take(c.ID, time.Now()); !ok {
+		if wait, ok := r.calls.Take(e.ID, now); !ok {
 			return "", thread.TooMany(fmt.Sprintf("too many calls: at most %d a minute", r.cfg.CallsPerMinute), wait)
 		}
 	}
-	return c.ID, nil
-}
-
-func (r *Executors) byKey(hash string) *Candidate {
-	r.mu.RLock()
-	defer r.mu.RUnlock()
-	return r.byID[r.keys[hash]]
-}
-
-func (c *Candidate) markSeen(now time.Time) {
-	c.mu.Lock()
-	defer c.mu.Unlock()
-	c.last = now
-}
-
-func (c *Candidate) lastSeen() time.Time {
-	c.mu.Lock()
-	defer c.mu.Unlock()
-	if c.last.After(c.Seen) {
-		return c.last
-	}
-	return c.Seen
+	return e.ID, nil
 }
 
 // Get returns an executor, or nil if the executor does not exist or the exchange cannot be loaded.
 func (r *Executors) Get(id string) *Executor {
-	if r.cfg.Load() == nil {
-		if c := r.get(id); c != nil {
-			return c.Executor
-		}
+	if r.cfg.Load() != nil {
+		return nil
 	}
-	return nil
+	return r.accounts.Get(id)
 }
 
 // List returns the executors, with the time of their last call and with defaults filled in.
@@ -107,11 +102,11 @@ func (r *Executors) List() ([]Executor, error) {
 	if err := r.cfg.Load(); err != nil {
 		return nil, err
 	}
-	list := r.list()
+	list := r.accounts.List()
 	out := make([]Executor, len(list))
-	for i, c := range list {
-		out[i] = *c.Executor
-		out[i].Seen, out[i].Availability, out[i].Timezone = c.lastSeen(), cmp.Or(c.Availability, "always"), cmp.Or(c.Timezone, "UTC")
+	for i, e := range list {
+		out[i] = *e
+		out[i].Seen, out[i].Availability, out[i].Timezone = r.accounts.LastSeen(e), cmp.Or(e.Availability, "always"), cmp.Or(e.Timezone, "UTC")
 	}
 	return out, nil
 }
@@ -165,50 +160,31 @@ func readSetting(f *thread.Fields, key string, kinds ...wire.Kind) wire.Value {
 	return v
 }
 
-// Register adds an executor and returns its key, which is not shown again. If pending is true, the registration waits
-// for the owner. The extra changes are applied in the same transaction.
-func (r *Executors) Register(ctx context.Context, reg Registration, pending bool, extra []store.Change) (key string, err error) {
+// Register registers an executor for a stranger and returns its key, which is not shown again. invite is the
+// Authorization header of the registration. If pending is true, the registration waits for the owner.
+func (r *Executors) Register(ctx context.Context, reg Registration, invite string) (key string, pending bool, err error) {
 	if err := r.cfg.Load(); err != nil {
-		return "", err
+		return "", false, err
 	}
 	// a writer of thread files has threads under its id, but no key; only the owner may give it one
-	if r.get(reg.ID) != nil || r.cfg.HasThreads(reg.ID) {
-		return "", thread.Conflict("the executor id is taken")
-	}
-	if len(r.list()) >= MaxExecutors {
-		return "", thread.TooMany("too many executors", time.Hour)
+	if r.cfg.HasThreads(reg.ID) {
+		return "", false, explain(credential.ErrTaken)
 	}
 	now := time.Now().UTC().Round(time.Millisecond)
-	key = newKey(r.cfg.ID)
 	e := &Executor{
-		ID: reg.ID, Name: reg.Name, Capabilities: reg.Capabilities, KeyHash: hashKey(key), Pending: pending, Created: now, Seen: now,
+		Account: credential.Account{ID: reg.ID, Created: now, Seen: now}, Name: reg.Name, Capabilities: reg.Capabilities,
 		Preferences: reg.Preferences, Notifications: reg.Notifications, Hooks: reg.Hooks,
 	}
 	if err := setAvailability(reg, e); err != nil {
-		return "", err
+		return "", false, err
 	}
-	if err := e.checkSize(); err != nil {
-		return "", err
-	}
-	err = r.cfg.Records.Apply(ctx, append([]store.Change{e.Change()}, extra...), now)
-	if errors.Is(err, store.ErrConflict) {
-		return "", thread.Conflict("the executor id is taken")
-	}
-	if errors.Is(err, store.ErrQuota) {
-		return "", thread.TooMany("too many registrations wait for the owner", time.Hour)
-	}
-	if err != nil {
-		return "", err
-	}
-	r.put(e)
-	return key, nil
+	code, _ := strings.CutPrefix(invite, "Bearer ")
+	key, err = r.accounts.Admit(ctx, e, code, "")
+	return key, e.Pending, explain(err)
 }
 
 // Change applies the body of a PATCH by actor. An executor may change only itself, the owner every executor.
 func (r *Executors) Change(ctx context.Context, actor string, byOwner bool, id string, reg Registration) error {
-	if err := r.cfg.Load(); err != nil {
-		return err
-	}
 	if actor != id && !byOwner {
 		return thread.Forbidden("an executor may change only itself")
 	}
@@ -235,56 +211,34 @@ func (r *Executors) Change(ctx context.Context, actor string, byOwner bool, id s
 	})
 }
 
+func (r *Executors) edit(ctx context.Context, id string, extra []store.Change, change func(*Executor) error) error {
+	if err := r.cfg.Load(); err != nil {
+		return err
+	}
+	return explain(r.accounts.Edit(ctx, id, change, extra...))
+}
+
 // Admit accepts or removes a registration that waits for the owner, in one transaction with the extra changes. If the
 // executor does not exist, Admit only applies the extra changes.
 func (r *Executors) Admit(ctx context.Context, id string, accept bool, extra []store.Change) error {
 	if err := r.cfg.Load(); err != nil {
 		return err
 	}
-	c := r.get(id)
-	if c == nil {
+	switch {
+	case r.accounts.Get(id) == nil:
 		return r.cfg.Records.Apply(ctx, extra, time.Now())
-	}
-	if accept {
+	case accept:
 		return r.edit(ctx, id, extra, func(e *Executor) error {
 			e.Pending = false
 			return nil
 		})
 	}
-	changes := append([]store.Change{{Record: store.Record{NS: NSExecutors, Key: id}, IfRev: store.Any, Delete: true}}, extra...)
-	if err := r.cfg.Records.Apply(ctx, changes, time.Now()); err != nil {
-		return err
-	}
-	r.remove(id)
-	return nil
+	return explain(r.accounts.Remove(ctx, id, extra...))
 }
-
-// CheckInvite refuses a registration without the invite, if the exchange requires one.
-func (r *Executors) CheckInvite(header string) error {
-	token, _ := strings.CutPrefix(header, "Bearer ")
-	if r.cfg.Registration == credential.Invite && (r.cfg.Invite == "" || !credential.HashOf(token).Equal(credential.HashOf(r.cfg.Invite))) {
-		return errNoInvite
-	}
-	return nil
-}
-
-// NeedsApproval reports whether new registrations wait for the owner.
-func (r *Executors) NeedsApproval() bool { return r.cfg.Registration == credential.Approval }
 
 // ChargeRegistration calls register if the limits allow another registration from this address. Only success counts.
 func (r *Executors) ChargeRegistration(from netip.Addr, register func() error) error {
-	now := time.Now()
-	switch wait, poolIsEmpty := r.registrations.Take(from, now); {
-	case poolIsEmpty:
-		return thread.TooMany("too many registrations from all addresses together", wait)
-	case wait > 0:
-		return thread.TooMany(fmt.Sprintf("too many registrations: at most %d an hour", r.cfg.RegistrationsPerHour), wait)
-	}
-	err := register()
-	if err != nil {
-		r.registrations.Return(from, now)
-	}
-	return err
+	return explain(r.accounts.Charge(from, register))
 }
 
 // CountFailure counts err against the address if err is about a wrong secret, and returns the error for the caller.
@@ -292,10 +246,7 @@ func (r *Executors) CountFailure(from netip.Addr, err error) error {
 	if err != ErrNoKey && err != errOtherKey && err != errNoInvite { // errors.Is would match errPending too
 		return err
 	}
-	if wait := r.failures.Fail(from, time.Now()); wait > 0 {
-		return thread.TooMany("too many wrong keys", wait)
-	}
-	return err
+	return explain(r.accounts.Fail(from, err))
 }
 
 // The owner can give an executor a new key, or take its key away: an executor that the owner set up has no key, keys
@@ -305,36 +256,17 @@ func (r *Executors) CountFailure(from netip.Addr, err error) error {
 // GiveKey creates a new key for an executor and returns it; the key is not shown again. The old key stops working. This
 // also approves a pending registration. The extra changes are applied in the same transaction.
 func (r *Executors) GiveKey(ctx context.Context, id string, extra []store.Change) (string, error) {
-	const pending = false
-	key := newKey(r.cfg.ID)
-	return key, r.setKey(ctx, id, hashKey(key), pending, extra)
+	if err := r.cfg.Load(); err != nil {
+		return "", err
+	}
+	key, err := r.accounts.Rotate(ctx, id, extra...)
+	return key, explain(err)
 }
 
 // TakeKey removes the key of an executor, which gets no offers until it has a key again or the owner approves it.
 func (r *Executors) TakeKey(ctx context.Context, id string, extra []store.Change) error {
-	const noHash, pending = "", true
-	return r.setKey(ctx, id, noHash, pending, extra)
-}
-
-func (r *Executors) setKey(ctx context.Context, id, hash string, pending bool, extra []store.Change) error {
-	if err := r.cfg.Load(); err != nil {
-		return err
-	}
 	return r.edit(ctx, id, extra, func(e *Executor) error {
-		e.KeyHash, e.Pending = hash, pending
+		e.Key, e.Pending = credential.Hash{}, true
 		return nil
 	})
-}
-
-// newRegistrationPool returns the pool that all registrations share, or nil if each needs an invite. One network can
-// take most of the pool, but not the rest, which is left to others. In mode approval each registration is a question to
-// the owner, which stays open for up to a week.
-func newRegistrationPool(registration credential.Mode) *rate.Pool {
-	switch registration {
-	case credential.Invite:
-		return nil
-	case credential.Approval:
-		return rate.NewPool(rate.PerHour(MaxQuestions/2)/(7*24), MaxQuestions/2)
-	}
-	return rate.NewPool(rate.PerHour(openADay)/24, openADay)
 }

@@ -10,13 +10,14 @@ import (
 	"testing"
 	"time"
 
+	"github.com/agentmesh/agentmesh/acl/credential"
 	"github.com/agentmesh/agentmesh/node/bridge/mess/thread"
 	"github.com/agentmesh/agentmesh/node/wire"
 	"github.com/agentmesh/agentmesh/store/bolt"
 )
 
 // newRegistry returns a registry on a real database.
-func newRegistry(t testing.TB) *Executors {
+func newRegistry(t testing.TB, mode credential.Mode) *Executors {
 	t.Helper()
 	s, err := bolt.Open(t.Context(), filepath.Join(t.TempDir(), "mess.db"), bolt.Config{MinFree: -1})
 	if err != nil {
@@ -24,7 +25,7 @@ func newRegistry(t testing.TB) *Executors {
 	}
 	t.Cleanup(func() { s.Close() })
 	return New(Config{
-		ID: "home", CallsPerMinute: -1, RegistrationsPerHour: -1, Records: s.Records(),
+		ID: "home", Registration: mode, CallsPerMinute: -1, RegistrationsPerHour: -1, Records: s.Records(),
 		Load: func() error { return nil }, HasThreads: func(string) bool { return false },
 	})
 }
@@ -36,20 +37,9 @@ func statusOf(err error) int {
 	return http.StatusOK
 }
 
-// TestExecutorsKeepTheNewest: an older version of an executor never replaces a newer one.
-func TestExecutorsKeepTheNewest(t *testing.T) {
-	r := New(Config{})
-	r.put(&Executor{ID: "eve", KeyHash: "abc", Version: 1})
-	r.put(&Executor{ID: "eve", Pending: true, Version: 3})
-	r.put(&Executor{ID: "eve", KeyHash: "abc", Version: 2})
-	if c := r.get("eve"); !c.Pending || c.KeyHash != "" || r.byKey("abc") != nil {
-		t.Errorf("eve = %+v", c.Executor)
-	}
-}
-
 // TestFullCatalogTakesUpdates: a full catalog refuses new entries, and not new descriptions of its entries.
 func TestFullCatalogTakesUpdates(t *testing.T) {
-	r := newRegistry(t)
+	r := newRegistry(t, credential.Open)
 	var list []Capability
 	for i := range maxCapabilities {
 		list = append(list, Capability{ID: fmt.Sprintf("c%06d", i)})
@@ -65,9 +55,18 @@ func TestFullCatalogTakesUpdates(t *testing.T) {
 
 // TestUnusedCapabilities: a capability that no executor has any longer takes no memory: executors choose the ids.
 func TestUnusedCapabilities(t *testing.T) {
-	r := newRegistry(t)
+	r := newRegistry(t, credential.Open)
+	if _, _, err := r.Register(t.Context(), Registration{ID: "bob"}, ""); err != nil {
+		t.Fatal(err)
+	}
 	for i := range 20 {
-		r.put(&Executor{ID: "bob", Capabilities: []thread.Need{{ID: fmt.Sprintf("a%d", i)}, {ID: fmt.Sprintf("b%d", i)}}})
+		err := r.edit(t.Context(), "bob", nil, func(e *Executor) error {
+			e.Capabilities = []thread.Need{{ID: fmt.Sprintf("a%d", i)}, {ID: fmt.Sprintf("b%d", i)}}
+			return nil
+		})
+		if err != nil {
+			t.Fatal(err)
+		}
 	}
 	if n := len(r.byCap); n != 2 {
 		t.Errorf("there are %d capabilities after 20 changes, want the 2 of the executor", n)
@@ -82,19 +81,19 @@ func TestUnusedCapabilities(t *testing.T) {
 
 // TestPendingIsNoWrongKey: an executor that waits for the owner may ask as often as it likes. Its key is not wrong.
 func TestPendingIsNoWrongKey(t *testing.T) {
-	r := newRegistry(t)
-	key, err := r.Register(t.Context(), Registration{ID: "bob"}, true, nil)
+	r := newRegistry(t, credential.Approval)
+	key, _, err := r.Register(t.Context(), Registration{ID: "bob"}, "")
 	if err != nil {
 		t.Fatal(err)
 	}
-	for range MaxFailures + 1 {
+	for range credential.MaxFailures + 1 {
 		_, err = r.Authenticate("Bearer "+key, "home")
 		err = r.CountFailure(netip.MustParseAddr("192.0.2.1"), err)
 	}
 	if err != errPending {
 		t.Errorf("a pending key: %v", err)
 	}
-	for range MaxFailures + 1 {
+	for range credential.MaxFailures + 1 {
 		_, err = r.Authenticate("Bearer "+key, "other")
 		err = r.CountFailure(netip.MustParseAddr("192.0.2.1"), err)
 	}
@@ -106,7 +105,7 @@ func TestPendingIsNoWrongKey(t *testing.T) {
 // TestPreferences: preferences, notification channels and hooks are stored and returned as given, within the size of a
 // registration (MESS-45).
 func TestPreferences(t *testing.T) {
-	r := newRegistry(t)
+	r := newRegistry(t, credential.Open)
 	register := func(body string) error {
 		t.Helper()
 		v, err := wire.Parse([]byte(body))
@@ -115,7 +114,7 @@ func TestPreferences(t *testing.T) {
 		}
 		reg, err := ReadRegistration(v, false)
 		if err == nil {
-			_, err = r.Register(t.Context(), reg, false, nil)
+			_, _, err = r.Register(t.Context(), reg, "")
 		}
 		return err
 	}
@@ -128,14 +127,14 @@ func TestPreferences(t *testing.T) {
 	if err := again.Restore(t.Context(), time.Now()); err != nil {
 		t.Fatal(err)
 	}
-	e := again.get("bob")
+	e := again.accounts.Get("bob")
 	if string(e.Preferences.JSON()) != preferences || string(e.Notifications.JSON()) != channels || string(e.Hooks.JSON()) != `{"a":1}` {
 		t.Errorf("stored %s, %s, %s", e.Preferences.JSON(), e.Notifications.JSON(), e.Hooks.JSON())
 	}
 	if err := register(`{"executor_id":"eve","preferences":"none"}`); statusOf(err) != http.StatusBadRequest {
 		t.Errorf("preferences as a text: %v", err)
 	}
-	if err := register(`{"executor_id":"eve","preferences":{"x":"` + strings.Repeat("y", maxExecutorSize) + `"}}`); statusOf(err) != http.StatusRequestEntityTooLarge {
+	if err := register(`{"executor_id":"eve","preferences":{"x":"` + strings.Repeat("y", 32<<10) + `"}}`); statusOf(err) != http.StatusRequestEntityTooLarge {
 		t.Errorf("large preferences: %v", err)
 	}
 }
@@ -144,7 +143,7 @@ func TestPreferences(t *testing.T) {
 func BenchmarkHasNoCandidate10000(b *testing.B) {
 	executors := New(Config{})
 	for i := range 10_000 {
-		executors.put(&Executor{ID: fmt.Sprintf("e%05d", i), Capabilities: []thread.Need{{ID: "home"}, {ID: fmt.Sprintf("cap%d", i%50)}, {ID: fmt.Sprintf("rare%d", i%1000)}}})
+		executors.accounts.Publish(&Executor{Account: credential.Account{ID: fmt.Sprintf("e%05d", i)}, Capabilities: []thread.Need{{ID: "home"}, {ID: fmt.Sprintf("cap%d", i%50)}, {ID: fmt.Sprintf("rare%d", i%1000)}}})
 	}
 	for i := 0; b.Loop(); i++ {
 		th := &thread.Thread{Requires: []thread.Need{{ID: "home"}, {ID: fmt.Sprintf("cap%d", i%50)}, {ID: fmt.Sprintf("rare%d", i%1000+1)}}}

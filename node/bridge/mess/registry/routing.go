@@ -38,13 +38,21 @@ func (r *Executors) HasNoCandidate(t *thread.Thread) bool {
 			return false
 		}
 	}
+	if len(t.Requires) == 0 {
+		return !slices.ContainsFunc(r.accounts.List(), func(e *Executor) bool { return e.ID != t.Requester && e.canClaim(t) })
+	}
 	r.mu.RLock()
 	defer r.mu.RUnlock()
-	considered := r.all
+	considered := r.byCap[t.Requires[0].ID]
 	for _, n := range t.Requires { // the rarest capability leaves the fewest executors
 		if list := r.byCap[n.ID]; len(list) < len(considered) {
 			considered = list
 		}
 	}
-	return !slices.ContainsFunc(considered, func(c *Candidate) bool { return c.ID != t.Requester && c.canClaim(t) })
+	for _, e := range considered {
+		if e.ID != t.Requester && e.canClaim(t) {
+			return false
+		}
+	}
+	return true
 }

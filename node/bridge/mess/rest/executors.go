@@ -24,9 +24,6 @@ func (r *call) register() error {
 }
 
 func (r *call) registerExecutor() error {
-	if err := r.Exchange.Executors.CheckInvite(r.c.Request().Header.Get("Authorization")); err != nil {
-		return err
-	}
 	v, err := r.readObject()
 	if err != nil {
 		return err
@@ -36,14 +33,8 @@ func (r *call) registerExecutor() error {
 	if err != nil {
 		return err
 	}
-	pending := r.Exchange.Executors.NeedsApproval()
-	var question []store.Change
-	if pending && r.Ask != nil {
-		if question, err = r.Ask(reg); err != nil {
-			return err
-		}
-	}
-	key, err := r.Exchange.Executors.Register(r.c.Request().Context(), reg, pending, question)
+	req := r.c.Request()
+	key, pending, err := r.Exchange.Executors.Register(req.Context(), reg, req.Header.Get("Authorization"))
 	if err != nil {
 		return err
 	}

@@ -35,9 +35,7 @@ type Server struct {
 	Local    bool // the node serves this machine only: the local profile (AM-82)
 	Log      *slog.Logger
 	Names    owner.Names // the names under which the owner sees agents; nil without a node
-	// Ask returns the changes that ask the owner to approve a registration; nil without a mesh.
-	Ask func(r registry.Registration) ([]store.Change, error)
-	// Withdraw returns the changes that withdraw that question; nil if Ask is nil.
+	// Withdraw returns the changes that withdraw the question about a registration; nil without a mesh.
 	Withdraw func(ctx context.Context, id string) ([]store.Change, error)
 }
 
