@@ -207,7 +207,9 @@ func (r *Registry[T, P]) Change(p P) (store.Change, error) {
 	a := p.account()
 	body := wire.MustMarshal(p)
 	a.size = len(body)
-	change := store.Change{IfRev: a.rev, Record: store.Record{NS: r.cfg.NS, Key: a.ID, Body: body, Terms: []string{"live"}, Expires: r.end(p)}}
+	change := store.Change{IfRev: a.rev, Record: store.Record{
+		NS: r.cfg.NS, Key: a.ID, Body: body, Terms: []string{"live"}, Expires: r.end(p),
+	}}
 	if !a.Removed.IsZero() {
 		change.Record.Terms = []string{"reserved"}
 	}
