@@ -120,8 +120,11 @@ func TestTenThousandRegistrations(t *testing.T) {
 	var changes []store.Change
 	r := newIdleRelay(t, Config{Records: st.Records()}, 0)
 	for n := range credential.MaxAccounts {
-		m := newMember(fmt.Sprintf("agent-%05d", n))
-		if changes = append(changes, r.agents.Change(m)); len(changes) == 1000 {
+		change, err := r.agents.Change(newMember(fmt.Sprintf("agent-%05d", n)))
+		if err != nil {
+			t.Fatal(err)
+		}
+		if changes = append(changes, change); len(changes) == 1000 {
 			if err := st.Records().Apply(t.Context(), changes, time.Now()); err != nil {
 				t.Fatal(err)
 			}
