@@ -83,18 +83,6 @@ func ownerNotice(box *notify.Box, title, text string) []store.Change {
 	return []store.Change{box.Change(notify.Notice{Kind: Kind, Title: title, Text: text, At: time.Now()})}
 }
 
-// cancelUnsendable cancels a request of ours that can never be sent, and notifies the owner of the reason why.
-func (c *LinkConfig) cancelUnsendable(ctx context.Context, ref, why string) error {
-	t, err := c.Home.Read(ctx, ref, time.Now())
-	if err != nil {
-		return exchange.IgnoreMissing(err)
-	}
-	if err := c.notifyOwner(ctx, "the link "+c.Name+" cannot send the request "+ref, why, nil); err != nil {
-		return err
-	}
-	return c.Home.Cancel(ctx, t, "link", "it could not be sent: "+why, nil)
-}
-
 // link makes our node a participant of a foreign exchange.
 type link struct {
 	cfg     LinkConfig
@@ -105,10 +93,7 @@ type link struct {
 	wake    chan struct{} // has a value if the next poll should begin now
 	retry   chan struct{} // has a value after the owner has tested the link successfully
 
-	// Used only by the goroutine that polls.
-	known     map[string]string       // by thread: its update time in the list when we had received all of its messages
-	postponed map[string]delayedCheck // threads that failed and are tried again later
-	unsettled map[string]delayedCheck // threads that may have changed since their last check although their update time has not
+	looks map[string]look // by thread; used only by the goroutine that polls
 
 	createMu   sync.Mutex // held while one of our threads is created at the exchange and recorded, and while a thread is checked
 	lostCreate time.Time  // when a creation last failed that the exchange may have carried out; under createMu
@@ -126,7 +111,7 @@ const maxPeers = 10_000
 func newLink(cfg LinkConfig) *link {
 	l := &link{
 		cfg: cfg, x: cfg.Home, records: cfg.Records, log: cfg.Logger, wake: make(chan struct{}, 1), retry: make(chan struct{}, 1), peers: map[string]bool{},
-		known: map[string]string{}, postponed: map[string]delayedCheck{}, unsettled: map[string]delayedCheck{},
+		looks:  map[string]look{},
 		status: bridge.LinkStatus{Name: cfg.Name, Kind: Kind, To: cfg.URL + cfg.Dir, State: bridge.LinkConnecting},
 	}
 	if cfg.Dir != "" {
@@ -148,9 +133,6 @@ func (l *link) Run(ctx context.Context) error {
 	l.status.Set(bridge.LinkConnecting, "")
 	l.mu.Unlock()
 	for {
-		if err := l.sendWaiting(ctx); err != nil && ctx.Err() == nil {
-			l.log.Warn("the requests for a link could not be sent", "link", l.cfg.Name, "error", err)
-		}
 		err := l.poll(ctx)
 		if ctx.Err() != nil {
 			return nil
@@ -222,7 +204,7 @@ func explainLinkError(err error) error {
 
 // accept passes a foreign message to the node, which checks it like any other message (MESS section 12). localID
 // identifies the message within the thread ref.
-func (l *link) accept(ctx context.Context, from, ref, localID string, b thread.Block, k knownThread) error {
+func (l *link) accept(ctx context.Context, from, ref, localID string, b thread.Block, k shared) error {
 	if k.Intent != "" { // a conversation in plain text
 		return l.acceptText(ctx, from, ref, localID, b, k)
 	}
@@ -235,10 +217,7 @@ func (l *link) accept(ctx context.Context, from, ref, localID string, b thread.B
 		return err
 	}
 	in.ConvID = wire.ConversationID(k.Conv)
-	in.Records = l.change(ref, k)
-	if k.Next != "" { // the exchange continues the thread as another one
-		in.Records = append(in.Records, l.change(k.Next, knownThread{Conv: k.Conv, Mine: true})...)
-	}
+	in.Records = []store.Change{l.change(k)}
 	in.Name = from
 	_, err = l.cfg.Mesh.Accept(ctx, in)
 	return err

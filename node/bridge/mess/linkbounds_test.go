@@ -53,7 +53,7 @@ func TestForeignThreadsAreBounded(t *testing.T) {
 	for batch := range slices.Chunk(part[:maxKnown-1], 200) {
 		var changes []store.Change
 		for _, ref := range batch {
-			changes = append(changes, l.change(ref, knownThread{Conv: l.convOf(ref), Seen: 1, Updated: "1", Peer: "from-" + ref})...)
+			changes = append(changes, l.change(knownRow(l, ref, "from-"+ref)))
 		}
 		if err := records.Apply(t.Context(), changes, time.Now()); err != nil {
 			t.Fatal(err)
@@ -72,10 +72,10 @@ func TestForeignThreadsAreBounded(t *testing.T) {
 			t.Errorf("%s is remembered as of %q, %v; want %q", ref, k.Updated, err, want)
 		}
 	}
-	if _, waits := l.postponed[over]; !waits {
+	if l.looks[over].pause == 0 {
 		t.Error("the thread that is one too many does not wait")
 	}
-	if err := records.Apply(t.Context(), l.change(over, knownThread{Conv: l.convOf(over)}), time.Now()); !errors.Is(err, store.ErrQuota) {
+	if err := l.save(t.Context(), knownRow(l, over, "eve")); !errors.Is(err, store.ErrQuota) {
 		t.Errorf("one too many: %v", err)
 	}
 }
@@ -96,7 +96,7 @@ func TestOwnThreadsAreAlwaysRemembered(t *testing.T) {
 	for batch := range slices.Chunk(part[:maxKnown], 200) {
 		var changes []store.Change
 		for _, ref := range batch {
-			changes = append(changes, l.change(ref, knownThread{Conv: l.convOf(ref), Seen: 1, Updated: "1"})...)
+			changes = append(changes, l.change(knownRow(l, ref, "eve")))
 		}
 		if err := records.Apply(t.Context(), changes, time.Now()); err != nil {
 			t.Fatal(err)
@@ -116,11 +116,18 @@ func TestOwnThreadsAreAlwaysRemembered(t *testing.T) {
 	if k, _, err := l.load(t.Context(), maker.next); err != nil || !k.Mine {
 		t.Errorf("remembered: %+v, %v", k, err)
 	}
-	// The exchange continues one of our threads as another one. That is its choice, and bounded.
-	changes := l.change(part[maxKnown-1]+"x", knownThread{Conv: "conv_ours", Mine: true})
-	if changes[0].Max != maxKnown {
-		t.Errorf("a successor there has the bound %d", changes[0].Max)
-	}
+}
+
+// ourRow returns the record of a thread that we opened behind the link.
+func ourRow(l *link, ref string) shared {
+	return shared{Key: exchange.SharedKey(l.pseudonym(thread.ExchangeID), "conv_1"), Conv: "conv_1", There: ref, Mine: true}
+}
+
+// knownRow returns the record of a thread that somebody opened behind the link, as received so far.
+func knownRow(l *link, ref, peer string) shared {
+	k := shared{Conv: l.convOf(ref), There: ref, Seen: 1, Updated: "1", Peer: peer}
+	k.Key = exchange.SharedKey(l.pseudonym(peer), k.Conv)
+	return k
 }
 
 // createRemote is a remote that creates the requested threads.
@@ -188,7 +195,7 @@ func TestLargestForeignBlockComesIn(t *testing.T) {
 	})
 	l := home.bridge.links.All()[0]
 	bob := strings.Repeat("b", 64)
-	if err := l.accept(t.Context(), bob, "2026-01-31-001", "1", newBlock(largestInbound), knownThread{Conv: l.convOf("2026-01-31-001")}); err != nil {
+	if err := l.accept(t.Context(), bob, "2026-01-31-001", "1", newBlock(largestInbound), shared{Conv: l.convOf("2026-01-31-001"), Key: "k"}); err != nil {
 		t.Fatal(err)
 	}
 	th := home.thread(home.waitMeshThread())

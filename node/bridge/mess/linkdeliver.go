@@ -39,19 +39,19 @@ func (l *link) Deliver(ctx context.Context, d bridge.Delivery) (err error) {
 		return err
 	}
 	conv := cmp.Or(thread.ClosedConversation(d.Message.Payload), string(d.Message.Conversation))
-	rec, err := l.records.Get(ctx, exchange.NSMeta, l.convKey(conv), time.Now())
-	if errors.Is(err, store.ErrNotFound) {
-		return l.open(ctx, d.ID, knownThread{Conv: conv, Mine: true, Intent: plainIntent(d.Message)}, block)
+	k, err := exchange.ReadShared(ctx, l.records, string(d.To), conv)
+	if err == nil && k.Conv == "" { // our words to anybody behind the link go to its exchange
+		k, err = exchange.ReadShared(ctx, l.records, l.pseudonym(thread.ExchangeID), conv)
 	}
 	if err != nil {
 		return err
 	}
-	ref := string(rec.Body) // of the foreign thread
+	if k.There == "" {
+		k.Conv, k.Mine, k.Intent = conv, true, plainIntent(d.Message)
+		return l.open(ctx, d.ID, k, block)
+	}
+	ref := k.There
 	key := idempotencyKey(d.ID, ref)
-	k, _, err := l.load(ctx, ref)
-	if err != nil {
-		return err
-	}
 	if k.Mine {
 		err = l.postToOurs(ctx, key, ref, k, toAnswer(block, ref, k).ForExchange(ref))
 	} else {
@@ -75,7 +75,7 @@ func idempotencyKey(id, ref string) string { return "agentmesh-" + hashOf(id, re
 
 // open opens a thread at the exchange. After a crash the link sends the same request again. An exchange that recognizes
 // client ids or idempotency keys then creates only one thread.
-func (l *link) open(ctx context.Context, id string, k knownThread, block thread.Block) error {
+func (l *link) open(ctx context.Context, id string, k shared, block thread.Block) error {
 	i := slices.IndexFunc(block, func(e thread.Entry) bool { return e.Type == "request" })
 	if i < 0 {
 		return thread.Missing("no thread of the exchange belongs to this conversation")
@@ -92,7 +92,7 @@ func (l *link) open(ctx context.Context, id string, k knownThread, block thread.
 }
 
 // create opens the thread and records that we opened it, before a poll can see it.
-func (l *link) create(ctx context.Context, key string, k knownThread, request wire.Value) error {
+func (l *link) create(ctx context.Context, key string, k shared, request wire.Value) error {
 	l.createMu.Lock()
 	defer l.createMu.Unlock()
 	ref, err := l.remote.create(ctx, key, request)
@@ -102,20 +102,19 @@ func (l *link) create(ctx context.Context, key string, k knownThread, request wi
 		}
 		return err
 	}
-	changes := l.change(ref, k)
-	changes[0].Max = 0 // not bounded: we opened these threads, so the exchange cannot add to their number
-	return l.records.Apply(ctx, changes, time.Now())
+	k.There = ref
+	return l.save(ctx, k)
 }
 
 // postToOurs posts a block to a thread that we opened. On public servers, an answer does not change the state of a
 // thread, so postToOurs also sets the state that our copy of the thread has now.
-func (l *link) postToOurs(ctx context.Context, key, ref string, k knownThread, b thread.Block) error {
+func (l *link) postToOurs(ctx context.Context, key, ref string, k shared, b thread.Block) error {
 	if err := l.remote.post(ctx, key, ref, b); err != nil || !b.HasAnswer() {
 		return err
 	}
 	next := thread.InProgress
 	if k.Intent == "" { // not a conversation in plain text, so our exchange has a copy of the thread
-		t, err := l.localThread(ctx, "", k) // "": we opened it
+		t, err := l.localThread(ctx, k)
 		if err != nil || t == nil || t.Status != thread.InProgress && t.Status != thread.Held {
 			return err // some questions are still open
 		}
@@ -136,13 +135,13 @@ func (l *link) postToOurs(ctx context.Context, key, ref string, k knownThread, b
 	if err != nil || v.status != next {
 		return err
 	}
-	return l.updateUnderLock(ctx, ref, func(k *knownThread) { k.State = next })
+	return l.updateUnderLock(ctx, ref, func(k *shared) { k.State = next })
 }
 
 // postToTheirs posts a block to a thread that somebody else opened at the exchange. If the block is about work, a
 // separate call claims the thread first, because a server that does not know the state in the block would refuse a call
 // with both.
-func (l *link) postToTheirs(ctx context.Context, key, ref string, k knownThread, b thread.Block) error {
+func (l *link) postToTheirs(ctx context.Context, key, ref string, k shared, b thread.Block) error {
 	var claim, rest thread.Block
 	needsClaim := false
 	for _, e := range b {
@@ -171,7 +170,7 @@ func (l *link) postToTheirs(ctx context.Context, key, ref string, k knownThread,
 // claim makes sure that we hold the claim of a thread at the exchange. It reads the thread first, because public
 // servers accept a claim even if another executor has claimed the thread. If the thread is not available, claim cancels
 // our copy and lost is true.
-func (l *link) claim(ctx context.Context, key, ref string, k knownThread, claim thread.Block) (lost bool, err error) {
+func (l *link) claim(ctx context.Context, key, ref string, k shared, claim thread.Block) (lost bool, err error) {
 	if k.Holder != "" {
 		return false, nil
 	}
@@ -189,7 +188,7 @@ func (l *link) claim(ctx context.Context, key, ref string, k knownThread, claim 
 	}
 	if v.holder == "" {
 		// record the claim before it is posted, because the answer to the post may get lost
-		if err := l.update(ctx, ref, func(k *knownThread) { k.ClaimSent = true }); err != nil {
+		if err := l.update(ctx, ref, func(k *shared) { k.ClaimSent = true }); err != nil {
 			return false, err
 		}
 		err := l.remote.post(ctx, key, ref, claim)
@@ -203,15 +202,15 @@ func (l *link) claim(ctx context.Context, key, ref string, k knownThread, claim 
 			return false, err
 		}
 	}
-	return false, l.update(ctx, ref, func(k *knownThread) { k.ClaimSent, k.Holder = true, v.holder })
+	return false, l.update(ctx, ref, func(k *shared) { k.ClaimSent, k.Holder = true, v.holder })
 }
 
 // loseThread notifies the owner that we cannot work on a foreign thread, and cancels our copy.
-func (l *link) loseThread(ctx context.Context, ref string, k knownThread, why string) error {
+func (l *link) loseThread(ctx context.Context, ref string, k shared, why string) error {
 	if err := l.notifyRefusal(ctx, ref, why); err != nil {
 		return err
 	}
-	t, err := l.localThread(ctx, k.Peer, k)
+	t, err := l.localThread(ctx, k)
 	if err != nil || t == nil {
 		return err
 	}
@@ -295,7 +294,7 @@ func toBlock(m wire.Message) (thread.Block, error) {
 // request closes the conversation.
 
 // acceptText passes the text of a block to the node, if the block has any.
-func (l *link) acceptText(ctx context.Context, from, ref, localID string, b thread.Block, k knownThread) error {
+func (l *link) acceptText(ctx context.Context, from, ref, localID string, b thread.Block, k shared) error {
 	text, all := b.Text()
 	if text == "" {
 		return nil // k is stored with the next text or with the close
@@ -312,19 +311,19 @@ func (l *link) acceptText(ctx context.Context, from, ref, localID string, b thre
 }
 
 // acceptPayload passes a message of a conversation in plain text to the node, and stores k in the same transaction.
-func (l *link) acceptPayload(ctx context.Context, from, ref, localID string, payload wire.Value, k knownThread) error {
+func (l *link) acceptPayload(ctx context.Context, from, ref, localID string, payload wire.Value, k shared) error {
 	in, err := l.newInbound(thread.ExchangeID, ref+"/"+localID, k.Intent, payload, payload.JSON())
 	if err != nil {
 		return err
 	}
-	in.ConvID, in.Name, in.Records = wire.ConversationID(k.Conv), from, l.change(ref, k)
+	in.ConvID, in.Name, in.Records = wire.ConversationID(k.Conv), from, []store.Change{l.change(k)}
 	_, err = l.cfg.Mesh.Accept(ctx, in)
 	return err
 }
 
 // closeTextConversation closes a conversation in plain text after its request has ended at the exchange. If the request
 // was completed but its response has not come yet, closeTextConversation does nothing, and a later poll calls it again.
-func (l *link) closeTextConversation(ctx context.Context, ref string, v remoteView, k knownThread) error {
+func (l *link) closeTextConversation(ctx context.Context, ref string, v remoteView, k shared) error {
 	hasSucceeded := v.status == thread.Completed || v.status == thread.Partial
 	isText, hasEnded := k.Intent != "", hasSucceeded || v.status.Terminal()
 	if !isText || !hasEnded || hasSucceeded && !slices.ContainsFunc(v.messages, thread.Message.HasResponse) {
@@ -350,7 +349,7 @@ func plainIntent(m wire.Message) wire.Intent {
 }
 
 // toAnswer turns the owner's plain text in a plain conversation into an answer entry.
-func toAnswer(b thread.Block, ref string, k knownThread) thread.Block {
+func toAnswer(b thread.Block, ref string, k shared) thread.Block {
 	if k.Intent == "" {
 		return b
 	}

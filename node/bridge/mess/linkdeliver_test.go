@@ -7,6 +7,7 @@ import (
 	"time"
 
 	"github.com/agentmesh/agentmesh/node/bridge"
+	"github.com/agentmesh/agentmesh/node/bridge/mess/exchange"
 	"github.com/agentmesh/agentmesh/node/bridge/mess/thread"
 	"github.com/agentmesh/agentmesh/node/wire"
 	"github.com/agentmesh/agentmesh/store"
@@ -32,6 +33,13 @@ func (r *countedRecords) Get(ctx context.Context, ns, key string, now time.Time)
 	return r.Records.Get(ctx, ns, key, now)
 }
 
+func (r *countedRecords) List(ctx context.Context, ns, term, after string, limit int, now time.Time) (store.RecordPage, error) {
+	if err := r.check(); err != nil {
+		return store.RecordPage{}, err
+	}
+	return r.Records.List(ctx, ns, term, after, limit, now)
+}
+
 func (r *countedRecords) Apply(ctx context.Context, changes []store.Change, now time.Time) error {
 	if err := r.check(); err != nil {
 		return err
@@ -53,22 +61,22 @@ func TestStoreFailureOfADelivery(t *testing.T) {
 	const there = "2026-01-31-001"
 	for _, c := range []struct {
 		name    string
-		k       *knownThread // nil for a new thread
+		k       *shared // nil for a new thread
 		status  thread.Code
 		payload wire.Value
 		calls   int // of the store
 	}{
-		{"new thread", nil, "", wire.Obj(wire.TextField("action", "ask"), wire.TextField("question", "when?")), 2},
-		{"answer", &knownThread{Mine: true, Intent: wire.RequestInfo}, thread.NeedsInput,
+		{"new thread", nil, "", wire.Obj(wire.TextField("action", "ask"), wire.TextField("question", "when?")), 3},
+		{"answer", &shared{Mine: true, Intent: wire.RequestInfo}, thread.NeedsInput,
 			wire.Obj(wire.TextField("action", "ask"), wire.TextField("question", "at ten")), 4},
-		{"claim", &knownThread{}, thread.Received, wire.Obj(wire.Field("mess", mustParse(t, "- status: {re: last, code: claimed}").Tree())), 6},
+		{"claim", &shared{}, thread.Received, wire.Obj(wire.Field("mess", mustParse(t, "- status: {re: last, code: claimed}").Tree())), 6},
 	} {
 		t.Run(c.name, func(t *testing.T) {
 			l, remote, _ := newListRemote(t)
 			l.remote = &stateRemote{createRemote{remote, there, 0}, c.status}
 			if c.k != nil {
-				c.k.Conv = "conv_1"
-				if err := l.records.Apply(t.Context(), l.change(there, *c.k), time.Now()); err != nil {
+				c.k.Conv, c.k.There, c.k.Key = "conv_1", there, exchange.SharedKey(l.pseudonym(thread.ExchangeID), "conv_1")
+				if err := l.save(t.Context(), *c.k); err != nil {
 					t.Fatal(err)
 				}
 			}

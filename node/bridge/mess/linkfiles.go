@@ -57,7 +57,7 @@ func (l *link) prefetchFiles(ctx context.Context, ref string, b thread.Block) er
 		return err
 	}
 	fetched, err := l.fetchFiles(ctx, files, fetchTimeout)
-	if err != nil && l.postponed[ref].pause < lastFilePause {
+	if err != nil && l.looks[ref].pause < lastFilePause {
 		return err
 	}
 	l.mu.Lock()
@@ -107,8 +107,8 @@ func (l *link) fetchFiles(ctx context.Context, files map[string][2]string, timeo
 }
 
 // FetchAll returns the files that a message of the foreign exchange names, by address.
-func (l *link) FetchAll(ctx context.Context, conv string, b thread.Block) (map[string]exchange.File, error) {
-	files, err := listForeignFiles(b, func(ref string) (bool, error) { return l.Knows(ctx, ref, conv) })
+func (l *link) FetchAll(ctx context.Context, peer, conv string, b thread.Block) (map[string]exchange.File, error) {
+	files, err := listForeignFiles(b, func(ref string) (bool, error) { return l.Knows(ctx, peer, conv, ref) })
 	if err != nil || len(files) == 0 {
 		return nil, err
 	}

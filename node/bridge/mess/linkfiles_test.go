@@ -170,14 +170,14 @@ func TestPhotoThatComesLater(t *testing.T) {
 			l.cfg.Mesh = bridgetest.NewMesh(storingMesh{desk, l.records}, meshtest.Store(t))
 			l.remote = &photoRemote{listRemote: remote, fails: c.fails}
 			remote.listed = []remoteThread{{there, "us", "1"}}
-			if err := l.records.Apply(t.Context(), l.change(there, knownThread{Conv: "conv_1", Mine: true}), time.Now()); err != nil {
+			if err := l.save(t.Context(), ourRow(l, there)); err != nil {
 				t.Fatal(err)
 			}
 			polls := 0
 			for len(desk.took) == 0 && polls < 20 {
-				if p, waits := l.postponed[there]; waits {
+				if p := l.looks[there]; p.pause > 0 {
 					p.at = time.Time{}
-					l.postponed[there] = p
+					l.looks[there] = p
 				}
 				if err := l.poll(t.Context()); err != nil {
 					t.Fatal(err)
@@ -349,15 +349,15 @@ func TestPhotoIsFetchedAgain(t *testing.T) {
 	const there = "2026-01-31-001"
 	l, remote, _ := newListRemote(t)
 	l.remote = &photoRemote{listRemote: remote}
-	if err := l.records.Apply(t.Context(), l.change(there, knownThread{Conv: "conv_1", Mine: true}), time.Now()); err != nil {
+	if err := l.save(t.Context(), ourRow(l, there)); err != nil {
 		t.Fatal(err)
 	}
 	b := thread.QualifyFiles(mustParse(t, "- response: {re: x, content: [{image: {file: att-001-image-x.png, mime: image/png, size: 9}}]}"), there)
-	got, err := l.FetchAll(t.Context(), "conv_1", b)
+	got, err := l.FetchAll(t.Context(), l.pseudonym(thread.ExchangeID), "conv_1", b)
 	if f := got["content://"+there+"/att-001-image-x.png"]; err != nil || !bytes.Equal(f.Data, smallPhoto) || f.Mime != "image/png" || f.Name != "x.png" {
 		t.Errorf("brought %+v, %v", got, err)
 	}
-	if got, err := l.FetchAll(t.Context(), "conv_2", b); err != nil || len(got) != 0 {
+	if got, err := l.FetchAll(t.Context(), l.pseudonym(thread.ExchangeID), "conv_2", b); err != nil || len(got) != 0 {
 		t.Errorf("in another conversation: %v, %v", got, err)
 	}
 }

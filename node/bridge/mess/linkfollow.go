@@ -9,6 +9,7 @@ import (
 	"strings"
 	"time"
 
+	"github.com/agentmesh/agentmesh/node/bridge/mess/exchange"
 	"github.com/agentmesh/agentmesh/node/bridge/mess/thread"
 	"github.com/agentmesh/agentmesh/node/client"
 	"github.com/agentmesh/agentmesh/node/wire"
@@ -30,7 +31,7 @@ type remoteView struct {
 
 // follow receives the new messages and the state of the thread r. k is what we remember of it. If a thread cannot be
 // read, follow skips it until it changes.
-func (l *link) follow(ctx context.Context, r remoteThread, k knownThread, self string) error {
+func (l *link) follow(ctx context.Context, r remoteThread, k shared, self string) error {
 	v, err := l.remote.view(ctx, r.ref)
 	if e, ok := errors.AsType[*client.SendError](err); ok {
 		switch {
@@ -44,9 +45,6 @@ func (l *link) follow(ctx context.Context, r remoteThread, k knownThread, self s
 	switch {
 	case err != nil:
 		return err
-	case k.Next != "": // the exchange continues it as another thread
-		k.Updated = r.updated
-		return l.save(ctx, r.ref, k)
 	case k.Mine:
 		return l.followOurs(ctx, r, k, v, self)
 	}
@@ -56,8 +54,8 @@ func (l *link) follow(ctx context.Context, r remoteThread, k knownThread, self s
 // followOurs receives the messages of others in a thread that we opened, one at a time. With each message it stores how
 // many messages were received. Then it passes on the state that the exchange shows. k.State is the last state that our
 // thread received.
-func (l *link) followOurs(ctx context.Context, r remoteThread, k knownThread, v remoteView, self string) error {
-	for i := k.Seen; i < len(v.messages) && k.Next == ""; i++ {
+func (l *link) followOurs(ctx context.Context, r remoteThread, k shared, v remoteView, self string) error {
+	for i := k.Seen; i < len(v.messages); i++ {
 		m := v.messages[i]
 		k.Seen = i + 1
 		if m.From == self || m.From == cmp.Or(r.requester, v.requester) || m.From == "" {
@@ -75,20 +73,23 @@ func (l *link) followOurs(ctx context.Context, r remoteThread, k knownThread, v 
 		if len(b) == 0 {
 			continue
 		}
-		var err error
-		if b, k.Next, err = l.readDelegation(ctx, r.ref, b); err != nil {
+		b, successor, err := l.readDelegation(ctx, r.ref, b)
+		if err != nil {
 			return err
 		}
 		k.State = k.State.AfterBlock(b)
+		if successor != "" { // the exchange continues the thread as another one; the next poll looks at that one
+			before := append(k.Before, r.ref)
+			k.There, k.Before, k.Seen, k.State, k.Updated = successor, before[max(0, len(before)-maxBefore):], 0, "", ""
+			delete(l.looks, successor)
+			l.wakePoll()
+		}
 		if err := l.receive(ctx, m.From, r.ref, strconv.Itoa(i), b, &k); err != nil {
 			return err
 		}
-	}
-	if k.Next != "" { // the next poll checks the successor
-		delete(l.known, k.Next)
-		l.wakePoll()
-		k.Updated = r.updated
-		return l.save(ctx, r.ref, k)
+		if successor != "" {
+			return l.save(ctx, k)
+		}
 	}
 	b, err := l.stateUpdate(ctx, v, k)
 	if err != nil {
@@ -104,7 +105,7 @@ func (l *link) followOurs(ctx context.Context, r remoteThread, k knownThread, v 
 	if err := l.closeTextConversation(ctx, r.ref, v, k); err != nil {
 		return err
 	}
-	return l.save(ctx, r.ref, k)
+	return l.save(ctx, k)
 }
 
 // relevantEntries returns the entries of message number i that change our thread. If a status would end the thread but
@@ -137,11 +138,11 @@ func (v remoteView) repeatsLater(i int, code thread.Code) bool {
 
 // stateUpdate returns a status with the state that the exchange shows, for our thread. It returns nil if our thread has
 // that state or received it before.
-func (l *link) stateUpdate(ctx context.Context, v remoteView, k knownThread) (thread.Block, error) {
+func (l *link) stateUpdate(ctx context.Context, v remoteView, k shared) (thread.Block, error) {
 	if v.status == "" || v.status == cmp.Or(k.State, thread.Received) {
 		return nil, nil
 	}
-	t, err := l.localThread(ctx, "", k) // "": we opened it
+	t, err := l.localThread(ctx, k)
 	if err != nil || t == nil || t.Status == v.status {
 		return nil, err
 	}
@@ -156,16 +157,17 @@ func (l *link) stateUpdate(ctx context.Context, v remoteView, k knownThread) (th
 // followTheirs receives the messages of the requester of a foreign thread. It also receives answers of others, because
 // the owner of the exchange may answer for the requester. It skips all other messages, because the state of the thread
 // shows their effect. If the exchange no longer lets us do the task, followTheirs cancels our copy.
-func (l *link) followTheirs(ctx context.Context, r remoteThread, k knownThread, v remoteView, self string) error {
+func (l *link) followTheirs(ctx context.Context, r remoteThread, k shared, v remoteView, self string) error {
 	if k.Seen == 0 { // the first check of the thread
 		requester := cmp.Or(r.requester, v.requester)
 		if self != "" && requester == self { // our own request
 			return nil
 		}
 		k.Peer = v.opener(requester)
+		k.Key = exchange.SharedKey(l.pseudonym(k.Peer), k.Conv)
 		if v.closedReason(self, k, nil) != "" { // the thread is closed already, so our exchange does not offer it
 			k.Updated = r.updated
-			return l.save(ctx, r.ref, k)
+			return l.save(ctx, k)
 		}
 	}
 	for i := k.Seen; i < len(v.messages); i++ {
@@ -180,14 +182,14 @@ func (l *link) followTheirs(ctx context.Context, r remoteThread, k knownThread, 
 		}
 	}
 	k.State, k.Updated = cmp.Or(v.status, k.State), r.updated
-	t, err := l.localThread(ctx, k.Peer, k)
+	t, err := l.localThread(ctx, k)
 	if err != nil {
 		return err
 	}
 	if why := v.closedReason(self, k, t); t != nil && t.Status.Open() && why != "" {
-		return l.x.Cancel(ctx, t, "link", why, l.change(r.ref, k))
+		return l.x.Cancel(ctx, t, "link", why, []store.Change{l.change(k)})
 	}
-	return l.save(ctx, r.ref, k)
+	return l.save(ctx, k)
 }
 
 // opener returns the sender of the request, or fallback if no message contains the request.
@@ -204,7 +206,7 @@ func (v remoteView) opener(fallback string) string {
 // if it still needs some. local is our copy of the thread, or nil if the owner never approved the thread. The exchange
 // may show us as the holder under the configured name, or under the name that it showed after our claim. While our
 // claim is on its way, any holder may be us.
-func (v remoteView) closedReason(self string, k knownThread, local *thread.Thread) string {
+func (v remoteView) closedReason(self string, k shared, local *thread.Thread) string {
 	switch {
 	case v.status.Terminal():
 		return strings.TrimSuffix("it is "+string(v.status)+" there: "+v.endReason(), ": ")
@@ -227,20 +229,17 @@ func (v remoteView) endReason() string {
 	return ""
 }
 
-// localThread returns our copy of a foreign thread, or nil if we have none. requester is the peer that opened the
-// thread, if we did not open it.
-func (l *link) localThread(ctx context.Context, requester string, k knownThread) (*thread.Thread, error) {
+// localThread returns our copy of a foreign thread, or nil if we have none.
+func (l *link) localThread(ctx context.Context, k shared) (*thread.Thread, error) {
 	if err := l.x.Load(); err != nil {
 		return nil, err
 	}
-	ref, err := "", error(nil)
-	if k.Mine {
-		ref, err = l.x.OfferedIn(ctx, l.pseudonym(thread.ExchangeID), k.Conv)
-	} else {
-		ref, _ = l.x.RequestIn(l.pseudonym(requester), k.Conv)
+	ref := k.Ref
+	if !k.Mine {
+		ref, _ = l.x.RequestIn(l.pseudonym(k.Peer), k.Conv)
 	}
 	if ref == "" {
-		return nil, err
+		return nil, nil
 	}
 	t, err := l.x.Read(ctx, ref, time.Now())
 	if errors.Is(err, store.ErrNotFound) {
@@ -257,7 +256,7 @@ func (l *link) pseudonym(peer string) string {
 // receive passes a message of a thread to the node, and stores k in the same transaction. If the node refuses the
 // message permanently, receive does not repeat it, and notifies the owner if the message belongs to a thread or
 // conversation of ours.
-func (l *link) receive(ctx context.Context, from, ref, localID string, b thread.Block, k *knownThread) error {
+func (l *link) receive(ctx context.Context, from, ref, localID string, b thread.Block, k *shared) error {
 	if k.Mine {
 		if err := l.prefetchFiles(ctx, ref, b); err != nil {
 			return err
@@ -274,7 +273,7 @@ func (l *link) receive(ctx context.Context, from, ref, localID string, b thread.
 	}
 	reason := thread.PublicText(err)
 	l.log.Info("a message of a link was refused", "link", l.cfg.Name, "thread", ref, "error", reason)
-	t, err := l.localThread(ctx, k.Peer, *k)
+	t, err := l.localThread(ctx, *k)
 	if err != nil || t == nil && k.Intent == "" { // k.Intent is set for a conversation in plain text
 		return err
 	}
@@ -282,7 +281,7 @@ func (l *link) receive(ctx context.Context, from, ref, localID string, b thread.
 	if t != nil {
 		about = t.Ref
 	}
-	return l.cfg.notifyOwner(ctx, "a message of the link "+l.cfg.Name+" about "+about+" was refused", reason, l.change(ref, *k))
+	return l.cfg.notifyOwner(ctx, "a message of the link "+l.cfg.Name+" about "+about+" was refused", reason, []store.Change{l.change(*k)})
 }
 
 // readDelegation looks for a delegation in a block of one of our threads. successor is the thread with which the

@@ -3,6 +3,7 @@ package mess
 import (
 	"context"
 	"errors"
+	"slices"
 	"time"
 
 	"github.com/agentmesh/agentmesh/node/bridge"
@@ -34,10 +35,10 @@ func (l *link) Test(ctx context.Context) error {
 	return nil
 }
 
-// Knows reports whether a foreign thread belongs to a conversation.
-func (l *link) Knows(ctx context.Context, ref, conv string) (bool, error) {
-	k, found, err := l.load(ctx, ref)
-	return found && k.Conv == conv, err
+// Knows reports whether a foreign thread belongs to a conversation with a peer of the link.
+func (l *link) Knows(ctx context.Context, peer, conv, ref string) (bool, error) {
+	k, err := exchange.ReadShared(ctx, l.records, peer, conv)
+	return ref != "" && (k.There == ref || slices.Contains(k.Before, ref)), err
 }
 
 // Address returns the address of the exchange of the link.
@@ -61,47 +62,11 @@ func (l *link) Send(ctx context.Context, ref string) (t *thread.Thread, sent boo
 	return t, t.Peers[to].Conv != "", nil
 }
 
-// MarkUnsent returns the change that records that requests for this exchange wait to be sent. The caller stores it in
-// the transaction that makes the requests, so that a crash loses none of them.
-func (l *link) MarkUnsent() []store.Change {
-	return []store.Change{{Record: store.Record{NS: exchange.NSMeta, Key: l.unsentKey()}, IfRev: store.Any}}
-}
-
-func (l *link) unsentKey() string { return "link/" + l.cfg.Name + "/unsent" }
-
-// sendWaiting sends the requests for this exchange that may be claimed by now. It cancels a request that can never be
-// sent, because the other requests would wait for it.
-func (l *link) sendWaiting(ctx context.Context) error {
-	rec, err := l.records.Get(ctx, exchange.NSMeta, l.unsentKey(), time.Now())
-	if errors.Is(err, store.ErrNotFound) {
-		return nil
-	}
-	if err == nil {
-		err = l.x.Load()
-	}
-	if err != nil {
-		return err
-	}
-	to := string(l.Address().Pseudonym())
-	waits := false
-	for _, ref := range l.x.OpenFor(to) {
-		_, sent, err := l.Send(ctx, ref)
-		if thread.IsRefusal(err) { // it can never be sent
-			sent, err = true, l.cfg.cancelUnsendable(ctx, ref, thread.PublicText(err))
-		}
-		if err != nil {
-			return err
-		}
-		waits = waits || !sent
-	}
-	if waits {
-		return nil
-	}
-	err = l.records.Apply(ctx, []store.Change{{Record: store.Record{NS: exchange.NSMeta, Key: l.unsentKey()}, IfRev: rec.Rev, Delete: true}}, time.Now())
-	if errors.Is(err, store.ErrConflict) {
-		return nil // more requests were made meanwhile
-	}
-	return err
+// cancelUnsendable cancels a request of ours that can never be sent, notifies the owner of the reason why, and applies
+// changes.
+func (l *link) cancelUnsendable(ctx context.Context, t *thread.Thread, why string, changes []store.Change) error {
+	notice := ownerNotice(l.cfg.Notices, "the link "+l.cfg.Name+" cannot send the request "+t.Ref, why)
+	return l.x.Cancel(ctx, t, "link", "it could not be sent: "+why, append(notice, changes...))
 }
 
 // acceptEntry passes to the node an entry that the link wrote itself. The id of the message contains event, a word for

@@ -14,29 +14,23 @@ import (
 	"github.com/agentmesh/agentmesh/store"
 )
 
-// knownThread is what we remember of a foreign thread.
-type knownThread struct {
-	Conv      string      `json:"conv"`
-	Seen      int         `json:"seen"`             // number of messages that were received or skipped
-	Updated   string      `json:"updated"`          // its update time in the list when we had received all of its messages
-	Mine      bool        `json:"mine"`             // we opened it
-	State     thread.Code `json:"state,omitempty"`  // the last state from the exchange
-	Peer      string      `json:"peer,omitempty"`   // its requester, if we did not open it
-	ClaimSent bool        `json:"held,omitempty"`   // our claim was sent
-	Holder    string      `json:"holder,omitempty"` // the holder that the exchange showed after our claim, which is our name there
-	Next      string      `json:"next,omitempty"`   // the thread with which the exchange replaced it, in the same conversation
+// shared is what we remember of a foreign thread, in one record for each conversation.
+type shared = exchange.Shared
 
-	Intent wire.Intent `json:"intent,omitempty"` // the intent of a conversation in plain text, which has no thread in our exchange
+// threadTerm is the index term of the record that has the foreign thread ref.
+func (l *link) threadTerm(ref string) string {
+	return "there/" + exchange.IDKey(l.cfg.Name, ref)
 }
 
-func (l *link) threadKey(ref string) string {
-	return "link/" + l.cfg.Name + "/thread/" + exchange.IDKey(l.cfg.Name, ref)
-}
-func (l *link) convKey(conv string) string { return "link/" + l.cfg.Name + "/conv/" + conv }
-
-func (l *link) load(ctx context.Context, ref string) (k knownThread, found bool, err error) {
-	_, found, err = store.ReadRecord(ctx, l.records, exchange.NSMeta, l.threadKey(ref), &k, time.Now())
-	return k, found, err
+// load returns the record that has a foreign thread, or one that the exchange replaced.
+func (l *link) load(ctx context.Context, ref string) (k shared, found bool, err error) {
+	page, err := l.records.List(ctx, exchange.NSShared, l.threadTerm(ref), "", 1, time.Now())
+	if err != nil || len(page.Records) == 0 {
+		return k, false, err
+	}
+	k, err = store.Decode[shared](page.Records[0])
+	k.Key = page.Records[0].Key
+	return k, err == nil, err
 }
 
 // isRecorded reports whether a foreign thread belongs to a conversation.
@@ -45,54 +39,61 @@ func (l *link) isRecorded(ctx context.Context, ref string) (bool, error) {
 	return found, err
 }
 
-func (l *link) save(ctx context.Context, ref string, k knownThread) error {
-	return l.records.Apply(ctx, l.change(ref, k), time.Now())
+func (l *link) save(ctx context.Context, k shared) error {
+	return l.records.Apply(ctx, []store.Change{l.change(k)}, time.Now())
 }
 
 // update changes the record of a thread. It waits while the thread is checked.
-func (l *link) update(ctx context.Context, ref string, change func(*knownThread)) error {
+func (l *link) update(ctx context.Context, ref string, change func(*shared)) error {
 	l.createMu.Lock()
 	defer l.createMu.Unlock()
 	return l.updateUnderLock(ctx, ref, change)
 }
 
 // updateUnderLock is update for a caller that holds l.createMu.
-func (l *link) updateUnderLock(ctx context.Context, ref string, change func(*knownThread)) error {
+func (l *link) updateUnderLock(ctx context.Context, ref string, change func(*shared)) error {
 	k, found, err := l.load(ctx, ref)
 	if err != nil || !found {
 		return err
 	}
 	change(&k)
-	return l.save(ctx, ref, k)
+	return l.save(ctx, k)
 }
 
-// maxKnown bounds the foreign threads that are remembered, because the exchange decides how many threads it lists. The
+// maxKnown bounds the threads of others that are remembered, because the exchange decides how many threads it lists. The
 // threads of a link are in sixteen parts, by the first hexadecimal digit of their hash, and the bound applies to each.
 const maxKnown = 10_000
 
-// change returns the changes that store what we remember of a thread.
-func (l *link) change(ref string, k knownThread) []store.Change {
-	key := l.threadKey(ref)
-	part := key[:len(key)-31] // the key without the other 31 digits of the hash
-	changes := []store.Change{{Record: store.Record{NS: exchange.NSMeta, Key: key, Body: thread.Encode(k), Terms: []string{part}}, IfRev: store.Any, Max: maxKnown}}
-	if k.Next != "" { // the conversation now belongs to the thread k.Next
-		return changes
+// maxBefore is the number of replaced threads by which a record is found: a record may have four terms.
+const maxBefore = 3
+
+// change returns the change that stores what we remember of a thread.
+func (l *link) change(k shared) store.Change {
+	c := store.Change{Record: store.Record{NS: exchange.NSShared, Key: k.Key, Body: thread.Encode(k), Terms: []string{l.threadTerm(k.There)}}, IfRev: store.Any}
+	if !k.Mine {
+		part := "link/" + l.cfg.Name + "/" + exchange.IDKey(l.cfg.Name, k.There)[:1]
+		c.Record.Terms, c.Max = []string{part, c.Record.Terms[0]}, maxKnown
 	}
-	return append(changes, store.Change{Record: store.Record{NS: exchange.NSMeta, Key: l.convKey(k.Conv), Body: []byte(ref)}, IfRev: store.Any})
+	for _, ref := range k.Before {
+		c.Record.Terms = append(c.Record.Terms, l.threadTerm(ref))
+	}
+	return c
 }
 
-// delayedCheck is a thread that is checked again later.
-type delayedCheck struct {
-	thread remoteThread
-	at     time.Time
-	pause  time.Duration
+// look is what a link remembers, in memory, of its last look at a thread.
+type look struct {
+	thread remoteThread  // as it was listed
+	since  time.Time     // of the first look at the thread as it was listed
+	done   bool          // nothing is left to do until the update time changes
+	at     time.Time     // of the next look, after a look failed
+	pause  time.Duration // before that look; 0 if the last look did not fail
 }
 
 const (
 	firstPause    = folder.PollEvery
 	lastPause     = 10 * time.Minute
 	maxFailed     = 20      // after so many failing threads in a poll, the rest waits for the next poll
-	maxRemembered = 100_000 // threads that are remembered in memory
+	maxRemembered = 100_000 // looks that are remembered
 )
 
 // errUnreachable ends a poll, because the exchange failed and not only one thread.
@@ -128,7 +129,7 @@ func (l *link) findSelf(ctx context.Context, list []remoteThread) (string, error
 		return self, nil
 	}
 	for _, r := range list {
-		if r.requester == "" || l.known[r.ref] == r.updated {
+		if p := l.looks[r.ref]; r.requester == "" || p.done && p.thread.updated == r.updated {
 			continue
 		}
 		k, _, err := l.load(ctx, r.ref)
@@ -142,19 +143,16 @@ func (l *link) findSelf(ctx context.Context, list []remoteThread) (string, error
 	return "", nil
 }
 
-// followList checks the threads in a list that may have changed, and the postponed threads that are due.
+// followList looks at the threads in a list that may have changed, and at those whose last look failed.
 func (l *link) followList(ctx context.Context, list []remoteThread, self string) error {
-	if len(l.known) > maxRemembered {
-		clear(l.known)
+	if len(l.looks) > maxRemembered {
+		clear(l.looks)
 	}
 	failed := 0
 	overLimit := map[string]bool{} // peers that have reached a limit of ours
 	for _, r := range l.addRetries(list) {
-		if l.known[r.ref] == r.updated || r.requester != "" && overLimit[r.requester] {
-			continue
-		}
-		p, isPostponed := l.postponed[r.ref]
-		if isPostponed && p.thread == r && time.Now().Before(p.at) {
+		p := l.looks[r.ref]
+		if p.done && p.thread.updated == r.updated || p.thread == r && time.Now().Before(p.at) || r.requester != "" && overLimit[r.requester] {
 			continue
 		}
 		began := time.Now()
@@ -162,12 +160,13 @@ func (l *link) followList(ctx context.Context, list []remoteThread, self string)
 		_, remoteFailed := errors.AsType[*client.SendError](err)
 		switch e, refused := errors.AsType[*wire.Error](err); {
 		case err == nil:
-			// the update time of a server, unlike the stamp of a directory, may hide a change for a second
-			if !looked || !dateForm.MatchString(r.updated) || l.isSettled(r, began) {
-				l.known[r.ref] = r.updated
-				delete(l.unsettled, r.ref)
+			if p.thread != r || p.since.IsZero() {
+				p.since = began
 			}
-			delete(l.postponed, r.ref)
+			// A server with times in whole seconds may add a message without a new update time, unlike a directory, whose
+			// stamp is no time: look again until a look began more than a second after the first.
+			isSettled := !looked || !dateForm.MatchString(r.updated) || began.Sub(p.since) > 1100*time.Millisecond
+			l.looks[r.ref] = look{thread: r, since: p.since, done: isSettled}
 			continue
 		case errors.Is(err, errOwnRequest):
 			continue
@@ -179,10 +178,8 @@ func (l *link) followList(ctx context.Context, list []remoteThread, self string)
 			failed++
 		}
 		l.log.Info("a thread of a link could not be checked and is tried again later", "link", l.cfg.Name, "thread", r.ref, "error", err)
-		if len(l.postponed) < maxRemembered {
-			pause := min(max(2*p.pause, firstPause), lastPause)
-			l.postponed[r.ref] = delayedCheck{thread: r, at: time.Now().Add(pause), pause: pause}
-		}
+		pause := min(max(2*p.pause, firstPause), lastPause)
+		l.looks[r.ref] = look{thread: r, at: time.Now().Add(pause), pause: pause}
 		if failed == maxFailed {
 			return nil
 		}
@@ -190,14 +187,14 @@ func (l *link) followList(ctx context.Context, list []remoteThread, self string)
 	return nil
 }
 
-// addRetries appends to a list the postponed threads that it lacks.
+// addRetries appends to a list the threads that it lacks and whose last look failed.
 func (l *link) addRetries(list []remoteThread) []remoteThread {
 	listed := make(map[string]bool, len(list))
 	for _, r := range list {
 		listed[r.ref] = true
 	}
-	for ref, p := range l.postponed {
-		if !listed[ref] {
+	for ref, p := range l.looks {
+		if p.pause > 0 && !listed[ref] {
 			list = append(list, p.thread)
 		}
 	}
@@ -206,20 +203,6 @@ func (l *link) addRetries(list []remoteThread) []remoteThread {
 
 // dateForm matches the beginning of an update time that is a date and time.
 var dateForm = regexp.MustCompile(`^\d{4}-\d\d-\d\dT`)
-
-// isSettled reports whether a check began more than a second after the first check with the same update time. Until
-// then the thread is checked again: a server with times in whole seconds may add a message without a new update time.
-func (l *link) isSettled(r remoteThread, began time.Time) bool {
-	first, ok := l.unsettled[r.ref]
-	if !ok || first.thread != r {
-		if len(l.unsettled) > maxRemembered {
-			clear(l.unsettled)
-		}
-		first = delayedCheck{thread: r, at: began}
-		l.unsettled[r.ref] = first
-	}
-	return began.Sub(first.at) > 1100*time.Millisecond
-}
 
 // check receives what is new in a thread. looked is false if the update time in the list shows no change, so that the
 // thread was not read.
@@ -230,7 +213,8 @@ func (l *link) check(ctx context.Context, r remoteThread, self string) (looked b
 	if err != nil {
 		return false, err
 	}
-	if _, isUnsettled := l.unsettled[r.ref]; found && k.Updated == r.updated && !isUnsettled {
+	isUnsettled := !l.looks[r.ref].since.IsZero()
+	if found && (k.There != r.ref || k.Updated == r.updated && !isUnsettled) {
 		return false, nil
 	}
 	if !found && self != "" && r.requester == self {
@@ -240,7 +224,7 @@ func (l *link) check(ctx context.Context, r remoteThread, self string) (looked b
 		return false, errOwnRequest // perhaps; the next attempt shows it
 	}
 	if !found {
-		k = knownThread{Conv: l.convOf(r.ref)}
+		k = shared{Conv: l.convOf(r.ref), There: r.ref}
 	}
 	return true, l.follow(ctx, r, k, self)
 }

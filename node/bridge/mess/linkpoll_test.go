@@ -100,9 +100,9 @@ func TestOneThreadHoldsNoLinkUp(t *testing.T) {
 	// A changed thread is read, and so is a postponed one when its time has come, even if it is no longer listed.
 	clear(desk.refuse)
 	clear(remote.fails)
-	for ref, p := range l.postponed {
+	for ref, p := range l.looks {
 		p.at = time.Time{}
-		l.postponed[ref] = p
+		l.looks[ref] = p
 	}
 	remote.listed = []remoteThread{{"deep", "deep", "changed"}}
 	if err := l.poll(t.Context()); err != nil {

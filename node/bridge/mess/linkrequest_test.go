@@ -5,6 +5,7 @@ import (
 	"net/http"
 	"net/http/httptest"
 	"strings"
+	"sync/atomic"
 	"testing"
 	"time"
 
@@ -76,9 +77,10 @@ func TestRequestForALinkAlone(t *testing.T) {
 	if len(asked) > 0 {
 		t.Errorf("the directory was asked for %v", <-asked)
 	}
-	if _, err := a.home.store.Records().Get(t.Context(), exchange.NSMeta, a.home.bridge.links.All()[0].unsentKey(), time.Now()); err == nil {
-		t.Error("something is still to be sent")
-	}
+	eventually(t, "nothing left to send", func() bool {
+		page, err := a.home.store.Records().List(t.Context(), exchange.NSNotices, "", "", 10, time.Now())
+		return err == nil && len(page.Records) == 0
+	})
 }
 
 func (a *foreignLink) only(intent string) (there string) {
@@ -134,22 +136,31 @@ func TestUnsendableRequest(t *testing.T) {
 	var refs []string
 	for range 3 {
 		res, err := l.x.Do(t.Context(), exchange.Owner("test"), mustParse(t, "- request: {intent: look}"),
-			exchange.Options{Only: string(l.Address().Pseudonym()), Records: l.MarkUnsent()})
+			exchange.Options{Only: string(l.Address().Pseudonym())})
 		if err != nil {
 			t.Fatal(err)
 		}
 		refs = append(refs, res.Created...)
 	}
-	offered := 0
-	l.cfg.Offer = func(_ context.Context, ref, _, _ string, _ []store.Change) error {
+	var offered atomic.Int32
+	l.cfg.Offer = func(ctx context.Context, ref, _, _ string, changes []store.Change) error {
 		if ref == refs[1] {
 			return wire.ErrPayload.At("a whole number")
 		}
-		offered++
-		return nil
+		offered.Add(1)
+		return l.records.Apply(ctx, changes, time.Now())
 	}
-	if err := l.sendWaiting(t.Context()); err != nil || offered != 2 {
-		t.Errorf("%d requests sent, %v", offered, err)
+	ctx, stop := context.WithCancel(t.Context())
+	ended := make(chan struct{})
+	go func() { l.x.Work.Run(ctx); close(ended) }()
+	eventually(t, "nothing left to send", func() bool {
+		page, err := l.records.List(ctx, exchange.NSNotices, "", "", 10, time.Now())
+		return err == nil && len(page.Records) == 0
+	})
+	stop()
+	<-ended
+	if offered.Load() != 2 {
+		t.Errorf("%d requests sent", offered.Load())
 	}
 	th, err := l.x.Read(t.Context(), refs[1], time.Now())
 	if err != nil || th.Status != thread.Cancelled || !strings.Contains(th.History[len(th.History)-1].Note, "a whole number") {
@@ -180,9 +191,10 @@ func TestSameRequestOfTwoThroughALink(t *testing.T) {
 			there := map[string]string{}
 			eventually(t, "both threads over there", func() bool {
 				for _, ref := range here {
-					rec, err := l.records.Get(t.Context(), exchange.NSMeta, l.convKey(a.home.thread(ref).Peers[l.pseudonym(thread.ExchangeID)].Conv), time.Now())
-					if err == nil {
-						there[ref] = string(rec.Body)
+					to := l.pseudonym(thread.ExchangeID)
+					k, err := exchange.ReadShared(t.Context(), l.records, to, a.home.thread(ref).Peers[to].Conv)
+					if err == nil && k.There != "" {
+						there[ref] = k.There
 					}
 				}
 				return len(there) == 2

@@ -27,12 +27,12 @@ func (b *Bridge) linkOf(address string) *link {
 
 // linkBehind returns the link whose exchange has the foreign thread ref, or nil if t is not our copy of that thread.
 func (b *Bridge) linkBehind(ctx context.Context, t *thread.Thread, ref string) (*link, error) {
-	for _, p := range t.Peers {
+	for id, p := range t.Peers {
 		l := b.linkOf(p.Address)
 		if l == nil {
 			continue
 		}
-		if found, err := l.Knows(ctx, ref, p.Conv); err != nil || found {
+		if found, err := l.Knows(ctx, id, p.Conv, ref); err != nil || found {
 			return l, err
 		}
 	}
@@ -109,7 +109,7 @@ func (b *Bridge) requestThrough(c echo.Context) error {
 		return err
 	}
 	ctx := c.Request().Context()
-	res, err := b.x.Do(ctx, exchange.Owner("cli"), block, exchange.Options{Only: string(l.Address().Pseudonym()), Records: l.MarkUnsent(), Replay: replay})
+	res, err := b.x.Do(ctx, exchange.Owner("cli"), block, exchange.Options{Only: string(l.Address().Pseudonym()), Replay: replay})
 	if err != nil {
 		return err
 	}

@@ -60,9 +60,9 @@ func (b *Bridge) Receive(ctx context.Context, m bridge.Call) (wire.Value, error)
 	l := b.linkOf(m.Address)
 	if ref != "" { // we opened the conversation, so the message is about our thread
 		block = block.PointAt(ref).CancelAsStatus()
-		opts.Re, opts.Sent, opts.Follow = ref, thread.ParkedPeer, l != nil // Sent: why our thread is parked if the peer waits
-		if m.Payload.GetStr("action") == wire.ActionPending {
-			opts.Sent = thread.ParkedPending
+		opts.Re, opts.Authority, opts.Pending = ref, exchange.SentToAgent, m.Payload.GetStr("action") == wire.ActionPending
+		if l != nil {
+			opts.Authority = exchange.SentToExchange
 		}
 	}
 	if opts.Re == "" {
@@ -77,7 +77,7 @@ func (b *Bridge) Receive(ctx context.Context, m bridge.Call) (wire.Value, error)
 	}
 	opts.Replay = replay
 	if l != nil {
-		if opts.Files, err = l.FetchAll(ctx, string(m.Conv), block); err != nil {
+		if opts.Files, err = l.FetchAll(ctx, who.ID, string(m.Conv), block); err != nil {
 			return wire.Value{}, err
 		}
 	}
@@ -178,8 +178,6 @@ func (b *Bridge) newOutgoing(ctx context.Context, t *thread.Thread, to string, m
 		out.Payload = out.Payload.With("partial", wire.Bool(true))
 	}
 	out.Payload = out.Payload.With("mess", block.Tree())
-	// A conversation is closed only once: a second close conflicts with this record.
-	out.Records = append(out.Records, store.Change{Record: store.Record{NS: exchange.NSSeen, Key: closedKey(to, p.Conv), Expires: time.Now().Add(90 * 24 * time.Hour)}})
 	return out, nil
 }
 
@@ -230,11 +228,8 @@ func endsConversation(c thread.Code) bool {
 }
 
 // findAgents returns agents in the directory that can do a thread (MESS-44), except ourselves, the requester and agents
-// that have declined. It returns none if the thread is offered to only one executor.
+// that have declined.
 func (b *Bridge) findAgents(ctx context.Context, t *thread.Thread) ([]Agent, error) {
-	if t.Only != "" {
-		return nil, nil
-	}
 	cards, err := b.cfg.Mesh.Find(ctx, client.Query{Capabilities: t.CapabilityIDs(), Intents: []wire.Intent{Intent}, Limit: 20})
 	var out []Agent
 	for _, c := range cards {

@@ -67,12 +67,36 @@ func (b *Bridge) deliverNotice(ctx context.Context, n exchange.Notice) (later wo
 		return later, b.notifyOwner(ctx, t, n, removal)
 	case n.To == exchange.ToDirectory:
 		return b.askToRoute(ctx, t, removal)
+	case n.Kind == exchange.NoticeOffer:
+		return b.offerToLink(ctx, t, n.To, removal)
 	case n.Kind == exchange.NoticeTaken:
 		return later, b.withdrawOffer(ctx, t, n.To, removal)
 	case t.Peers[n.To].Conv != "":
 		return b.sendToPeer(ctx, t, n, removal)
 	}
 	return later, b.records.Apply(ctx, removal, time.Now())
+}
+
+// linkPause is the pause before another look at a request whose link is not configured, or that the owner holds back.
+const linkPause = time.Minute
+
+// offerToLink sends a request to the exchange of the link that alone may have it. It cancels a request that can never be
+// sent.
+func (b *Bridge) offerToLink(ctx context.Context, t *thread.Thread, to string, removal []store.Change) (later work.Later, err error) {
+	if !t.Status.Open() || t.Holder != "" {
+		return later, b.records.Apply(ctx, removal, time.Now())
+	}
+	for _, l := range b.links.All() {
+		if string(l.Address().Pseudonym()) != to || !t.IsClaimable() {
+			continue
+		}
+		err := l.cfg.Offer(ctx, t.Ref, to, l.Address().String(), removal)
+		if thread.IsRefusal(err) {
+			err = l.cancelUnsendable(ctx, t, thread.PublicText(err), removal)
+		}
+		return later, err
+	}
+	return work.Later{Pause: linkPause}, nil
 }
 
 // The close of a completed thread waits for the response, at most for completionWait.
@@ -102,17 +126,14 @@ func (b *Bridge) sendToPeer(ctx context.Context, t *thread.Thread, n exchange.No
 	if list, _ := out.Payload.Get("mess"); list.Len() == 0 {
 		return later, b.records.Apply(ctx, removal, time.Now())
 	}
-	_, err = b.records.Get(ctx, exchange.NSSeen, closedKey(n.To, string(out.Conv)), time.Now())
-	switch {
-	case errors.Is(err, store.ErrNotFound):
-	case err != nil:
-		return later, err
-	case typeAt(0) != "response": // the message was sent with the close
-		return later, b.records.Apply(ctx, removal, time.Now())
-	default:
+	out.Records = removal
+	if typeAt(0) == "response" && n.To == t.Requester && endsConversation(t.Status) {
+		// if the conversation is closed, the response goes into one of its own (MESS-39)
+		if _, err := b.cfg.Mesh.Send(ctx, out); !errors.Is(err, wire.ErrConversationClosed) {
+			return later, err
+		}
 		out = lateResponse(out)
 	}
-	out.Records = append(out.Records, removal...)
 	return later, b.send(ctx, out)
 }
 
@@ -147,15 +168,12 @@ func (b *Bridge) send(ctx context.Context, out bridge.Outgoing) error {
 	return err
 }
 
-// closedKey returns the key of the record that marks a conversation with a peer as closed.
-func closedKey(to, conv string) string { return "closed/" + exchange.IDKey(to, conv) }
-
 // lateResponse turns a message after the close into a response in a conversation of its own (MESS-39).
 func lateResponse(out bridge.Outgoing) bridge.Outgoing {
 	meta := wire.Obj(wire.TextField("mess_conversation", string(out.Conv)))
 	list, _ := out.Payload.Get("mess")
 	responses := slices.DeleteFunc(slices.Collect(list.Elems()), func(e wire.Value) bool { return e.Members()[0].Key != "response" })
-	out.Conv, out.Records = wire.NewConversationID(), nil
+	out.Conv = wire.NewConversationID()
 	out.Payload = wire.Obj(
 		wire.TextField("action", "response"), wire.Field("mess", wire.Arr(responses...)),
 		wire.Field("metadata", meta))

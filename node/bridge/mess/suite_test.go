@@ -15,6 +15,7 @@ import (
 	"github.com/agentmesh/agentmesh/node/client"
 	"github.com/agentmesh/agentmesh/node/meshtest"
 	"github.com/agentmesh/agentmesh/node/wire"
+	"github.com/agentmesh/agentmesh/store"
 )
 
 // suiteBridge is the bridge for the common test suite: its link leads to a foreign side that the test plays.
@@ -33,7 +34,7 @@ func (b *suiteBridge) Inject(ctx context.Context, peer string, raw []byte) {
 	if err != nil {
 		return
 	}
-	in.Records = l.change(string(in.MessageID), knownThread{Conv: string(in.ConvID)})
+	in.Records = []store.Change{l.change(shared{Key: exchange.SharedKey(string(in.Peer), string(in.ConvID)), Conv: string(in.ConvID), There: string(in.MessageID)})}
 	_, _ = l.cfg.Mesh.Accept(ctx, in)
 }
 

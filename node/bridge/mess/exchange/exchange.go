@@ -158,6 +158,19 @@ func Owner(channel string) Actor { return Actor{ID: thread.OwnerID, Owner: true,
 // WriterOfFiles returns an actor who wrote into the thread folder.
 func WriterOfFiles(id string) Actor { return Actor{ID: id, Channel: "file", isFileWriter: true} }
 
+// Authority says who decides about a thread.
+type Authority int
+
+const (
+	OurExchange Authority = iota // the actor is a participant of our exchange
+	// SentToAgent: the thread was sent to the actor, an agent of the mesh, which may write about it without a claim. Our
+	// thread takes the states that an executor may set, and those that end a thread at another exchange.
+	SentToAgent
+	// SentToExchange: the actor is the exchange behind a link, to which the thread was sent. Our thread takes every state
+	// that it reports.
+	SentToExchange
+)
+
 // Options say how [Exchange.Do] applies a block, and what else changes in the same transaction.
 type Options struct {
 	// Lax is set for HTTP PATCH, thread files and links (connections to other exchanges): a status may have only a
@@ -182,12 +195,10 @@ type Options struct {
 	Hold bool
 	// Peer is where the actor gets updates about new threads; nil for an actor that is not a peer.
 	Peer *thread.Peer
-	// Sent is set if the thread Re was sent to the actor, who may then write about the thread without a claim. Its
-	// value is the reason for which our thread is parked while the actor's exchange holds the thread back:
-	// thread.ParkedPeer or thread.ParkedPending.
-	Sent string
-	// Follow marks the actor as the exchange behind a link: our thread takes every state that the actor reports.
-	Follow bool
+	// Authority says whose states the thread Re takes.
+	Authority Authority
+	// Pending is set if the actor's owner has not decided yet whether to accept the thread Re, which was sent there.
+	Pending bool
 	// Replay is the key of the stored answer, which a repeated block gets; nil stores none.
 	Replay *ReplayKey
 	// Files has, by address, the files of a foreign thread that the block names. They become attachments.

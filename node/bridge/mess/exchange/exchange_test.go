@@ -400,7 +400,7 @@ func TestFailedRead(t *testing.T) {
 		b.failReads = 1
 		l.refuse(500, who, block)
 	}
-	b.failReads, b.unread = 1, NSMeta
+	b.failReads, b.unread = 1, NSShared
 	if ref, err := l.OfferedIn(t.Context(), "am_eve", "conv"); ref != "" || err == nil {
 		t.Errorf("the thread of a conversation is %q, %v", ref, err)
 	}

@@ -125,15 +125,18 @@ func (n Notice) Removal() store.Change {
 	return store.Change{Record: store.Record{NS: NSNotices, Key: n.key}, IfRev: n.rev, Delete: true}
 }
 
-// offer adds the notices about a thread that may now be claimed: for the owner, unless the owner requested it, and for
-// ToDirectory, if no executor may claim it. Executors look for requests themselves.
+// offer adds the notices about a thread that may now be claimed: for the owner, unless the owner requested it, for the
+// exchange of the link that alone may have it, and for ToDirectory, if no executor may claim it. Executors look for
+// requests themselves.
 func (t *tx) offer(th *thread.Thread) {
 	th.Offered = true
 	t.touch(th)
 	if th.Requester != thread.OwnerID {
 		t.notices.add(thread.OwnerID, NoticeOffer, th)
 	}
-	if t.x.Executors.HasNoCandidate(th) {
+	if th.Only != "" {
+		t.notices.add(th.Only, NoticeOffer, th)
+	} else if t.x.Executors.HasNoCandidate(th) {
 		t.notices.add(ToDirectory, NoticeOffer, th)
 	}
 }

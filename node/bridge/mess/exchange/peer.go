@@ -2,7 +2,6 @@ package exchange
 
 import (
 	"context"
-	"math"
 	"slices"
 	"time"
 
@@ -24,13 +23,42 @@ func requestLink(t *thread.Thread) string {
 	return a.Link
 }
 
-// convKey returns the key of a record whose body is the ref of the thread that we offered to a peer in a conversation.
-func convKey(peer, conv string) string { return "conv/" + IDKey(peer, conv) }
+// Shared is the record of a thread that we share with a peer: what we know of the thread at the other side. The peer
+// decides about a thread that we offered to it, and our thread Ref follows. A thread that somebody opened at the exchange
+// behind a link becomes, when the owner's rules let it in, a thread of our exchange, which decides about the work here.
+type Shared struct {
+	Key  string `json:"-"` // of the record, see SharedKey
+	Conv string `json:"conv"`
+	Ref  string `json:"ref,omitempty"` // our thread that we offered to the peer
+
+	// The thread at the exchange behind a link. A mesh agent does not tell us of its own.
+	There     string      `json:"there,omitempty"`   // its ref
+	Before    []string    `json:"before,omitempty"`  // the threads that the exchange replaced with There
+	Mine      bool        `json:"mine,omitempty"`    // we opened it
+	Seen      int         `json:"seen,omitempty"`    // number of messages that were received or skipped
+	Updated   string      `json:"updated,omitempty"` // its update time in the list when we had received all of its messages
+	State     thread.Code `json:"state,omitempty"`   // the last state from the exchange
+	Peer      string      `json:"peer,omitempty"`    // its requester, if we did not open it
+	ClaimSent bool        `json:"held,omitempty"`    // our claim was sent
+	Holder    string      `json:"holder,omitempty"`  // the holder that the exchange showed after our claim, which is our name there
+	Intent    wire.Intent `json:"intent,omitempty"`  // of a conversation in plain text, which has no thread in our exchange
+}
+
+// SharedKey returns the key of the record of the thread that we share with a peer in a conversation.
+func SharedKey(peer, conv string) string { return IDKey(peer, conv) }
+
+// ReadShared returns what we know of the thread that we share with a peer in a conversation. It has no Conv if there is
+// none.
+func ReadShared(ctx context.Context, r store.Records, peer, conv string) (s Shared, err error) {
+	_, _, err = store.ReadRecord(ctx, r, NSShared, SharedKey(peer, conv), &s, time.Now())
+	s.Key = SharedKey(peer, conv)
+	return s, err
+}
 
 // OfferedIn returns the thread that we offered to a peer in a conversation, or "" if we offered none there.
 func (x *Exchange) OfferedIn(ctx context.Context, peer, conv string) (ref string, err error) {
-	rec, err := x.records.Get(ctx, NSMeta, convKey(peer, conv), time.Now())
-	return string(rec.Body), IgnoreMissing(err)
+	s, err := ReadShared(ctx, x.records, peer, conv)
+	return s.Ref, err
 }
 
 // RequestIn returns the thread that a peer opened in a conversation. Of several, it returns the only open one.
@@ -74,13 +102,6 @@ func (x *Exchange) PointAt(b thread.Block, peer, ref string) thread.Block {
 	return out
 }
 
-// OpenFor returns the owner's open, unclaimed threads that are offered to one peer alone.
-func (x *Exchange) OpenFor(peer string) []string {
-	return x.index.refs("from:"+thread.OwnerID, math.MaxInt, func(e *entry) bool {
-		return e.only == peer && e.isOpen() && !e.isHeld()
-	})
-}
-
 // OfferTo offers a thread to a peer, which may then claim it. It calls send, which must send the request in the new
 // conversation conv and apply the changes, which include extra, in the same transaction. If the thread cannot be
 // claimed, is only for another executor, or was offered to the peer before, OfferTo only applies the extra changes. If
@@ -113,7 +134,7 @@ func (x *Exchange) OfferTo(ctx context.Context, ref, peer, address string, extra
 		t.Version++
 		err = send(conv, body, append(slices.Clone(extra),
 			store.Change{Record: threadRecord(t), IfRev: t.Rev},
-			store.Change{Record: store.Record{NS: NSMeta, Key: convKey(peer, conv), Body: []byte(ref)}, IfRev: store.Any}))
+			store.Change{Record: store.Record{NS: NSShared, Key: SharedKey(peer, conv), Body: thread.Encode(Shared{Conv: conv, Ref: ref})}}))
 		if err == nil {
 			x.index.publish(t)
 		}

@@ -176,14 +176,13 @@ func (x *Exchange) remove(ctx context.Context, ref string, now time.Time) error 
 		}
 	}
 	for peer, p := range t.Peers {
-		rec, err := x.records.Get(ctx, NSMeta, convKey(peer, p.Conv), now)
-		if err != nil && !errors.Is(err, store.ErrNotFound) {
+		s, err := ReadShared(ctx, x.records, peer, p.Conv)
+		if err != nil {
 			return err
 		}
-		if err == nil && string(rec.Body) != ref { // another thread was offered in the conversation
-			continue
+		if s.Ref == ref && s.There == "" { // a link remembers the thread there as long as it may be listed
+			changes = append(changes, deletion(NSShared, s.Key))
 		}
-		changes = append(changes, deletion(NSMeta, convKey(peer, p.Conv)))
 	}
 	k, rev, err := x.lookUpClientID(ctx, t.Requester, t.ClientID, now)
 	if err != nil {

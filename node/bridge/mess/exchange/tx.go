@@ -86,7 +86,7 @@ func (t *tx) run(ctx context.Context, b thread.Block) error {
 			return thread.ErrMoved
 		}
 	}
-	if t.opts.Sent != "" { // the thread was sent to the actor
+	if t.opts.Authority != OurExchange {
 		var err error
 		if b, err = t.dropNoise(ctx, b); err != nil {
 			return err
@@ -134,7 +134,7 @@ func (t *tx) run(ctx context.Context, b thread.Block) error {
 
 // isLenient reports whether entries may omit their references and what their types require. A peer to which the thread
 // was sent passes on what its own exchange has accepted.
-func (t *tx) isLenient() bool { return t.opts.Lax || t.opts.Sent != "" }
+func (t *tx) isLenient() bool { return t.opts.Lax || t.opts.Authority != OurExchange }
 
 // findStatusThreads finds the threads that have a status entry in the block, because a response without a status
 // completes its thread (MESS-26). Each name is resolved once, because resolving may be slow; a name that does not
@@ -408,7 +408,8 @@ const (
 	NSIDs      = "mess/ids"      // (requester, client id) → newest thread
 	NSFiles    = "mess/files"    // attachments, and uploads of the owner
 	NSUploads  = "mess/uploads"  // marks of the uploads that no message names yet
-	NSMeta     = registry.NSMeta // routing rules, conversations of offers, the share key
+	NSShared   = "mess/shared"   // threads that we share with peers, one record for each conversation
+	NSMeta     = registry.NSMeta // routing rules, the share key, what a link over REST stores about its exchange
 	NSNotices  = "mess/notices"  // notices that are not delivered yet (MESS-28)
 	NSSeen     = "mess/seen"     // replay records of calls, mesh messages and documents
 )

@@ -9,10 +9,10 @@ import (
 	"github.com/agentmesh/agentmesh/node/wire"
 )
 
-// This file applies what peers say about threads that were sent to them (Options.Sent). A foreign exchange, behind a
-// link, is the authority for its own threads (Options.Follow): our thread takes the state that it reports, even one
-// that an executor may not set by the state table in section 5 of MESS. An agent of the mesh may report only the states
-// that the table allows an executor, and those that its exchange sets: expired, cancelled and superseded.
+// This file applies what peers say about threads that were sent to them (see [Authority]). A foreign exchange, behind
+// a link, is the authority for its own threads: our thread takes the state that it reports, even one that an executor may
+// not set by the state table in section 5 of MESS. An agent of the mesh may report only the states that the table allows
+// an executor, and those that its exchange sets: expired, cancelled and superseded.
 
 // follow applies a status from the peer to which the thread was sent. done is false if the usual rules apply instead.
 func (t *tx) follow(th *thread.Thread, s thread.Status, e thread.Entry) (done bool, err error) {
@@ -21,10 +21,10 @@ func (t *tx) follow(th *thread.Thread, s thread.Status, e thread.Entry) (done bo
 	isParking := isUnclaimed && (s.Code == thread.Held || s.Code == thread.Waiting)
 	successor := e.Successor()
 	switch {
-	case t.opts.Sent == "":
+	case t.opts.Authority == OurExchange:
 		return false, nil
 	// a mesh agent reports a state that an executor may set
-	case !t.opts.Follow && !isParking && successor == "" && !slices.Contains([]thread.Code{thread.Expired, thread.Cancelled, thread.Superseded}, s.Code):
+	case t.opts.Authority == SentToAgent && !isParking && successor == "" && !slices.Contains([]thread.Code{thread.Expired, thread.Cancelled, thread.Superseded}, s.Code):
 		return false, nil
 	case th.Status.Terminal() && s.Code != th.Status:
 		return true, thread.Conflict("the thread is %s", th.Status)
@@ -39,11 +39,14 @@ func (t *tx) follow(th *thread.Thread, s thread.Status, e thread.Entry) (done bo
 	case successor != "":
 		t.post(th, th.ContinueAs(by, s, successor, t.now))
 	case isParking:
-		reason := t.opts.Sent // why the thread is parked: ParkedPeer or ParkedPending
-		if th.WaitsForPeer() && reason == thread.ParkedPending {
+		reason := thread.ParkedPeer
+		switch {
+		case t.opts.Pending && th.WaitsForPeer():
 			// The peer has accepted the request and asks its owner about the work. A late acknowledgement of the request
 			// must not end that wait.
 			reason = th.Parked
+		case t.opts.Pending:
+			reason = thread.ParkedPending
 		}
 		if th.Status != s.Code {
 			th.Become(s.Code, by, s.Message, t.now)
@@ -109,7 +112,7 @@ func describeSuccessors(body wire.Value) wire.Value {
 // followResponse applies a result from the exchange behind a link, in any open state. done is false if the usual rules
 // apply instead.
 func (t *tx) followResponse(th *thread.Thread, e thread.Entry) (done bool) {
-	if !t.opts.Follow || !th.Status.Open() || th.Holder != "" && th.Holder != t.who.ID || th.Holder == "" && !th.IsClaimable() {
+	if t.opts.Authority != SentToExchange || !th.Status.Open() || th.Holder != "" && th.Holder != t.who.ID || th.Holder == "" && !th.IsClaimable() {
 		return false
 	}
 	if th.Holder == "" {

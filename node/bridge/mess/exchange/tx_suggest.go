@@ -50,14 +50,14 @@ func (t *tx) applySuggestion(ctx context.Context, e thread.Entry, path string) e
 			threads = append(threads, th)
 		}
 	}
-	if s.Type == "merge" && len(threads) < 2 && t.opts.Sent == "" {
+	if s.Type == "merge" && len(threads) < 2 && t.opts.Authority == OurExchange {
 		return thread.Bad(path+".re", "must name at least two threads in a merge")
 	}
 	if s.Type != "merge" && len(threads) > 1 && s.Type != "alternative" {
 		return thread.Bad(path+".re", "may name several threads only in a merge or an alternative")
 	}
 	// if the thread was sent to the actor, the actor's own exchange has checked the proposal
-	if _, err := s.ReadProposal(t.now); err != nil && t.opts.Sent == "" {
+	if _, err := s.ReadProposal(t.now); err != nil && t.opts.Authority == OurExchange {
 		return err
 	}
 	head := threads[0] // the thread that stores the suggestion

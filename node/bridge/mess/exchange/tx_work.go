@@ -98,7 +98,7 @@ func (t *tx) dropNoise(ctx context.Context, b thread.Block) (thread.Block, error
 		t.postState(th)
 	}
 	return slices.DeleteFunc(slices.Clone(b), func(e thread.Entry) bool {
-		return e.Type == "ack" || e.Type == "status" && code(e) == thread.Received && (!t.opts.Follow || th.Holder != t.who.ID)
+		return e.Type == "ack" || e.Type == "status" && code(e) == thread.Received && (t.opts.Authority != SentToExchange || th.Holder != t.who.ID)
 	}), nil
 }
 

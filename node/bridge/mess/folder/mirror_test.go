@@ -364,7 +364,7 @@ func TestPurge(t *testing.T) {
 	s.add(s.file(thread.Received, old), "from: bob\nreceived: 2026-02-01T10:00:00Z\nMESS:\n- status: {re: "+old+", code: claimed}\n- response: {content: [{image: 'data:image/png;base64,"+strings.Repeat("A", 2*thread.MaxInline)+"'}]}\n")
 	s.sync()
 	s.do(thread.OwnerID, "- note: {re: "+old+", text: x}")
-	if err := s.store.Records().Apply(t.Context(), []store.Change{{Record: store.Record{NS: exchange.NSMeta, Key: "conv/" + exchange.IDKey("am_peer", "conv_1"), Body: []byte(old)}}}, time.Now()); err != nil {
+	if err := s.store.Records().Apply(t.Context(), []store.Change{{Record: store.Record{NS: exchange.NSShared, Key: exchange.SharedKey("am_peer", "conv_1"), Body: thread.Encode(exchange.Shared{Conv: "conv_1", Ref: old})}}}, time.Now()); err != nil {
 		t.Fatal(err)
 	}
 	th := s.thread(old)
@@ -380,9 +380,9 @@ func TestPurge(t *testing.T) {
 	if n, err := s.Purge(t.Context(), later); err != nil || n != 1 {
 		t.Fatalf("%d threads went, %v", n, err)
 	}
-	for _, ns := range []string{exchange.NSThreads, exchange.NSMessages, exchange.NSFiles, exchange.NSSeen, exchange.NSMeta, exchange.NSIDs} {
+	for _, ns := range []string{exchange.NSThreads, exchange.NSMessages, exchange.NSFiles, exchange.NSSeen, exchange.NSMeta, exchange.NSIDs, exchange.NSShared} {
 		for _, key := range s.keys(ns) {
-			if strings.Contains(key, old) || key == "conv/"+exchange.IDKey("am_peer", "conv_1") || key == exchange.IDKey("agent", "roses") {
+			if strings.Contains(key, old) || key == exchange.SharedKey("am_peer", "conv_1") || key == exchange.IDKey("agent", "roses") {
 				t.Errorf("%s is kept in %s", key, ns)
 			}
 		}
