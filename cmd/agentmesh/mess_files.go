@@ -15,7 +15,6 @@ import (
 	"github.com/agentmesh/agentmesh/cmd/internal/exit"
 	"github.com/agentmesh/agentmesh/cmd/internal/terminal"
 	"github.com/agentmesh/agentmesh/node/bridge/mess/folder"
-	"github.com/agentmesh/agentmesh/node/bridge/mess/thread"
 )
 
 type messImportCmd struct {
@@ -23,37 +22,15 @@ type messImportCmd struct {
 }
 
 func (c *messImportCmd) Run(ctx context.Context, a *app) error {
-	info, err := os.Stat(c.Path)
-	if err != nil {
-		return exit.Fail(exit.Input, err)
+	path, err := filepath.Abs(c.Path)
+	if err == nil {
+		_, err = os.Stat(path)
 	}
-	if info.IsDir() {
-		return c.importDirectory(ctx, a)
-	}
-	if info.Size() > thread.MaxDocument {
-		return exit.Fail(exit.Input, fmt.Errorf("%s is larger than 2 MiB", terminal.Clean(c.Path)))
-	}
-	data, err := os.ReadFile(c.Path)
 	if err != nil {
 		return exit.Fail(exit.Input, err)
 	}
 	return a.withClient(ctx, func(o *daemon.Client) error {
-		raw, err := callBytes(ctx, o, http.MethodPost, messAPI+"import", data, octetHeader)
-		if err != nil {
-			return exit.Fail(exit.Code(err), fmt.Errorf("%s: %w", terminal.Clean(c.Path), err))
-		}
-		return a.report(json.RawMessage(raw), func() { a.Print("1 thread imported") })
-	})
-}
-
-// importDirectory imports the directory through the owner API, and prints the progress and the result.
-func (c *messImportCmd) importDirectory(ctx context.Context, a *app) error {
-	dir, err := filepath.Abs(c.Path)
-	if err != nil {
-		return err
-	}
-	return a.withClient(ctx, func(o *daemon.Client) error {
-		resp, err := o.Do(ctx, http.MethodPost, "mess/import", nil, folder.ImportCall{Dir: dir})
+		resp, err := o.Do(ctx, http.MethodPost, "mess/import", nil, folder.ImportCall{Path: path})
 		if err != nil {
 			return err
 		}

@@ -118,7 +118,6 @@ func TestREST(t *testing.T) {
 	}
 	s.want(200, bob, "PATCH", "executors/bob", `{"capabilities":["spoon"],"preferences":{"min_priority":"urgent"}}`)
 	s.want(403, bob, "PATCH", "executors/eve", `{"capabilities":[]}`)
-	s.want(403, bob, "POST", "import", "x")
 	s.want(403, bob, "POST", "capabilities", "id: x\ndescription: y\n")
 	s.want(200, "", "POST", "/owner/mess/exchange/capabilities", "id: take-photo\ndescription: Photos\ntags: [visual]\n---\nid: vacuum\ndescription: Floors\ntags: [cleaning]\n")
 	if caps, _ := s.want(200, bob, "GET", "capabilities?tag=visual", "").Get("capabilities"); caps.Len() != 1 {

@@ -106,9 +106,9 @@ func TestKeyAnswersTheRegistration(t *testing.T) {
 // threads.
 func TestNamesInFilesAreTaken(t *testing.T) {
 	s := newHTTPLab(t, nil)
-	s.want(http.StatusCreated, "", "POST", "/owner/mess/exchange/import", threadtest.Sample)
+	s.importFile("", threadtest.Sample)
 	anonymous := strings.NewReplacer("2026-02-01-001-a7xk", "2026-02-01-002", "requestor: claude-desktop\n", "").Replace(threadtest.Sample)
-	s.want(http.StatusCreated, "", "POST", "/owner/mess/exchange/import", anonymous)
+	s.importFile("", anonymous)
 	for id, want := range map[string]int{"claude-desktop": 409, "teague-phone": 409, "unknown": 400, "roomba": 201} {
 		if status, v := s.call("", "POST", "/api/v1/exchanges/home/register", `{"executor_id":"`+id+`"}`); status != want {
 			t.Errorf("%s: %d %s, want %d", id, status, v, want)
@@ -127,7 +127,7 @@ func TestNumbersOfADay(t *testing.T) {
 	s := newHTTPLab(t, nil)
 	today := time.Now().UTC().Format(time.DateOnly)
 	for _, number := range []string{"999999999", "100000000"} {
-		s.want(http.StatusCreated, "", "POST", "/owner/mess/exchange/import", strings.ReplaceAll(threadtest.Sample, "2026-02-01-001-a7xk", today+"-"+number))
+		s.importFile("", strings.ReplaceAll(threadtest.Sample, "2026-02-01-001-a7xk", today+"-"+number))
 	}
 	for range 3 {
 		if ref := s.request("agent", "{intent: look}"); !thread.IsThreadRef(ref) {

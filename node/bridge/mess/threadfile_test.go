@@ -1,11 +1,15 @@
 package mess
 
 import (
+	"encoding/json"
 	"fmt"
+	"os"
+	"path/filepath"
 	"strings"
 	"testing"
 	"time"
 
+	"github.com/agentmesh/agentmesh/node/bridge/mess/folder"
 	"github.com/agentmesh/agentmesh/node/bridge/mess/thread"
 	"github.com/agentmesh/agentmesh/node/bridge/mess/thread/threadtest"
 )
@@ -13,13 +17,13 @@ import (
 // TestThreadFile: a version 1 file is read, imported, exported as version 2 and read back equal (MESS-46 to MESS-50).
 func TestThreadFile(t *testing.T) {
 	s := newHTTPLab(t, nil)
-	made := s.want(201, "", "POST", "/owner/mess/exchange/import", threadtest.Sample, "Content-Type", "application/yaml")
-	threads, _ := made.Get("threads")
-	ref := threads.At(0).GetStr("ref")
-	if ref != "2026-02-01-001-a7xk" || threads.At(0).GetStr("status") != "claimed" {
-		t.Fatalf("imported = %s", made.JSON())
+	const ref = "2026-02-01-001-a7xk"
+	if got := s.importFile("", threadtest.Sample); got.Threads != 1 {
+		t.Fatalf("imported: %+v", got)
 	}
-	s.want(409, "", "POST", "/owner/mess/exchange/import", threadtest.Sample)
+	if got := s.importFile("", threadtest.Sample); got.Threads != 0 || got.Existing != 1 {
+		t.Errorf("imported again: %+v", got)
+	}
 	th := s.thread(ref)
 	if th.Holder != "teague-phone" || th.ClientID != "check fridge" || !th.Updated.Equal(time.Date(2026, 2, 1, 10, 5, 0, 0, time.UTC)) || th.Serial != 2 {
 		t.Errorf("thread = %+v", th)
@@ -47,6 +51,20 @@ func TestThreadFile(t *testing.T) {
 	}
 	for _, ref := range []string{"../../etc/passwd", "/abs", "2026-02-01-001/../x", "CON", "", "2026-02-01-001-" + strings.Repeat("a", 300), "a\x00b"} {
 		hostile := strings.Replace(threadtest.Sample, "ref: 2026-02-01-001-a7xk\n", fmt.Sprintf("ref: %q\n", ref), 1)
-		s.want(400, "", "POST", "/owner/mess/exchange/import", hostile)
+		s.importFile("ref: ", hostile)
 	}
+}
+
+// importFile imports a thread file of the owner. wrong is part of the error, or "" if there must be none.
+func (s *httpLab) importFile(wrong, text string) (end folder.ImportProgress) {
+	s.t.Helper()
+	name := filepath.Join(s.t.TempDir(), "thread.yaml")
+	if err := os.WriteFile(name, []byte(text), 0o600); err != nil {
+		s.t.Fatal(err)
+	}
+	v := s.want(200, "", "POST", "/owner/mess/import", string(thread.Encode(folder.ImportCall{Path: name})), "Content-Type", "application/json")
+	if err := json.Unmarshal(v.JSON(), &end); err != nil || !end.Ended || (end.Error == "") != (wrong == "") || !strings.Contains(end.Error, wrong) {
+		s.t.Errorf("the import ended with %+v, %v; want the error %q", end, err, wrong)
+	}
+	return end
 }

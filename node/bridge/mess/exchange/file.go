@@ -166,17 +166,17 @@ func (s *files) recordNames(ref string, mess wire.Value) {
 	})
 }
 
-// unmarkUploads returns the changes that remove the marks of uploads that the new messages name. A mark means that no
-// message names the upload yet.
-func (s *files) unmarkUploads(ctx context.Context, u uploads, now time.Time) (changes []store.Change, err error) {
+// keepNamed returns the changes that keep the uploads that the new messages name.
+func (s *files) keepNamed(ctx context.Context, records store.Records, now time.Time) (changes []store.Change, err error) {
 	for ref, names := range s.namedInMessages {
-		marks, err := u.marks(ctx, ref, now)
-		if err != nil {
-			return nil, err
-		}
-		for name, mark := range marks {
-			if names[name] {
-				changes = append(changes, store.Change{Record: mark, IfRev: mark.Rev, Delete: true})
+		for name := range names {
+			rec, err := records.Get(ctx, NSFiles, ref+"/"+name, now)
+			if err = IgnoreMissing(err); err != nil {
+				return nil, err
+			}
+			if !rec.Expires.IsZero() {
+				rec.Terms, rec.Expires = nil, time.Time{}
+				changes = append(changes, store.Change{Record: rec, IfRev: rec.Rev})
 			}
 		}
 	}

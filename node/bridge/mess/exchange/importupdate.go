@@ -114,16 +114,12 @@ func (x *Exchange) StoreRefusal(ctx context.Context, ref string, m thread.Messag
 // Attachments returns the names of the files of a thread, except uploads that no message names yet.
 func (x *Exchange) Attachments(ctx context.Context, ref string) ([]string, error) {
 	var names []string
-	marks, err := uploads{x.records}.marks(ctx, ref, time.Now())
-	if err != nil {
-		return nil, err
-	}
 	for rec, err := range recordsBelow(ctx, x.records, NSFiles, ref+"/", time.Now()) {
 		if err != nil {
 			return nil, err
 		}
 		name := strings.TrimPrefix(rec.Key, ref+"/")
-		if _, isMarked := marks[name]; !isMarked && thread.IsAttachmentName(name) {
+		if rec.Expires.IsZero() && thread.IsAttachmentName(name) {
 			names = append(names, name)
 		}
 	}

@@ -167,7 +167,7 @@ func (x *Exchange) remove(ctx context.Context, ref string, now time.Time) error 
 		return store.Change{Record: store.Record{NS: ns, Key: key}, IfRev: store.Any, Delete: true}
 	}
 	changes := []store.Change{{Record: store.Record{NS: NSThreads, Key: ref}, IfRev: t.Rev, Delete: true}}
-	for _, owned := range []struct{ ns, prefix string }{{NSMessages, ref + "/"}, {NSFiles, ref + "/"}, {NSUploads, ref + "/"}, {NSSeen, "file/" + ref + "/"}} {
+	for _, owned := range []struct{ ns, prefix string }{{NSMessages, ref + "/"}, {NSFiles, ref + "/"}, {NSSeen, "file/" + ref + "/"}} {
 		for rec, err := range recordsBelow(ctx, x.records, owned.ns, owned.prefix, now) {
 			if err != nil {
 				return err

@@ -333,11 +333,11 @@ func (t *tx) appendMessage(th *thread.Thread, from string, b thread.Block) strin
 // commit applies the changes to the store, and then to the index and the registry in memory. It returns
 // [store.ErrConflict] if another commit changed one of the records first.
 func (t *tx) commit(ctx context.Context) error {
-	unmarked, err := t.files.unmarkUploads(ctx, uploads{t.x.records}, t.now)
+	kept, err := t.files.keepNamed(ctx, t.x.records, t.now)
 	if err != nil {
 		return err
 	}
-	changes := slices.Concat(t.changes, t.files.stored, unmarked)
+	changes := slices.Concat(t.changes, t.files.stored, kept)
 	for _, ref := range t.changedRefs {
 		th := t.threads[ref]
 		// a message that ends the thread is allowed even if the thread is full
@@ -406,8 +406,7 @@ const (
 	NSThreads  = "mess/threads"
 	NSMessages = "mess/messages"
 	NSIDs      = "mess/ids"      // (requester, client id) → newest thread
-	NSFiles    = "mess/files"    // attachments, and uploads of the owner
-	NSUploads  = "mess/uploads"  // marks of the uploads that no message names yet
+	NSFiles    = "mess/files"    // attachments; those that no message names yet expire
 	NSShared   = "mess/shared"   // threads that we share with peers, one record for each conversation
 	NSMeta     = registry.NSMeta // routing rules, the share key, what a link over REST stores about its exchange
 	NSNotices  = "mess/notices"  // notices that are not delivered yet (MESS-28)

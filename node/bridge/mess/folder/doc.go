@@ -2,6 +2,6 @@
 // folder has a folder for each state, and below that a folder for each thread.
 //
 // [Mirror] keeps the threads of an exchange in such a folder and applies what other tools write there.
-// [ImportDirectory] adopts the threads of a directory once, and [Export] writes one thread. All access goes through one
+// [Import] adopts the threads of a directory once, and [Export] writes one thread. All access goes through one
 // os.Root, so no name leads out of the directory.
 package folder

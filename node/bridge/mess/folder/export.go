@@ -33,7 +33,7 @@ func (e Export) check() error {
 	return nil
 }
 
-// Write writes the thread below a directory, which it creates if necessary, in the layout that [ImportDirectory] and
+// Write writes the thread below a directory, which it creates if necessary, in the layout that [Import] and
 // other tools read: exchange/state=…/REF/. If an earlier export is in the folder of another state, Write moves it.
 // attachment returns the bytes of an attachment. Write returns the paths of the thread's files and attachments.
 func (e Export) Write(dir string, attachment func(name string) ([]byte, error)) ([]string, error) {

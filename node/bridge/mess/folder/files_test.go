@@ -138,7 +138,7 @@ func TestImportDirectory(t *testing.T) {
 		t.Fatal(err)
 	}
 	lines := 0
-	n, err := ImportDirectory(t.Context(), l.Exchange, slog.New(slog.DiscardHandler), dir, func(done, all int) {
+	n, err := Import(t.Context(), l.Exchange, slog.New(slog.DiscardHandler), dir, func(done, all int) {
 		if lines++; done > all || all != files+1 {
 			t.Errorf("progress %d of %d", done, all)
 		}
@@ -146,7 +146,7 @@ func TestImportDirectory(t *testing.T) {
 	if err != nil || n.Threads != files || lines == 0 {
 		t.Errorf("%+v, %d lines, %v", n, lines, err)
 	}
-	if n, err := ImportDirectory(t.Context(), l.Exchange, slog.New(slog.DiscardHandler), dir, func(int, int) {}); err != nil || n.Threads != 0 || n.Existing != files {
+	if n, err := Import(t.Context(), l.Exchange, slog.New(slog.DiscardHandler), dir, func(int, int) {}); err != nil || n.Threads != 0 || n.Existing != files {
 		t.Errorf("again: %+v, %v", n, err)
 	}
 }

@@ -7,6 +7,7 @@ import (
 	"log/slog"
 	"os"
 	"path"
+	"path/filepath"
 	"slices"
 	"strings"
 
@@ -34,17 +35,20 @@ type Imported struct {
 var errNoThreadFile = thread.Bad("", "found no thread file; looked for exchange/state={received,executing,finished,canceled}/REF/000-REF"+thread.FileSuffix+
 	" and …/REF"+thread.FileSuffix+", where REF is like 2026-02-01-001")
 
-// ImportDirectory adopts the threads in a directory, with their attachments, unless the exchange already has them. The
-// directory contains exchange/, or is that folder, one of its state folders, or the folder of a thread. progress is
-// called from time to time. Files that are not threads are skipped.
-func ImportDirectory(ctx context.Context, x *exchange.Exchange, log *slog.Logger, dir string, progress func(done, all int)) (Imported, error) {
+// Import adopts the threads below a path, with their attachments, unless the exchange already has them. The path is a
+// thread file, a directory that contains exchange/, that folder, one of its state folders, or the folder of a thread.
+// progress is called from time to time. Files in a directory that are not threads are skipped.
+func Import(ctx context.Context, x *exchange.Exchange, log *slog.Logger, name string, progress func(done, all int)) (Imported, error) {
 	var res Imported
 	if err := x.Load(); err != nil {
 		return res, err
 	}
-	root, err := os.OpenRoot(dir)
+	if info, err := os.Stat(name); err == nil && info.Mode().IsRegular() {
+		return importFile(ctx, x, name)
+	}
+	root, err := os.OpenRoot(name)
 	if err != nil {
-		return res, thread.Bad("dir", "cannot be opened")
+		return res, thread.Bad("path", "cannot be opened")
 	}
 	defer root.Close()
 	list, err := findThreads(root)
@@ -101,6 +105,28 @@ func ImportDirectory(ctx context.Context, x *exchange.Exchange, log *slog.Logger
 		err = flush()
 	}
 	return res, err
+}
+
+// importFile adopts the thread in one file, whatever the name of the file.
+func importFile(ctx context.Context, x *exchange.Exchange, name string) (Imported, error) {
+	root, err := os.OpenRoot(filepath.Dir(name))
+	if err != nil {
+		return Imported{}, thread.Bad("path", "cannot be opened")
+	}
+	defer root.Close()
+	data, err := readRegular(root, filepath.Base(name), thread.MaxDocument, thread.TooLarge("the file is larger than 2 MiB"))
+	if err != nil {
+		return Imported{}, err
+	}
+	f, err := thread.ParseFiles(data)
+	if err != nil {
+		return Imported{}, err
+	}
+	if x.Has(f.Thread.Ref) {
+		return Imported{Existing: 1}, nil
+	}
+	_, err = x.Adopt(ctx, []thread.ParsedFile{f})
+	return Imported{Threads: 1}, err
 }
 
 // skipReason returns the reason that the owner reads; it may contain an error of the file system.
@@ -187,9 +213,9 @@ func ReadAttachment(root *os.Root, name string) ([]byte, error) {
 	return readRegular(root, name, thread.MaxUpload, thread.Bad("", "is not a regular file, or is larger than 10 MiB"))
 }
 
-// ImportCall is the owner's call that imports a directory of this machine.
+// ImportCall is the owner's call that imports a directory, or a thread file, of this machine.
 type ImportCall struct {
-	Dir string `json:"dir"`
+	Path string `json:"path"`
 }
 
 // ImportProgress is one line of the answer to an [ImportCall]. Only the last line has Ended set, and the result.

@@ -20,7 +20,7 @@ func BenchmarkMirrorPoll(b *testing.B) {
 				b.Fatal(err)
 			}
 			defer root.Close()
-			if _, err := ImportDirectory(b.Context(), l.Exchange, slog.New(slog.DiscardHandler), dir, func(int, int) {}); err != nil {
+			if _, err := Import(b.Context(), l.Exchange, slog.New(slog.DiscardHandler), dir, func(int, int) {}); err != nil {
 				b.Fatal(err)
 			}
 			if err := m.read(b.Context(), root, true); err != nil {

@@ -5,7 +5,6 @@ import (
 	"errors"
 	"net/http"
 	"net/url"
-	"slices"
 	"strings"
 	"time"
 
@@ -43,60 +42,6 @@ func (r *call) upload() error {
 		return err
 	}
 	return r.respond(http.StatusCreated, entry)
-}
-
-// importThreads handles POST /import with the files of one thread.
-func (r *call) importThreads() error {
-	data, err := r.readBody(maxImport)
-	if err != nil {
-		return err
-	}
-	files, err := readImport(data, strings.HasPrefix(r.c.Request().Header.Get("Content-Type"), "application/json"))
-	if err != nil {
-		return err
-	}
-	parsed, err := thread.ParseFiles(files...)
-	if err != nil {
-		return err
-	}
-	threads, err := r.Exchange.Adopt(r.c.Request().Context(), []thread.ParsedFile{parsed})
-	if err != nil {
-		return err
-	}
-	t := wire.Obj(wire.TextField("ref", threads[0].Ref), wire.TextField("status", threads[0].Status.RESTName()))
-	return r.respond(http.StatusCreated, wire.Obj(wire.Field("imported", wire.Int(1)), wire.Field("threads", wire.Arr(t))))
-}
-
-// readImport reads the files in the body of an import: the YAML of a thread, {content} or {files: [{name, content}]}.
-func readImport(data []byte, isJSON bool) ([][]byte, error) {
-	if !isJSON {
-		return [][]byte{data}, nil
-	}
-	v, err := wire.ParseLimits(data, thread.Limits.Depth, thread.Limits.Nodes)
-	if err != nil || v.Kind() != wire.Object {
-		return nil, thread.Bad("", "the body must be a JSON object")
-	}
-	if content := v.GetStr("content"); content != "" {
-		return [][]byte{[]byte(content)}, nil
-	}
-	list, _ := v.Get("files")
-	var files []thread.File
-	for f := range list.Elems() {
-		name := f.GetStr("name")
-		if !strings.HasSuffix(name, thread.FileSuffix) {
-			continue // an attachment, which an import cannot take as text
-		}
-		files = append(files, thread.File{Name: name, Content: f.GetStr("content")})
-	}
-	if len(files) == 0 {
-		return nil, thread.Bad("", "the body has neither content nor files")
-	}
-	slices.SortFunc(files, func(a, b thread.File) int { return strings.Compare(a.Name, b.Name) })
-	contents := make([][]byte, len(files))
-	for i, f := range files {
-		contents[i] = []byte(f.Content)
-	}
-	return contents, nil
 }
 
 // export handles GET /export/{ref}.
@@ -138,14 +83,15 @@ func (r *call) export() error {
 
 const progressEvery = time.Second
 
-// importDirectory imports a directory of the owner. It answers with lines of progress, and the result at the end.
-func (d *Server) importDirectory(c echo.Context) error {
+// importFiles imports a directory or a thread file of the owner. It answers with lines of progress, and the result at the
+// end.
+func (d *Server) importFiles(c echo.Context) error {
 	var call folder.ImportCall
 	if err := httpapi.Decode(c, 64<<10, &call); err != nil {
 		return err
 	}
-	if call.Dir == "" {
-		return wire.ErrSchema.At("dir must be a directory")
+	if call.Path == "" {
+		return wire.ErrSchema.At("path must be a directory or a thread file")
 	}
 	if err := httpapi.KeepOpen(c, time.Hour); err != nil {
 		return err
@@ -154,7 +100,7 @@ func (d *Server) importDirectory(c echo.Context) error {
 	w.Header().Set("Content-Type", "application/x-ndjson")
 	w.WriteHeader(http.StatusOK)
 	lastLine := time.Now()
-	res, err := folder.ImportDirectory(c.Request().Context(), d.Exchange, d.Log, call.Dir, func(done, all int) {
+	res, err := folder.Import(c.Request().Context(), d.Exchange, d.Log, call.Path, func(done, all int) {
 		if time.Since(lastLine) < progressEvery {
 			return
 		}
@@ -167,7 +113,7 @@ func (d *Server) importDirectory(c echo.Context) error {
 	if err != nil {
 		last.Error = thread.PublicText(err)
 		if _, refused := errors.AsType[*wire.Error](err); !refused {
-			d.Log.Error("the import of a directory failed", "error", err)
+			d.Log.Error("an import failed", "error", err)
 		}
 	}
 	_, _ = w.Write(append(thread.Encode(last), '\n'))

@@ -27,8 +27,6 @@ import (
 const restPath = "/api/v1/exchanges/:ex"
 
 // maxImport bounds the body of an import (MESS-58).
-const maxImport = 16 << 20
-
 // Server serves an exchange over HTTP. It is safe for concurrent use once it is mounted.
 type Server struct {
 	Exchange *exchange.Exchange
@@ -49,7 +47,7 @@ func (d *Server) Mount(e *echo.Echo, guards ...echo.MiddlewareFunc) {
 // imports a directory.
 func (d *Server) Operations() []owner.Operation {
 	return []owner.Operation{
-		owner.Raw(http.MethodPost, "/mess/import", owner.Decide, d.importDirectory),
+		owner.Raw(http.MethodPost, "/mess/import", owner.Decide, d.importFiles),
 		owner.Raw("" /* any method */, "/mess/exchange/*", owner.Decide, func(c echo.Context) error {
 			path, err := segmentsOf(c.Request().URL.EscapedPath(), "/owner/mess/exchange/")
 			if err != nil {
@@ -183,7 +181,6 @@ var routes = map[string]route{
 	"GET capabilities":                {"", (*call).capabilities},
 	"POST capabilities":               {"change the catalog", (*call).addCapabilities},
 	"GET routing":                     {"read the routing rules", (*call).routing},
-	"POST import":                     {"import threads", (*call).importThreads},
 	"GET export/{}":                   {"", (*call).export},
 	"POST messages":                   {"", (*call).messages},
 }
