@@ -20,6 +20,7 @@ import (
 	"github.com/agentmesh/agentmesh/node"
 	"github.com/agentmesh/agentmesh/node/client"
 	"github.com/agentmesh/agentmesh/node/httpapi"
+	"github.com/agentmesh/agentmesh/node/httpapi/apitest"
 	"github.com/agentmesh/agentmesh/node/meshtest"
 	"github.com/agentmesh/agentmesh/node/wire"
 )
@@ -188,6 +189,11 @@ func (r *ownerReplay) call(c recordedCall) string {
 	default:
 		if answer, err = io.ReadAll(resp.Body); err != nil {
 			r.t.Fatalf("%s %s: %v", c.method, path, err)
+		}
+	}
+	if c.read == "" {
+		if err := apitest.Compare(req, []byte(body), resp.StatusCode, resp.Header, answer); err != nil {
+			r.t.Errorf("%s %s answers %d, which openapi.yaml does not describe: %v\n%s", c.method, path, resp.StatusCode, err, answer)
 		}
 	}
 	r.remember(c, path, resp.StatusCode)

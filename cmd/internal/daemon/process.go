@@ -87,6 +87,8 @@ type Process struct {
 	base        string          // URL under which others reach the listener
 
 	rerun *rerun
+
+	OwnerOperations []owner.Operation // all that are mounted
 }
 
 // Build describes the version of the program.
@@ -337,6 +339,7 @@ func (p *Process) addNode(ctx context.Context, base string) error {
 // mountOperations adds operations to the owner API and to the agent's door, the part of the API for the owner's agent.
 // The door refuses the operations that only the owner may use.
 func (p *Process) mountOperations(operations ...owner.Operation) {
+	p.OwnerOperations = append(p.OwnerOperations, operations...)
 	owner.Mount(p.owner.Group(), operations...)
 	owner.MountAgent(p.owner.AgentGroup(), operations...)
 }
