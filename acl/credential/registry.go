@@ -5,6 +5,7 @@ import (
 	"context"
 	"errors"
 	"fmt"
+	"maps"
 	"net/netip"
 	"slices"
 	"sync"
@@ -57,7 +58,7 @@ type Account struct {
 	Key     Hash      `json:"key_sha256,omitzero"` // zero: it has no key
 	Pending bool      `json:"pending,omitempty"`   // the owner has not approved it, or took its key
 	Created time.Time `json:"created"`
-	Seen    time.Time `json:"seen,omitzero"`    // its last activity, as stored; see [Registry.LastSeen]
+	Seen    time.Time `json:"seen,omitzero"`    // its last activity; see [Registry.MarkSeen]
 	Removed time.Time `json:"removed,omitzero"` // since then only its id is reserved
 	Version uint64    `json:"version"`          // grows with each change
 
@@ -105,7 +106,6 @@ type Registry[T any, P Record[T]] struct {
 	byID  map[string]P // with reserved ids
 	live  []P          // by time of registration, without reserved ids
 	keys  map[Hash]string
-	seen  map[string]time.Time // activity that is not stored
 	bytes int
 }
 
@@ -120,22 +120,27 @@ func NewRegistry[T any, P Record[T]](cfg Config[P]) *Registry[T, P] {
 		pool = rate.NewPool(rate.Limit(maxAsked/askedFor.Seconds()), maxAsked)
 	}
 	return &Registry[T, P]{
-		cfg: cfg, byID: make(map[string]P), keys: make(map[Hash]string), seen: make(map[string]time.Time),
+		cfg: cfg, byID: make(map[string]P), keys: make(map[Hash]string),
 		registrations: rate.NewRegistrations(cfg.PerHour, pool),
 		failures:      rate.NewPenalties(MaxFailures, 0, maxFailing), // 0: barred only until one failure is forgotten
 	}
 }
 
-// Load reads the accounts from the store. It may be called again after a failure.
+// Load reads the accounts from the store. Call it again after a failure, and when another process may have changed them.
 func (r *Registry[T, P]) Load(ctx context.Context) error {
+	r.mu.RLock()
+	gone := maps.Clone(r.byID)
+	r.mu.RUnlock()
 	var all []P
 	for p, err := range store.DecodeAll(ctx, r.cfg.Records, r.cfg.NS, "", time.Now(), r.decode) {
 		if err != nil {
 			return fmt.Errorf("load the accounts in %s: %w", r.cfg.NS, err)
 		}
 		all = append(all, p)
+		delete(gone, p.account().ID)
 	}
 	slices.SortFunc(all, order[T, P]) // so that each is inserted at the end
+	r.drop(func(p P) bool { return gone[p.account().ID] != nil })
 	r.Publish(all...)
 	return nil
 }
@@ -179,9 +184,6 @@ func (r *Registry[T, P]) replace(old, next P) {
 		if a.Removed.IsZero() {
 			i, _ := slices.BinarySearchFunc(r.live, old, order[T, P])
 			r.live = slices.Delete(r.live, i, i+1)
-		}
-		if next == nil {
-			delete(r.seen, a.ID)
 		}
 	}
 	if next != nil {
@@ -330,7 +332,7 @@ func (r *Registry[T, P]) Admit(ctx context.Context, p P, code, key string) (stri
 // Add stores a new account, in one transaction with the extra changes, and returns its key: a new one if key is "".
 func (r *Registry[T, P]) Add(ctx context.Context, p P, key string, extra ...store.Change) (string, error) {
 	a, now := p.account(), time.Now()
-	r.Sweep(now)
+	r.drop(func(p P) bool { return r.hasEnded(p, now) })
 	r.mu.RLock()
 	_, taken := r.byID[a.ID]
 	full := len(r.live) >= r.cfg.Max
@@ -401,70 +403,55 @@ func (r *Registry[T, P]) Remove(ctx context.Context, id string, extra ...store.C
 	if err != nil {
 		return err
 	}
-	a := p.account()
-	if a.Pending || r.cfg.Reserve == 0 {
-		return r.drop(ctx, p, extra)
-	}
-	old := r.oldestReserved()
-	if old != nil {
-		extra = append(extra, r.deletion(old))
-	}
-	err = r.Edit(ctx, id, func(p P) error {
-		*p = *P(new(T))
-		*p.account() = Account{ID: id, Created: a.Created, Seen: a.Seen, Removed: time.Now().UTC(), Version: a.Version, rev: a.rev}
-		return nil
-	}, extra...)
-	if err == nil && old != nil {
-		r.forget(old)
-	}
-	return err
-}
-
-func (r *Registry[T, P]) deletion(p P) store.Change {
-	return store.Change{Record: store.Record{NS: r.cfg.NS, Key: p.account().ID}, IfRev: store.Any, Delete: true}
-}
-
-func (r *Registry[T, P]) drop(ctx context.Context, p P, extra []store.Change) error {
-	err := r.cfg.Records.Apply(ctx, append([]store.Change{r.deletion(p)}, extra...), time.Now())
-	if err == nil {
-		r.forget(p)
-	}
-	return err
-}
-
-func (r *Registry[T, P]) forget(p P) {
-	r.mu.Lock()
-	defer r.mu.Unlock()
-	if old, ok := r.byID[p.account().ID]; ok {
-		r.replace(old, nil)
-	}
-}
-
-// oldestReserved returns the reserved id that must go so that another one has room, or nil if there is room.
-func (r *Registry[T, P]) oldestReserved() (oldest P) {
-	r.mu.RLock()
-	defer r.mu.RUnlock()
-	if len(r.byID)-len(r.live) < r.cfg.Max {
-		return nil
-	}
-	for _, p := range r.byID {
-		a := p.account()
-		if !a.Removed.IsZero() && (oldest == nil || a.Removed.Before(oldest.account().Removed)) {
-			oldest = p
+	gone := id
+	if p.account().Pending || r.cfg.Reserve == 0 {
+		err = r.cfg.Records.Apply(ctx, append(extra, r.deletion(id)), time.Now())
+	} else {
+		if gone = r.oldestReserved(); gone != "" {
+			extra = append(extra, r.deletion(gone))
 		}
+		err = r.Edit(ctx, id, func(p P) error {
+			old := *p.account()
+			*p = *P(new(T))
+			*p.account() = Account{ID: id, Created: old.Created, Removed: time.Now().UTC(), Version: old.Version, rev: old.rev}
+			return nil
+		}, extra...)
 	}
-	return oldest
+	if err == nil {
+		r.drop(func(p P) bool { return p.account().ID == gone })
+	}
+	return err
 }
 
-// Sweep forgets the accounts and reserved ids that ended.
-func (r *Registry[T, P]) Sweep(now time.Time) {
+func (r *Registry[T, P]) deletion(id string) store.Change {
+	return store.Change{Record: store.Record{NS: r.cfg.NS, Key: id}, IfRev: store.Any, Delete: true}
+}
+
+// drop removes the accounts and reserved ids from memory that match.
+func (r *Registry[T, P]) drop(matches func(P) bool) {
 	r.mu.Lock()
 	defer r.mu.Unlock()
 	for _, p := range r.byID {
-		if r.hasEnded(p, now) {
+		if matches(p) {
 			r.replace(p, nil)
 		}
 	}
+}
+
+// oldestReserved returns the reserved id that must go so that another one has room, or "" if there is room.
+func (r *Registry[T, P]) oldestReserved() (id string) {
+	r.mu.RLock()
+	defer r.mu.RUnlock()
+	if len(r.byID)-len(r.live) < r.cfg.Max {
+		return ""
+	}
+	var first time.Time
+	for _, p := range r.byID {
+		if a := p.account(); !a.Removed.IsZero() && (id == "" || a.Removed.Before(first)) {
+			id, first = a.ID, a.Removed
+		}
+	}
+	return id
 }
 
 // Find returns the account with a key, pending or not, or nil.
@@ -510,78 +497,25 @@ func (r *Registry[T, P]) Count() int {
 	return len(r.live)
 }
 
-// MarkSeen notes that an account is active. [Registry.Flush] stores it.
-func (r *Registry[T, P]) MarkSeen(id string, now time.Time) {
-	r.mu.Lock()
-	defer r.mu.Unlock()
-	r.seen[id] = now
-}
-
-// LastSeen returns when an account was last active.
-func (r *Registry[T, P]) LastSeen(p P) time.Time {
-	r.mu.RLock()
-	defer r.mu.RUnlock()
-	return r.lastSeen(p.account())
-}
-
-func (r *Registry[T, P]) lastSeen(a *Account) time.Time {
-	if at := r.seen[a.ID]; at.After(a.Seen) {
-		return at
+// MarkSeen notes that an account is active. It stores that at most once an hour for each account.
+func (r *Registry[T, P]) MarkSeen(ctx context.Context, p P, now time.Time) error {
+	if now.Sub(p.account().Seen) < activeEvery {
+		return nil
 	}
-	return a.Seen
+	return r.Edit(ctx, p.account().ID, func(p P) error {
+		p.account().Seen = now.UTC()
+		return nil
+	})
 }
 
-// ActiveSince returns how many accounts were active after a time.
+// ActiveSince returns how many accounts were active after a time, which [Registry.MarkSeen] rounds.
 func (r *Registry[T, P]) ActiveSince(since time.Time) (n int) {
 	r.mu.RLock()
 	defer r.mu.RUnlock()
 	for _, p := range r.live {
-		if r.lastSeen(p.account()).After(since) {
+		if p.account().Seen.After(since) {
 			n++
 		}
 	}
 	return n
-}
-
-// Flush stores the activity of the accounts, at most once an hour for each.
-func (r *Registry[T, P]) Flush(ctx context.Context) error {
-	r.mu.RLock()
-	var due []string
-	for id, at := range r.seen {
-		if p := r.byID[id]; p != nil && at.Sub(p.account().Seen) >= activeEvery {
-			due = append(due, id)
-		}
-	}
-	r.mu.RUnlock()
-	for batch := range slices.Chunk(due, 500) {
-		if err := store.Retry(func() error { return r.flush(ctx, batch) }); err != nil {
-			return err
-		}
-	}
-	return nil
-}
-
-func (r *Registry[T, P]) flush(ctx context.Context, ids []string) error {
-	var saved []P
-	var changes []store.Change
-	for _, id := range ids {
-		p, err := r.Read(ctx, id)
-		if errors.Is(err, ErrUnknown) {
-			continue // removed meanwhile
-		}
-		if err != nil {
-			return err
-		}
-		p.account().Seen = r.LastSeen(p).UTC()
-		change, err := r.Change(p)
-		if err != nil {
-			return err
-		}
-		saved, changes = append(saved, p), append(changes, change)
-	}
-	err := r.cfg.Records.Apply(ctx, changes, time.Now())
-	if err == nil {
-		r.Publish(saved...)
-	}
-	return err
 }

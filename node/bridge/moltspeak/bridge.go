@@ -110,7 +110,7 @@ type Bridge struct {
 	streams   *streams
 	due       *work.Worker // sends later answers to requests for consent; they do not pass through the outbox
 	sockets   *sockets
-	registry  *registry.Server
+	registry  *registry.Server // nil if it is not served
 	registrar *registry.Registrar
 	grants    grants
 	replays   replays
@@ -142,11 +142,16 @@ func New(cfg Config) (*Bridge, error) {
 	b.cfg.Tools = slices.DeleteFunc(slices.Clone(cfg.Tools), func(t ToolInfo) bool { return strings.HasPrefix(t.Name, "code.") }) // code execution is never offered (MS-34)
 	b.capabilities = capabilitiesWith(b.cfg.Tools)
 	b.grants, b.replays = grants{b.records, cfg.Key}, replays{b.records, cfg.Logger}
-	registryConfig := registry.Config{Records: b.records, Addresses: cfg.Addresses, NoAuth: cfg.NoAuth, Local: cfg.Local, Logger: cfg.Logger, Challenge: b.challenge}
-	if len(cfg.Directories) > 0 {
-		registryConfig.Directory = cfg.Directories[0]
+	if cfg.Registry {
+		registryConfig := registry.Config{Records: b.records, Addresses: cfg.Addresses, NoAuth: cfg.NoAuth, Local: cfg.Local, Logger: cfg.Logger, Challenge: b.challenge}
+		if len(cfg.Directories) > 0 {
+			registryConfig.Directory = cfg.Directories[0]
+		}
+		var err error
+		if b.registry, err = registry.NewServer(context.Background(), registryConfig); err != nil {
+			return nil, err
+		}
 	}
-	b.registry = registry.NewServer(registryConfig)
 	b.registrar = &registry.Registrar{
 		Self:  registry.Entry{ID: b.self.Name(), AgentName: b.self.Agent, Org: b.self.Org, PublicKey: b.self.Key, Endpoint: cfg.URL, Capabilities: b.capabilities},
 		Links: b.links.list, HTTP: cfg.HTTP, Token: cfg.RegistryToken, Logger: cfg.Logger,
@@ -174,7 +179,7 @@ func (b *Bridge) Run(ctx context.Context) error {
 	all.Go(func() { b.due.Run(ctx) })
 	all.Go(func() { b.pins.run(ctx) })
 	all.Go(func() { bridge.WatchLinks(ctx, b) })
-	if b.cfg.Registry {
+	if b.registry != nil {
 		all.Go(func() { b.registry.Run(ctx) })
 	}
 	err := b.RunServing(ctx, func(ctx context.Context) error {

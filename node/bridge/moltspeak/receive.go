@@ -193,7 +193,7 @@ func (b *Bridge) checkTime(c *request) *message.Error {
 	if e := b.pins.update(c); e != nil {
 		return e
 	}
-	if b.cfg.Registry {
+	if b.registry != nil {
 		b.registry.ProveKey(c.ctx, c.m.From.Name(), c.peer.Key, c.now)
 	}
 	return nil

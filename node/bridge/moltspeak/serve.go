@@ -28,7 +28,7 @@ func (b *Bridge) Mount(e *echo.Echo) {
 	g.POST("/message", b.serveMessage)
 	g.POST("/batch", b.serveBatch)
 	g.GET("/stream", b.serveWebSocket)
-	if b.cfg.Registry {
+	if b.registry != nil {
 		b.registry.Mount(e)
 	}
 }

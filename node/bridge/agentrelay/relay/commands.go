@@ -3,7 +3,6 @@ package relay
 import (
 	"context"
 	"slices"
-	"time"
 
 	"github.com/agentmesh/agentmesh/node/bridge/agentrelay/frame"
 	"github.com/agentmesh/agentmesh/node/wire"
@@ -40,7 +39,7 @@ func (r *Relay) handleCommand(s *session, f frame.Frame) *frame.Refusal {
 	case f.Type == "vote" && ext.Voting:
 		ctx, cancel := context.WithTimeout(context.Background(), storeTimeout)
 		defer cancel()
-		r.agents.MarkSeen(s.id, time.Now())
+		r.markSeen(ctx, s.id)
 		return r.cast(ctx, s.id, f)
 	case f.Type == "query" && ext.Semantic:
 		return r.answerQuery(s, f)

@@ -65,7 +65,7 @@ func (r *Relay) Operations() []owner.Operation {
 func (r *Relay) listAgents(echo.Context, owner.None) (owner.List[AgentView], error) {
 	out := owner.List[AgentView]{Items: []AgentView{}}
 	for _, a := range r.agents.List() {
-		out.Items = append(out.Items, AgentView{a.ID, a.Created, r.agents.LastSeen(a), r.conns.isConnected(a.ID), a.Trusted})
+		out.Items = append(out.Items, AgentView{a.ID, a.Created, a.Seen, r.conns.isConnected(a.ID), a.Trusted})
 	}
 	slices.SortFunc(out.Items, func(a, b AgentView) int { return strings.Compare(a.ID, b.ID) })
 	return out, nil

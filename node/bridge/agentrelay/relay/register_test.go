@@ -117,20 +117,7 @@ func TestTenThousandRegistrations(t *testing.T) {
 		t.Skip("fills a relay")
 	}
 	st := openStore(t)
-	var changes []store.Change
-	r := newIdleRelay(t, Config{Records: st.Records()}, 0)
-	for n := range credential.MaxAccounts {
-		change, err := r.agents.Change(newMember(fmt.Sprintf("agent-%05d", n)))
-		if err != nil {
-			t.Fatal(err)
-		}
-		if changes = append(changes, change); len(changes) == 1000 {
-			if err := st.Records().Apply(t.Context(), changes, time.Now()); err != nil {
-				t.Fatal(err)
-			}
-			changes = nil
-		}
-	}
+	addAgents(t, newIdleRelay(t, Config{Records: st.Records()}, 0), credential.MaxAccounts, "agent-%05d")
 	s := newTestRelayOn(t, st, Config{})
 	if n := s.agents.Count(); n != credential.MaxAccounts {
 		t.Fatalf("%d agents after the start, want %d", n, credential.MaxAccounts)

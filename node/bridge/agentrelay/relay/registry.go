@@ -53,6 +53,17 @@ func (r *Relay) name(a *member) error {
 	return nil
 }
 
+// markSeen notes that an agent sent a message (AR-42).
+func (r *Relay) markSeen(ctx context.Context, id string) {
+	a := r.agents.Get(id)
+	if a == nil {
+		return
+	}
+	if err := r.agents.MarkSeen(ctx, a, time.Now()); err != nil && !errors.Is(err, credential.ErrUnknown) {
+		r.log.Error("cannot store the activity of an agent", "err", err)
+	}
+}
+
 // register registers an agent for the owner, and returns what the agent connects with.
 func (r *Relay) register(ctx context.Context, a member) (frame.Credentials, error) {
 	if err := r.name(&a); err != nil {

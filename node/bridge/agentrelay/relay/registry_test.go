@@ -2,11 +2,14 @@ package relay
 
 import (
 	"fmt"
+	"slices"
 	"testing"
 	"time"
+
+	"github.com/agentmesh/agentmesh/store"
 )
 
-// newIdleRelay returns a relay that does not run, with n agents that are not stored.
+// newIdleRelay returns a relay that does not run, with n agents.
 func newIdleRelay(t *testing.T, cfg Config, n int) *Relay {
 	t.Helper()
 	if cfg.Records == nil {
@@ -16,30 +19,27 @@ func newIdleRelay(t *testing.T, cfg Config, n int) *Relay {
 	if err != nil {
 		t.Fatal(err)
 	}
-	for i := range n {
-		r.agents.Publish(newMember(fmt.Sprintf("agent-%d", i)))
-	}
+	addAgents(t, r, n, "agent-%d")
 	return r
 }
 
-// TestActivityIsStoredAtTheEnd: a relay that ends stores the activity of all agents, and counts it for the quorum of
-// a vote after a restart, except that of removed agents (AR-42).
-func TestActivityIsStoredAtTheEnd(t *testing.T) {
-	const agents = 20
-	st := openStore(t)
-	s := newTestRelayOn(t, st, Config{})
-	now := time.Now()
-	for i := range agents {
-		id := fmt.Sprintf("agent-%d", i)
-		s.register(id)
-		s.agents.MarkSeen(id, now)
+// addAgents stores n agents, whose tokens are their ids.
+func addAgents(t *testing.T, r *Relay, n int, form string) {
+	t.Helper()
+	var changes []store.Change
+	var members []*member
+	for i := range n {
+		m := newMember(fmt.Sprintf(form, i))
+		change, err := r.agents.Change(m)
+		if err != nil {
+			t.Fatal(err)
+		}
+		changes, members = append(changes, change), append(members, m)
 	}
-	if err := s.agents.Remove(t.Context(), "agent-7"); err != nil {
-		t.Fatal(err)
+	for batch := range slices.Chunk(changes, 1000) {
+		if err := r.cfg.Records.Apply(t.Context(), batch, time.Now()); err != nil {
+			t.Fatal(err)
+		}
 	}
-	s.stop()
-	again := newIdleRelay(t, Config{Records: st.Records()}, 0)
-	if n := again.agents.ActiveSince(now.Add(-time.Minute)); n != agents-1 {
-		t.Errorf("after a restart, %d agents were active, want %d", n, agents-1)
-	}
+	r.agents.Publish(members...)
 }

@@ -125,6 +125,9 @@ func New(ctx context.Context, cfg Config) (*Relay, error) {
 // Run maintains the relay until ctx ends. Then it closes every connection with 1001, and returns when all of them are
 // gone. It may be called again then.
 func (r *Relay) Run(ctx context.Context) error {
+	if err := r.agents.Load(ctx); err != nil && ctx.Err() == nil { // another instance may have served the relay
+		return err
+	}
 	r.conns.admit()
 	ticker := time.Tick(maintainEvery) // the first time after a minute, when agents have connected and hear how votes ended
 	for ctx.Err() == nil {
@@ -135,18 +138,13 @@ func (r *Relay) Run(ctx context.Context) error {
 		}
 	}
 	r.conns.close()
-	flushCtx, cancel := context.WithTimeout(context.WithoutCancel(ctx), storeTimeout)
-	defer cancel()
-	return r.agents.Flush(flushCtx)
+	return nil
 }
 
-// maintain does what is due every minute: it stores which agents were active, forgets the frame rates of absent
+// maintain does what is due every minute: it forgets the frame rates of absent
 // agents, deletes old messages, and ends votes. While the clock is in doubt, it deletes no message and ends no vote,
 // because that could not be undone when the clock is right again.
 func (r *Relay) maintain(ctx context.Context) {
-	if err := r.agents.Flush(ctx); err != nil && ctx.Err() == nil {
-		r.log.Error("cannot store the activity of agents", "err", err)
-	}
 	r.conns.sweep(time.Now())
 	if !r.clock.Reliable() {
 		return

@@ -140,11 +140,10 @@ func (r *Relay) forward(s *session, f frame.Frame) *frame.Refusal {
 			return frame.Refuse(frame.CodeUnavailable, "the relay cannot take messages now")
 		}
 	}
-	now := time.Now()
-	// This comes after handleVoting, which counts the active agents for the quorum of a proposal (AR-42).
-	r.agents.MarkSeen(s.id, now)
-	r.statistics.add(now)
+	r.statistics.add(time.Now())
 	r.deliver(d)
+	// This comes after handleVoting, which counts the active agents for the quorum of a proposal (AR-42).
+	r.markSeen(ctx, s.id)
 	return nil
 }
 

@@ -2,7 +2,6 @@ package relay
 
 import (
 	"encoding/json"
-	"fmt"
 	"slices"
 	"testing"
 	"time"
@@ -49,9 +48,7 @@ func TestStats(t *testing.T) {
 // most maxNamed agents.
 func TestStatsBounded(t *testing.T) {
 	s := newTestRelay(t, Config{})
-	for n := range 2 * maxNamed {
-		s.agents.Publish(newMember(fmt.Sprintf("agent-%04d", n)))
-	}
+	addAgents(t, s.Relay, 2*maxNamed, "agent-%04d")
 	now := time.Now()
 	at := func(now time.Time) (got statsBody) {
 		if err := json.Unmarshal(s.stats(now), &got); err != nil {

@@ -80,7 +80,7 @@ func (r *Executors) Authenticate(header, exchange string) (id string, err error)
 		return "", errPending
 	}
 	now := time.Now()
-	r.accounts.MarkSeen(e.ID, now)
+	_ = r.accounts.MarkSeen(context.Background(), e, now) // it only informs the owner
 	if r.calls != nil {
 		if wait, ok := r.calls.Take(e.ID, now); !ok {
 			return "", thread.TooMany(fmt.Sprintf("too many calls: at most %d a minute", r.cfg.CallsPerMinute), wait)
@@ -106,7 +106,7 @@ func (r *Executors) List() ([]Executor, error) {
 	out := make([]Executor, len(list))
 	for i, e := range list {
 		out[i] = *e
-		out[i].Seen, out[i].Availability, out[i].Timezone = r.accounts.LastSeen(e), cmp.Or(e.Availability, "always"), cmp.Or(e.Timezone, "UTC")
+		out[i].Availability, out[i].Timezone = cmp.Or(e.Availability, "always"), cmp.Or(e.Timezone, "UTC")
 	}
 	return out, nil
 }

@@ -2,27 +2,14 @@ package registry
 
 import (
 	"context"
-	"encoding/json"
-	"errors"
-	"net/http"
-	"net/url"
+	"slices"
 	"strings"
 	"time"
 
-	"github.com/labstack/echo/v4"
-
 	"github.com/agentmesh/agentmesh/acl/credential"
 	"github.com/agentmesh/agentmesh/node/bridge/moltspeak/message"
-	"github.com/agentmesh/agentmesh/node/httpapi"
+	"github.com/agentmesh/agentmesh/node/client"
 	"github.com/agentmesh/agentmesh/node/wire"
-	"github.com/agentmesh/agentmesh/store"
-)
-
-const (
-	ns            = "moltspeak/registry" // the namespace of the registrations, by agent@org
-	maxDocument   = 8 << 10              // bytes of a submission
-	minBearer     = 16                   // bytes of a bearer token (MS-54)
-	maxCapability = 512                  // bytes: a card permits 128 characters
 )
 
 // Entry is an agent in a registry (MS-53).
@@ -39,19 +26,23 @@ type Entry struct {
 	CreatedAt    time.Time `json:"created_at"`
 	UpdatedAt    time.Time `json:"updated_at"`
 	LastSeenAt   time.Time `json:"last_seen_at"`
+
+	words string // that a search finds, in lower case
 }
 
-// registration is a stored entry.
+// registration is an agent that registered with us. Its key is the bearer token that guards the entry (MS-54).
 type registration struct {
-	Entry
-	Bearer   credential.Hash `json:"bearer,omitzero"`   // hash of the bearer token that guards the entry
-	Gone     bool            `json:"gone,omitempty"`    // deleted; the name stays reserved (MS-55)
-	KeyUsed  time.Time       `json:"key,omitzero"`      // when a message was signed with the listed key
-	Answered time.Time       `json:"answered,omitzero"` // when its endpoint last proved the key; zero after a failure
-	Tried    time.Time       `json:"tried,omitzero"`    // when its endpoint was last asked
+	credential.Account
+	PublicKey    string    `json:"public_key"`
+	Endpoint     string    `json:"endpoint,omitempty"`
+	Description  string    `json:"description,omitempty"`
+	Capabilities []string  `json:"capabilities"`
+	Updated      time.Time `json:"updated"`
+	KeyUsed      time.Time `json:"key_used,omitzero"` // when a message was signed with the listed key
+	Answered     time.Time `json:"answered,omitzero"` // when its endpoint last proved the key; zero after a failure
+	Tried        time.Time `json:"tried,omitzero"`    // when its endpoint was last asked
 
-	rev      store.Rev
-	readOnly bool // the entry is a card of the directory
+	entry *Entry // set once the registration is in memory
 }
 
 // trustScore returns the trust score of an entry from its proofs (MS-55).
@@ -70,64 +61,37 @@ func trustScore(key, endpoint bool) float64 {
 // unprovenScore is the trust score of an entry without proofs.
 const unprovenScore = 0.5
 
-// The times for which a name stays registered after its agent was last seen. A name that was proven or deleted stays
-// longer (MS-55).
+// index makes the entry of a registration that comes into memory.
+func index(_, reg *registration) {
+	if reg == nil {
+		return
+	}
+	a, _ := message.ParseName(reg.ID)
+	reg.entry = newEntry(Entry{
+		ID: reg.ID, AgentName: a.Agent, Org: a.Org, PublicKey: reg.PublicKey, Endpoint: reg.Endpoint, Description: reg.Description,
+		Capabilities: reg.Capabilities, TrustScore: trustScore(!reg.KeyUsed.IsZero(), !reg.Answered.IsZero()), Status: "active",
+		CreatedAt: reg.Created, UpdatedAt: reg.Updated, LastSeenAt: reg.Seen,
+	})
+}
+
+func newEntry(e Entry) *Entry {
+	e.words = strings.ToLower(strings.Join(append([]string{e.AgentName, e.Org, e.Description}, e.Capabilities...), "\n"))
+	return &e
+}
+
+// The times for which a name stays registered after its agent was last seen; one that was proven stays longer, and so
+// does the name of one that was deleted (MS-55).
 const (
-	keepClaimed = 30 * 24 * time.Hour
+	keepClaimed = credential.FillTime // so that strangers never take all places
 	keepProven  = 365 * 24 * time.Hour
 )
 
-// until returns the time until which the name stays registered.
-func (reg registration) until() time.Time {
-	if reg.Gone || reg.TrustScore > unprovenScore {
-		return reg.LastSeenAt.Add(keepProven)
+// until returns the time until which a registration stays.
+func until(reg *registration) time.Time {
+	if !reg.KeyUsed.IsZero() || !reg.Answered.IsZero() {
+		return reg.Seen.Add(keepProven)
 	}
-	return reg.LastSeenAt.Add(keepClaimed)
-}
-
-// change returns the change that stores the registration, provided that its stored revision is reg.rev.
-func (reg registration) change() store.Change {
-	body, err := json.Marshal(reg)
-	if err != nil {
-		panic(err) // a struct of strings and times
-	}
-	return store.Change{IfRev: reg.rev, Max: maxRegistered, Record: store.Record{NS: ns, Key: reg.ID, Body: body, Terms: []string{"agent"}, Expires: reg.until()}}
-}
-
-// submission is the parsed body of POST and PUT.
-type submission struct {
-	name, org, key, endpoint, description string
-	capabilities                          []string
-	given                                 map[string]bool // the optional members that the body has
-}
-
-// readSubmission parses a body. refusal is the reason for a refusal, or "".
-func (s *Server) readSubmission(c echo.Context) (in submission, refusal string) {
-	raw, err := httpapi.Body(c, maxDocument)
-	v, parseErr := wire.ParseObject(raw)
-	if err != nil || parseErr != nil {
-		return in, "Invalid JSON body"
-	}
-	in = submission{name: v.GetStr("agent_name"), org: v.GetStr("org"), key: v.GetStr("public_key"), endpoint: v.GetStr("endpoint"), description: v.GetStr("description"), capabilities: capabilitiesIn(v), given: map[string]bool{}}
-	for key, kind := range map[string]wire.Kind{"endpoint": wire.String, "description": wire.String, "capabilities": wire.Array} {
-		m, ok := v.Get(key)
-		in.given[key] = ok && !m.IsNull()
-		if in.given[key] && m.Kind() != kind {
-			return in, key + " has a wrong type"
-		}
-	}
-	switch {
-	case in.endpoint != "" && !s.isValidEndpoint(in.endpoint):
-		return in, "endpoint must be an https URL"
-	case len(in.description) > 4096:
-		return in, "description is too long"
-	}
-	return in, ""
-}
-
-func (s *Server) isValidEndpoint(text string) bool {
-	u, err := url.Parse(text)
-	return err == nil && (u.Scheme == "https" || s.cfg.Local && u.Scheme == "http") && u.Host != "" && u.User == nil && len(text) <= 2048
+	return reg.Seen.Add(keepClaimed)
 }
 
 // capabilitiesIn returns the capabilities in an entry or a card. It leaves out those that are too long or too many.
@@ -142,184 +106,105 @@ func capabilitiesIn(v wire.Value) []string {
 	return out
 }
 
-// bearerHash returns the hash of the caller's bearer token, or the zero hash if the token is missing or too short.
-func bearerHash(c echo.Context) credential.Hash {
-	text, ok := strings.CutPrefix(c.Request().Header.Get("Authorization"), "Bearer ")
-	if !ok || len(text) < minBearer {
-		return credential.Hash{}
+// The bounds of the cards that a registry lists.
+const (
+	cardsFor     = time.Minute // maximum age of the cards
+	maxCardPages = 100         // of 100 cards
+)
+
+// list returns the entries of cards, and then those of registrations in the order of their registration. It reads
+// neither the store nor, more than once a minute, the directory.
+func (s *Server) list(ctx context.Context) []*Entry {
+	list := slices.DeleteFunc(slices.Clone(s.listCards(ctx)), func(e *Entry) bool { return s.accounts.IsTaken(e.ID) })
+	now := time.Now()
+	for _, reg := range s.accounts.List() {
+		if now.Before(until(reg)) {
+			list = append(list, reg.entry)
+		}
 	}
-	return credential.HashOf(text)
+	return list
 }
 
-// add serves POST /v1/agents.
-func (s *Server) add(c echo.Context) error {
-	in, refusal := s.readSubmission(c)
-	if refusal != "" {
-		return refuse(c, http.StatusBadRequest, refusal)
+// card returns the entry of a card, or nil.
+func (s *Server) card(ctx context.Context, id string) *Entry {
+	cards := s.listCards(ctx)
+	if i := slices.IndexFunc(cards, func(e *Entry) bool { return e.ID == id }); i >= 0 {
+		return cards[i]
 	}
-	if in.name == "" || in.org == "" || in.key == "" {
-		return httpapi.JSON(c, http.StatusBadRequest, fault{Error: "Missing required fields", Required: []string{"agent_name", "org", "public_key"}})
-	}
-	a, ok := message.ParseName(in.name + "@" + in.org)
-	if !ok {
-		return refuse(c, http.StatusBadRequest, "agent_name and org must each be 1 to 128 characters from A-Z a-z 0-9 _ -")
-	}
-	owner := bearerHash(c)
-	if !s.cfg.NoAuth {
-		if _, ok := message.ParseKey(in.key); !ok {
-			return refuse(c, http.StatusBadRequest, "public_key must have the prefix ed25519: and a key in base64")
-		}
-		if owner == (credential.Hash{}) {
-			return refuse(c, http.StatusUnauthorized, "a bearer token of at least 16 characters is required; it guards the entry from then on")
-		}
-	}
-	now := wire.Now()
-	reg := registration{Entry: Entry{
-		ID: a.Name(), AgentName: in.name, Org: in.org, PublicKey: in.key, Endpoint: in.endpoint, Description: in.description,
-		Capabilities: in.capabilities, TrustScore: unprovenScore, Status: "active", CreatedAt: now, UpdatedAt: now, LastSeenAt: now,
-	}, Bearer: owner}
-	from := httpapi.ClientAddr(c)
-	if wait, _ := s.registrations.Take(from, now); wait > 0 {
-		return refuseFor(c, wait, "Too many registrations")
-	}
-	_, taken, err := s.cache.card(c.Request().Context(), reg.ID)
-	if err == nil && taken {
-		err = store.ErrConflict
-	}
-	if err == nil {
-		err = s.save(c.Request().Context(), reg, now)
-	}
-	if err != nil {
-		s.registrations.Return(from, now)
-	}
+	return nil
+}
+
+// listCards returns the entries of cards. While one caller reads old ones again, other callers get the old ones.
+func (s *Server) listCards(ctx context.Context) []*Entry {
+	cards, readAt := s.knownCards()
 	switch {
-	case errors.Is(err, store.ErrConflict): // the name is registered, or is reserved after a deletion
-		return httpapi.JSON(c, http.StatusConflict, fault{Error: "Agent already registered", AgentID: reg.ID})
-	case errors.Is(err, store.ErrQuota):
-		return refuseFor(c, time.Hour, "the registry is full")
-	case err != nil:
-		return err
+	case s.cfg.Directory == nil:
+		return nil
+	case readAt.IsZero():
+		s.reading.Lock()
+	case time.Since(readAt) < cardsFor || !s.reading.TryLock():
+		return cards
 	}
-	s.proofs.add(reg.ID)
-	return httpapi.JSON(c, http.StatusCreated, registrationAnswer{true, &reg.Entry})
+	defer s.reading.Unlock()
+	if cards, readAt = s.knownCards(); time.Since(readAt) < cardsFor {
+		return cards
+	}
+	list, err := s.readCards(context.WithoutCancel(ctx)) // for all callers, so the one that reads cannot stop it
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	if s.readAt = time.Now(); err == nil { // otherwise the old ones stay
+		s.cards = list
+	}
+	return s.cards
 }
 
-// save stores an entry and updates the cache.
-func (s *Server) save(ctx context.Context, reg registration, now time.Time) error {
-	if err := s.cache.refresh(ctx); err != nil { // checkRoom needs the existing entries
-		return err
-	}
-	s.cache.writing.Lock() // so that the cache changes in the same order as the store
-	defer s.cache.writing.Unlock()
-	reg.TrustScore = trustScore(!reg.KeyUsed.IsZero(), !reg.Answered.IsZero())
-	if err := s.cache.checkRoom(reg, now); err != nil {
-		return err
-	}
-	err := s.cfg.Records.Apply(ctx, []store.Change{reg.change()}, now)
-	if err == nil {
-		s.cache.put(reg)
-	}
-	return err
+func (s *Server) knownCards() ([]*Entry, time.Time) {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	return s.cards, s.readAt
 }
 
-// find returns a live entry or a card of the directory.
-func (s *Server) find(c echo.Context) (registration, bool, error) {
-	ctx := c.Request().Context()
-	id := c.Param("id")
-	var reg registration
-	if _, ok := message.ParseName(id); !ok {
-		return reg, false, nil
-	}
-	rev, ok, err := store.ReadRecord(ctx, s.cfg.Records, ns, id, &reg, time.Now())
-	reg.rev = rev
-	if err != nil || ok {
-		return reg, ok && !reg.Gone, err
-	}
-	e, ok, err := s.cache.card(ctx, id)
-	return registration{Entry: e, readOnly: true}, ok, err
-}
-
-// get serves GET /v1/agents/:id.
-func (s *Server) get(c echo.Context) error {
-	reg, ok, err := s.find(c)
-	if err != nil {
-		return err
-	}
-	if !ok {
-		return refuse(c, http.StatusNotFound, "Agent not found")
-	}
-	return httpapi.JSON(c, http.StatusOK, struct {
-		Agent Entry `json:"agent"`
-	}{reg.Entry})
-}
-
-// change applies edit to an entry if the caller owns the entry, and answers the request.
-func (s *Server) change(c echo.Context, edit func(*registration, time.Time), answer func(registration) any) error {
-	reg, ok, err := s.find(c)
-	if err != nil {
-		return err
-	}
-	if !ok {
-		return refuse(c, http.StatusNotFound, "Agent not found")
-	}
-	switch hash := bearerHash(c); {
-	case reg.readOnly:
-		return refuse(c, http.StatusForbidden, "this entry is a card of the directory: change the card")
-	case s.cfg.NoAuth: // anybody may change the entry
-	case hash == (credential.Hash{}):
-		return refuse(c, http.StatusUnauthorized, "a bearer token is required")
-	case !hash.Equal(reg.Bearer):
-		return refuse(c, http.StatusForbidden, "the bearer token does not own this entry")
-	}
-	now := wire.Now()
-	edit(&reg, now)
-	if err := s.save(c.Request().Context(), reg, now); err != nil {
-		if errors.Is(err, store.ErrConflict) {
-			return refuse(c, http.StatusConflict, "the entry was changed meanwhile; try again")
+// readCards reads those cards of the directory that have metadata.moltspeak.
+func (s *Server) readCards(ctx context.Context) (list []*Entry, err error) {
+	seen := make(map[string]bool)
+	for cursor, pages := "", 0; pages < maxCardPages; pages++ {
+		page, err := s.cfg.Directory.Search(ctx, client.Query{Limit: 100, Cursor: cursor})
+		if err != nil {
+			return nil, err
 		}
-		if errors.Is(err, store.ErrQuota) {
-			return refuseFor(c, time.Hour, "the registry is full")
+		for _, card := range page.Agents {
+			e, ok := cardEntry(card, page.Verification[wire.AgentID(card.GetStr("agent_id"))])
+			if ok && !seen[e.ID] {
+				seen[e.ID] = true
+				list = append(list, newEntry(e))
+			}
 		}
-		return err
+		if cursor = page.Cursor; cursor == "" {
+			break
+		}
 	}
-	s.proofs.add(reg.ID)
-	return httpapi.JSON(c, http.StatusOK, answer(reg))
+	return list, nil
 }
 
-// put serves PUT /v1/agents/:id.
-func (s *Server) put(c echo.Context) error {
-	in, refusal := s.readSubmission(c)
-	if refusal != "" {
-		return refuse(c, http.StatusBadRequest, refusal)
+// cardEntry returns a card with metadata.moltspeak as an entry.
+func cardEntry(card wire.Value, v wire.Verification) (Entry, bool) {
+	meta, _ := card.Get("metadata")
+	name, ok := message.ParseName(meta.GetStr("moltspeak_agent"))
+	if !ok || meta.GetStr("moltspeak") == "" {
+		return Entry{}, false
 	}
-	return s.change(c, func(reg *registration, now time.Time) {
-		if in.given["endpoint"] && in.endpoint != reg.Endpoint {
-			reg.Endpoint, reg.Answered, reg.Tried = in.endpoint, time.Time{}, time.Time{}
-			reg.TrustScore = trustScore(!reg.KeyUsed.IsZero(), !reg.Answered.IsZero())
+	e := Entry{
+		ID: name.Name(), AgentName: name.Agent, Org: name.Org, PublicKey: meta.GetStr("moltspeak_key"), Endpoint: meta.GetStr("moltspeak"),
+		Description: card.GetStr("description"), Capabilities: capabilitiesIn(card), Status: "active", TrustScore: trustScore(v.Key != nil, v.Endpoint != nil),
+	}
+	// A card itself has no times, so use those of its proofs.
+	for _, t := range []*time.Time{v.Key, v.Endpoint, v.Alive} {
+		if t != nil && t.After(e.LastSeenAt) {
+			e.UpdatedAt, e.LastSeenAt = t.UTC(), t.UTC()
 		}
-		if in.given["description"] {
-			reg.Description = in.description
+		if t != nil && (e.CreatedAt.IsZero() || t.Before(e.CreatedAt)) {
+			e.CreatedAt = t.UTC()
 		}
-		if in.given["capabilities"] {
-			reg.Capabilities = in.capabilities
-		}
-		reg.UpdatedAt = now
-	}, func(reg registration) any { return registrationAnswer{true, &reg.Entry} })
-}
-
-// remove serves DELETE /v1/agents/:id.
-func (s *Server) remove(c echo.Context) error {
-	return s.change(c, func(reg *registration, _ time.Time) {
-		reg.Gone, reg.Endpoint, reg.Description, reg.Capabilities = true, "", "", []string{} // the name stays reserved
-	}, func(registration) any { return registrationAnswer{Success: true} })
-}
-
-// heartbeat serves POST /v1/agents/:id/heartbeat.
-func (s *Server) heartbeat(c echo.Context) error {
-	return s.change(c, func(reg *registration, now time.Time) { reg.LastSeenAt = now }, func(reg registration) any {
-		return struct {
-			Success bool      `json:"success"`
-			Seen    time.Time `json:"last_seen_at"`
-		}{true, reg.LastSeenAt}
-	})
+	}
+	return e, true
 }

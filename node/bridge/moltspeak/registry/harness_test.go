@@ -48,7 +48,11 @@ func newTestServer(t *testing.T, change func(*Config)) (*Server, testClient) {
 	if change != nil {
 		change(&cfg)
 	}
-	s, edge := NewServer(cfg), httpapi.New(httpapi.Config{Local: true})
+	s, err := NewServer(t.Context(), cfg)
+	if err != nil {
+		t.Fatal(err)
+	}
+	edge := httpapi.New(httpapi.Config{Local: true})
 	s.Mount(edge.Echo())
 	srv := httptest.NewServer(apitest.Check(t, edge.Handler()))
 	t.Cleanup(srv.Close)

@@ -5,8 +5,6 @@ import (
 	"errors"
 	"sync"
 	"time"
-
-	"github.com/agentmesh/agentmesh/store"
 )
 
 const (
@@ -36,6 +34,9 @@ func (p *proofs) add(id string) {
 
 // Run challenges the endpoints in the queue, one after the other, until ctx ends.
 func (s *Server) Run(ctx context.Context) {
+	if err := s.accounts.Load(ctx); err != nil { // another instance may have served the registry
+		s.cfg.Logger.WarnContext(ctx, "moltspeak: cannot load the registry", "err", err)
+	}
 	for {
 		select {
 		case <-ctx.Done():
@@ -51,47 +52,34 @@ func (s *Server) Run(ctx context.Context) {
 
 // ProveKey records that a registered agent signed a message with its registered key (MS-55).
 func (s *Server) ProveKey(ctx context.Context, name, key string, now time.Time) {
-	if !s.cache.hasUnprovenKey(name, key) {
+	reg := s.accounts.Get(name)
+	if reg == nil || reg.PublicKey != key || !reg.KeyUsed.IsZero() {
 		return
 	}
-	if err := s.changeEntry(ctx, name, now, func(reg *registration) { reg.KeyUsed = now.UTC() }); err != nil {
+	err := s.accounts.Edit(ctx, name, func(reg *registration) error { reg.KeyUsed = now.UTC(); return nil })
+	if err != nil {
 		s.cfg.Logger.WarnContext(ctx, "moltspeak: cannot store the proof of a key", "agent", name, "err", err)
 	}
-}
-
-// changeEntry changes a live entry of the registry. It does nothing if the entry is gone or was changed meanwhile.
-func (s *Server) changeEntry(ctx context.Context, id string, now time.Time, edit func(*registration)) error {
-	var reg registration
-	rev, ok, err := store.ReadRecord(ctx, s.cfg.Records, ns, id, &reg, now)
-	if err != nil || !ok || reg.Gone {
-		return err
-	}
-	reg.rev = rev
-	edit(&reg)
-	if err := s.save(ctx, reg, now); err != nil && !errors.Is(err, store.ErrConflict) {
-		return err
-	}
-	return nil
 }
 
 // proveEndpoint makes the endpoint of an entry sign a challenge with the key of the entry, unless it did so or was
 // asked not long ago. A failure withdraws an earlier proof of the endpoint.
 func (s *Server) proveEndpoint(ctx context.Context, id string, now time.Time) error {
-	var reg registration
-	_, ok, err := store.ReadRecord(ctx, s.cfg.Records, ns, id, &reg, now)
-	if err != nil || !ok || reg.Gone || reg.Endpoint == "" || now.Sub(reg.Answered) < proveAgain || now.Sub(reg.Tried) < proveEvery {
-		return err
+	reg := s.accounts.Get(id)
+	if reg == nil || reg.Endpoint == "" || now.Sub(reg.Answered) < proveAgain || now.Sub(reg.Tried) < proveEvery {
+		return nil
 	}
 	challengeCtx, cancel := context.WithTimeout(ctx, proveTime)
-	callErr := s.cfg.Challenge(challengeCtx, reg.Entry, now)
+	callErr := s.cfg.Challenge(challengeCtx, *reg.entry, now)
 	cancel()
-	return errors.Join(callErr, s.changeEntry(ctx, id, now, func(it *registration) {
+	return errors.Join(callErr, s.accounts.Edit(ctx, id, func(it *registration) error {
 		if it.Endpoint != reg.Endpoint {
-			return // the endpoint changed meanwhile
+			return nil // the endpoint changed meanwhile
 		}
 		it.Tried, it.Answered = now.UTC(), time.Time{}
 		if callErr == nil {
 			it.KeyUsed, it.Answered = it.Tried, it.Tried
 		}
+		return nil
 	}))
 }

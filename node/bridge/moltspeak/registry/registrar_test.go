@@ -1,6 +1,7 @@
 package registry
 
 import (
+	"errors"
 	"log/slog"
 	"strings"
 	"testing"
@@ -51,7 +52,7 @@ func TestListedElsewhere(t *testing.T) {
 		t.Error("a name was taken over")
 	}
 	gone := store.Change{IfRev: store.Any, Delete: true, Record: store.Record{NS: ns, Key: "me@home"}}
-	if err := there.cfg.Records.Apply(t.Context(), []store.Change{gone}, now); err != nil {
+	if err := errors.Join(there.cfg.Records.Apply(t.Context(), []store.Change{gone}, now), there.accounts.Load(t.Context())); err != nil {
 		t.Fatal(err)
 	}
 	for _, at := range []time.Time{later.Add(heartbeatGap), later.Add(2 * heartbeatGap)} {

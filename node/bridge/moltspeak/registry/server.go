@@ -7,11 +7,12 @@ import (
 	"slices"
 	"strconv"
 	"strings"
+	"sync"
 	"time"
 
 	"github.com/labstack/echo/v4"
 
-	"github.com/agentmesh/agentmesh/acl/rate"
+	"github.com/agentmesh/agentmesh/acl/credential"
 	"github.com/agentmesh/agentmesh/node/bridge/moltspeak/message"
 	"github.com/agentmesh/agentmesh/node/client"
 	"github.com/agentmesh/agentmesh/node/httpapi"
@@ -20,8 +21,11 @@ import (
 )
 
 const (
-	maxRegistered        = 10_000
-	registrationsPerHour = 20 // from one address
+	ns                   = "moltspeak/registry" // the namespace of the registrations, by agent@org
+	registrationsPerHour = 20                   // from one address
+	maxDocument          = 8 << 10              // bytes of a submission
+	minBearer            = 16                   // bytes of a bearer token (MS-54)
+	maxCapability        = 512                  // bytes: a card permits 128 characters
 )
 
 type fault struct {
@@ -62,22 +66,29 @@ type Config struct {
 	Challenge func(ctx context.Context, e Entry, now time.Time) error
 }
 
-// Server serves a registry: registered entries, and cards of a directory.
+// Server serves a registry: cards of a directory, which stay as they are, and agents that register.
 type Server struct {
-	cfg           Config
-	cache         *cache
-	proofs        *proofs
-	registrations *rate.Registrations // nil in the local profile
+	cfg      Config
+	accounts *credential.Registry[registration, *registration]
+	proofs   *proofs
+
+	reading sync.Mutex // held while the cards are read
+	mu      sync.Mutex
+	cards   []*Entry
+	readAt  time.Time // when the cards were read
 }
 
-// NewServer returns a registry.
-func NewServer(cfg Config) *Server {
-	s := &Server{cfg: cfg, cache: newCache(cfg.Records, cfg.Directory), proofs: &proofs{queue: make(chan string, 256)}}
-	// A tenth of the places is available at once, and all of them within the time for which an entry is kept.
-	if !cfg.Local {
-		s.registrations = rate.NewRegistrations(registrationsPerHour, rate.NewPool(rate.Limit(maxRegistered/keepClaimed.Seconds()), maxRegistered/10))
+// NewServer returns a registry with the stored registrations.
+func NewServer(ctx context.Context, cfg Config) (*Server, error) {
+	s := &Server{cfg: cfg, proofs: &proofs{queue: make(chan string, 256)}}
+	perHour := registrationsPerHour
+	if cfg.Local {
+		perHour = 0
 	}
-	return s
+	s.accounts = credential.NewRegistry[registration](credential.Config[*registration]{
+		Records: cfg.Records, NS: ns, Mode: credential.Open, PerHour: perHour, Reserve: keepProven, Expires: until, Index: index,
+	})
+	return s, s.accounts.Load(ctx)
 }
 
 // Mount adds the routes, which are those of the public MoltSpeak registry.
@@ -90,7 +101,7 @@ func (s *Server) Mount(e *echo.Echo) {
 		}{"ok", time.Now().UTC()})
 	})
 	g.GET("/v1/stats", s.stats)
-	g.GET("/v1/agents", s.list)
+	g.GET("/v1/agents", s.getPage)
 	g.POST("/v1/agents", s.add)
 	g.GET("/v1/agents/:id", s.get)
 	g.PUT("/v1/agents/:id", s.put)
@@ -110,10 +121,7 @@ func (s *Server) guard(next echo.HandlerFunc) echo.HandlerFunc {
 }
 
 func (s *Server) stats(c echo.Context) error {
-	all, err := s.cache.list(c.Request().Context())
-	if err != nil {
-		return err
-	}
+	all := s.list(c.Request().Context())
 	orgs := make(map[string]bool)
 	for _, e := range all {
 		orgs[e.Org] = true
@@ -135,15 +143,12 @@ func intParam(c echo.Context, name string, fallback, low, high int) int {
 	return min(max(n, low), high)
 }
 
-func (s *Server) list(c echo.Context) error {
-	all, err := s.cache.list(c.Request().Context())
-	if err != nil {
-		return err
-	}
+func (s *Server) getPage(c echo.Context) error {
+	all := s.list(c.Request().Context())
 	limit, offset := intParam(c, "limit", 50, 1, 100), intParam(c, "offset", 0, 0, len(all))
 	page := []Entry{}
 	for _, e := range all[offset:min(offset+limit, len(all))] {
-		page = append(page, e.Entry)
+		page = append(page, *e)
 	}
 	type pagination struct {
 		Total  int  `json:"total"`
@@ -170,10 +175,7 @@ func (s *Server) search(c echo.Context) error {
 	if query == (searchQuery{}) || len(query.Q)+len(query.Capability)+len(query.Org) > message.MaxText {
 		return refuse(c, http.StatusBadRequest, "Provide q, capability, or org parameter")
 	}
-	all, err := s.cache.list(c.Request().Context())
-	if err != nil {
-		return err
-	}
+	all := s.list(c.Request().Context())
 	limit, q := intParam(c, "limit", 20, 1, 50), strings.ToLower(query.Q)
 	results := []Entry{}
 	for _, e := range all {
@@ -187,10 +189,10 @@ func (s *Server) search(c echo.Context) error {
 		case query.Org != "":
 			hit = e.Org == query.Org
 		default:
-			hit = strings.Contains(e.text, q)
+			hit = strings.Contains(e.words, q)
 		}
 		if hit {
-			results = append(results, e.Entry)
+			results = append(results, *e)
 		}
 	}
 	return httpapi.JSON(c, http.StatusOK, struct {

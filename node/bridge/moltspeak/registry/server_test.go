@@ -7,6 +7,7 @@ import (
 	"strings"
 	"testing"
 
+	"github.com/agentmesh/agentmesh/acl/credential"
 	"github.com/agentmesh/agentmesh/node/httpapi/apitest"
 	"github.com/agentmesh/agentmesh/node/wire"
 )
@@ -100,4 +101,21 @@ func TestRefusedRegistrationsAreFree(t *testing.T) {
 		add(http.StatusConflict, "taken@x")
 	}
 	add(http.StatusCreated, "another@x")
+}
+
+// TestWrongBearersWait: an address that shows too many wrong bearer tokens must wait, and the owner of the entry need
+// not (AM-43).
+func TestWrongBearersWait(t *testing.T) {
+	s, _ := newTestServer(t, func(c *Config) { c.Local = false })
+	door := apitest.NewDoor(t, s.Mount)
+	call := func(want int, bearer string) {
+		t.Helper()
+		door.Dial(want, apitest.Newcomer, "POST", "/api/v1/agents/cat@acme/heartbeat", "", "Authorization", "Bearer "+bearer)
+	}
+	door.Dial(http.StatusCreated, apitest.Newcomer, "POST", "/api/v1/agents", register(cat, "https://x.example"), "Content-Type", "application/json", "Authorization", "Bearer "+mine)
+	for range credential.MaxFailures {
+		call(http.StatusForbidden, "a-bearer-of-another")
+	}
+	call(http.StatusTooManyRequests, "a-bearer-of-another")
+	call(http.StatusOK, mine)
 }
