@@ -147,14 +147,14 @@ type Event struct {
 // StateAt returns the state at now. An open conversation expires after a silence of c.Idle, or of idle if c.Idle is 0,
 // not counting the time in which a message waits for an owner (AM-38, AM-40).
 func (c Conversation) StateAt(now time.Time, idle time.Duration) State {
-	if c.State == Open && !now.Before(c.expiry(idle)) {
+	if c.State == Open && !now.Before(c.Expiry(idle)) {
 		return Expired
 	}
 	return c.State
 }
 
-// expiry returns the time at which an open conversation expires without further messages.
-func (c Conversation) expiry(idle time.Duration) time.Time {
+// Expiry returns the time at which an open conversation expires without further messages.
+func (c Conversation) Expiry(idle time.Duration) time.Time {
 	idle = cmp.Or(c.Idle, idle)
 	start := later(c.Last, c.PeerHeld) // of the idle time
 	for _, end := range c.Held {

@@ -205,7 +205,7 @@ func (u *Unit) fill(step *store.Step) {
 	row.Expires = step.Now.Add(cmp.Or(u.book.Retention, DefaultRetention))
 	if row.Open {
 		// When silence ends the conversation, nobody writes the row again. So the retention begins at the expiry.
-		row.Expires = u.conv.expiry(u.book.IdleFor()).Add(cmp.Or(u.book.Retention, DefaultRetention))
+		row.Expires = u.conv.Expiry(u.book.IdleFor()).Add(cmp.Or(u.book.Retention, DefaultRetention))
 	}
 	row.Expires = Sooner(row.Expires, u.conv.Purge)
 	step.Conv = &row

@@ -128,6 +128,8 @@ func (m mesh) Follow(ctx context.Context, seen func(bridge.Event)) {
 			switch {
 			case ev.Topic == TopicReset:
 				seen(bridge.Event{Missing: true})
+			case ev.Topic == TopicInbox && ev.State == stateDeleted && ev.Peer != "":
+				seen(bridge.Event{Gone: &store.ConvKey{Peer: ev.Peer, ID: ev.Conversation}})
 			case ev.Topic == TopicInbox && ev.Foreign:
 				if item, err := m.n.Item(ctx, ev.ID); err == nil && item.Address != "" {
 					state := stateOf(item)

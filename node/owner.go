@@ -275,6 +275,8 @@ var topicOf = map[string]Topic{
 	"rules": TopicPeers, "recipients": TopicPeers, nsAliases: TopicPeers,
 }
 
+const stateDeleted = "deleted" // of an event about a record that is gone
+
 // eventsOf returns an event for each record in a namespace of topicOf, and one for each conversation that the terms of
 // such a record name: "conv/…" for questions, "conv:…" for other records.
 func eventsOf(changes []store.Change) []Event {
@@ -302,7 +304,7 @@ func eventsOf(changes []store.Change) []Event {
 			}
 		}
 		if c.Delete {
-			ev.State = "deleted"
+			ev.State = stateDeleted
 		}
 		list = append(list, ev)
 	}

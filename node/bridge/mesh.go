@@ -63,9 +63,10 @@ type Outgoing struct {
 
 // Event is a change in the node. Exactly one of its fields is set.
 type Event struct {
-	Item     *ItemState // a message of a foreign peer that has a new state in the inbox
-	Missing  bool       // events were lost, so the reader must read everything again
-	Progress *Progress  // what a hook reports about a message of a foreign peer; it may be lost without a notice
+	Item     *ItemState     // a message of a foreign peer that has a new state in the inbox
+	Gone     *store.ConvKey // a conversation that was deleted; its peer may be one of the mesh
+	Missing  bool           // events were lost, so the reader must read everything again
+	Progress *Progress      // what a hook reports about a message of a foreign peer; it may be lost without a notice
 }
 
 // ItemState is the state of a message in the owner's inbox.

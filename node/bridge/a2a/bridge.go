@@ -20,8 +20,8 @@ import (
 	"github.com/agentmesh/agentmesh/store/work"
 )
 
-// syncEvery is how often open tasks are compared with the inbox even if no event named them.
-const syncEvery = 5 * time.Minute
+// syncPause is the pause after a comparison of all tasks that failed.
+const syncPause = 10 * time.Second
 
 // Config is the configuration of a bridge. Mesh, Store and HTTP are required.
 type Config struct {
@@ -81,6 +81,9 @@ func New(cfg Config) (*Bridge, error) {
 		cfg: cfg, log: cfg.Logger, records: b.records, tokens: make(map[string]client.Credential), states: make(map[string]bridge.LinkStatus),
 	}
 	b.due = work.New(cfg.Store, nil, cfg.Logger)
+	tasks := bridge.Queue(nsTasks, 0, b.syncDue)
+	tasks.Term, tasks.Ends = termOpen, true
+	b.due.Add(tasks)
 	b.due.Add(bridge.Queue(nsPush, pushPause, b.notify))
 	b.due.Add(bridge.Queue(nsSent, pollPause, b.out.poll))
 	for _, l := range cfg.Links {
@@ -130,40 +133,37 @@ func (b *Bridge) Run(ctx context.Context) error {
 	stale := make(chan struct{}, 1)
 	stale <- struct{}{} // compare at the start, too
 	all.Go(func() {
+		follow := func(key store.ConvKey) {
+			if err := b.sync(ctx, key); err != nil && ctx.Err() == nil {
+				b.log.WarnContext(ctx, "a2a: cannot update a task, so all open tasks are compared", "err", err)
+				waiting.Wake(stale)
+			}
+		}
 		b.cfg.Mesh.Follow(ctx, func(e bridge.Event) {
 			switch {
 			case e.Missing: // events were lost
 				waiting.Wake(stale)
 			case e.Progress != nil:
 				b.report(ctx, e.Progress)
+			case e.Gone != nil:
+				follow(*e.Gone)
 			case e.Item != nil:
-				b.syncItem(ctx, *e.Item)
+				if a, err := bridge.ParseAddress(e.Item.Address); err == nil && a.Kind == Kind {
+					follow(store.ConvKey{Peer: string(a.Pseudonym()), ID: string(e.Item.Conversation)})
+				}
 			}
 		})
 	})
-	tick := time.Tick(syncEvery)
 	for {
 		select {
 		case <-ctx.Done():
 			return nil
 		case <-stale:
-		case <-tick:
 		}
 		if err := b.syncAll(ctx); err != nil && ctx.Err() == nil {
-			b.log.WarnContext(ctx, "a2a: cannot compare tasks with the inbox", "err", err)
+			b.log.WarnContext(ctx, "a2a: cannot compare tasks with the inbox, and tries again", "err", err)
+			time.AfterFunc(syncPause, func() { waiting.Wake(stale) })
 		}
-	}
-}
-
-// syncItem updates the tasks of a conversation after one of its messages got a new state in the inbox.
-func (b *Bridge) syncItem(ctx context.Context, item bridge.ItemState) {
-	address, err := bridge.ParseAddress(item.Address)
-	if err != nil || address.Kind != Kind {
-		return
-	}
-	key := store.ConvKey{Peer: string(address.Pseudonym()), ID: string(item.Conversation)}
-	if err := b.sync(ctx, key); err != nil && ctx.Err() == nil {
-		b.log.WarnContext(ctx, "a2a: cannot update a task", "err", err)
 	}
 }
 

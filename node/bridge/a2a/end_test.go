@@ -38,8 +38,12 @@ func TestEndOfConversation(t *testing.T) {
 				t.Fatal(err)
 			}
 		}
-		if end, _, err := b.endOf(t.Context(), key); err != nil || end.State != tt.want {
+		end, _, next, err := b.endOf(t.Context(), key)
+		if err != nil || end.State != tt.want {
 			t.Errorf("%s %v ago: %q, %v, want %q", tt.status, tt.ago, end.State, err, tt.want)
+		}
+		if wait := time.Until(next); wait <= 0 || wait > closeTime {
+			t.Errorf("%s %v ago: compared again in %v", tt.status, tt.ago, wait)
 		}
 	}
 }

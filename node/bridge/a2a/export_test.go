@@ -71,6 +71,32 @@ func (b *Bridge) FillTasks(t *testing.T, address string, state sdk.TaskState, n 
 	}
 }
 
+// MakeDue compares a task with its conversation now, and returns when it is compared again; zero: the task has ended.
+func (b *Bridge) MakeDue(t *testing.T, id string) time.Time {
+	t.Helper()
+	for deadline := time.Now().Add(20 * time.Second); time.Now().Before(deadline); time.Sleep(time.Millisecond) {
+		row, err := b.loadTask(t.Context(), id)
+		if err != nil {
+			t.Fatal(err)
+		}
+		row.due = store.DueNow
+		if err := b.records.Apply(t.Context(), []store.Change{row.change(time.Now())}, time.Now()); errors.Is(err, store.ErrConflict) {
+			continue
+		} else if err != nil {
+			t.Fatal(err)
+		}
+		for ; time.Now().Before(deadline); time.Sleep(time.Millisecond) {
+			if row, err := b.loadTask(t.Context(), id); err != nil {
+				t.Fatal(err)
+			} else if !row.due.Equal(store.DueNow) {
+				return row.due
+			}
+		}
+	}
+	t.Fatal("the task is not compared")
+	return time.Time{}
+}
+
 // sent returns the rows of the calls that wait for an answer.
 func (b *Bridge) sent(t *testing.T) (rows []sentRow) {
 	for rec, err := range store.AllRecords(t.Context(), b.records, nsSent, bridge.TermDue, time.Now()) {

@@ -125,7 +125,7 @@ func (b *Bridge) newInbound(ctx context.Context, from caller, m message.Message,
 		}
 		t = &taskRow{
 			ID: taskIDOf(address, m.ID), Address: address, Context: contextID, Conv: conv, Mesh: from.supportsMesh,
-			Messages: []wire.MessageID{id}, Log: []logEntry{{State: a2a.TaskStateSubmitted, At: now.UTC()}},
+			Messages: []wire.MessageID{id}, Log: []logEntry{{State: a2a.TaskStateSubmitted, At: now.UTC()}}, due: now.Add(closeTime),
 		}
 	}
 	intent, payload := m.Payload()
@@ -163,7 +163,7 @@ func (b *Bridge) conversationFor(ctx context.Context, address, contextID, messag
 		return "", err
 	}
 	for _, t := range tasks {
-		_, isOpen, err := b.endOf(ctx, t.convKey())
+		_, isOpen, _, err := b.endOf(ctx, t.convKey())
 		if err != nil {
 			return "", err
 		}

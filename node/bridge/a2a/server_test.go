@@ -518,6 +518,36 @@ func TestExpiry(t *testing.T) {
 	}
 }
 
+// TestEndsByItself checks that an open task follows its conversation without a message and without a restart.
+func TestEndsByItself(t *testing.T) {
+	t.Parallel()
+	short := func(c *node.Config) { c.Idle = 3 * time.Second }
+	h := serve(t, nil, short, func(c *a2a.Config) { c.Idle = 3 * time.Second })
+	v := h.rpc("ann", "SendMessage", message("m1", "", "hello", later))
+	id, began := text(v, "result.task.id"), time.Now()
+	next := h.bridge.MakeDue(t, id)
+	if wait := next.Sub(began); wait < time.Second || wait > 3*time.Second {
+		t.Errorf("an open task is compared again %v after its message, want when the conversation expires", wait)
+	}
+	if v := h.get("ann", id); text(v, "result.status.state") != "TASK_STATE_SUBMITTED" {
+		t.Errorf("a comparison before the end: %s", v.JSON())
+	}
+	h.await("ann", id, "TASK_STATE_FAILED")
+	if next := h.bridge.MakeDue(t, id); !next.IsZero() {
+		t.Errorf("a task that has ended is compared again at %v", next)
+	}
+
+	id = text(h.rpc("ann", "SendMessage", message("m2", `,"contextId":"c2"`, "hello", later)), "result.task.id")
+	list, err := h.node.OwnerAPI().ListConversations(t.Context(), owner.Query{Limit: 1})
+	if err != nil || len(list.Items) != 1 {
+		t.Fatalf("%d conversations, %v", len(list.Items), err)
+	}
+	if err := h.node.OwnerAPI().DeleteConversation(t.Context(), string(list.Items[0].ID), ""); err != nil {
+		t.Fatal(err)
+	}
+	h.await("ann", id, "TASK_STATE_CANCELED")
+}
+
 // TestManyTasks checks that a caller with the maximum number of tasks gets room for another one, at the cost of its own
 // ended tasks.
 func TestManyTasks(t *testing.T) {

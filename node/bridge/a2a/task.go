@@ -42,6 +42,7 @@ type taskRow struct {
 	Mesh     bool                `json:"mesh,omitempty"`     // the caller supports our extension
 
 	rev store.Rev
+	due time.Time // of an open task: when it is compared with its conversation, see [Bridge.sync]
 }
 
 // logEntry is a state of a task.
@@ -56,7 +57,7 @@ type logEntry struct {
 
 func (t *taskRow) last() logEntry { return t.Log[len(t.Log)-1] }
 
-// enter adds a state. If the task has too many states, enter drops the oldest one without a message of ours, or else
+// enter adds a state, and makes the task due soon. If the task has too many states, enter drops the oldest one without a message of ours, or else
 // the oldest one.
 func (t *taskRow) enter(entry logEntry, now time.Time) {
 	entry.At = now.UTC()
@@ -67,7 +68,7 @@ func (t *taskRow) enter(entry logEntry, now time.Time) {
 		i := max(0, slices.IndexFunc(t.Log, func(e logEntry) bool { return e.Reply == "" }))
 		t.Log = slices.Delete(t.Log, i, i+1)
 	}
-	t.Log = append(t.Log, entry)
+	t.Log, t.due = append(t.Log, entry), now.Add(closeTime)
 }
 
 // hasReply reports whether our message with this id brought a state of the task.
@@ -87,22 +88,24 @@ func (t *taskRow) change(now time.Time) store.Change {
 	if err != nil {
 		panic(err) // never: the row has only texts and times
 	}
-	state, keep := "open", keepOpen
-	if t.last().State.Terminal() {
-		state, keep = "ended", keepEnded
+	rec := store.Record{
+		NS: nsTasks, Key: t.ID, Body: body, Expires: now.Add(keepEnded),
+		Terms: []string{callerTerm(t.Address), contextTerm(t.Address, t.Context), convTerm(t.convKey())},
 	}
-	return store.Change{IfRev: t.rev, Max: maxTasks, Record: store.Record{
-		NS: nsTasks, Key: t.ID, Body: body, Expires: now.Add(keep),
-		Terms: []string{callerTerm(t.Address), contextTerm(t.Address, t.Context), convTerm(t.convKey()), state},
-	}}
+	if !t.last().State.Terminal() {
+		rec.Terms, rec.Expires, rec.Due, rec.Party = append(rec.Terms, termOpen), now.Add(keepOpen), t.due, t.Address
+	}
+	return store.Change{IfRev: t.rev, Max: maxTasks, Record: rec}
 }
+
+const termOpen = "open" // of the tasks that have not ended
 
 func callerTerm(address string) string           { return "of:" + wire.HashOf(address) }
 func contextTerm(address, context string) string { return "ctx:" + wire.HashOf(address, context) }
 func convTerm(key store.ConvKey) string          { return "conv:" + wire.HashOf(key.Peer, key.ID) }
 
 func decodeTask(rec store.Record) (*taskRow, error) {
-	t := &taskRow{rev: rec.Rev}
+	t := &taskRow{rev: rec.Rev, due: rec.Due}
 	if err := json.Unmarshal(rec.Body, t); err != nil {
 		return nil, err
 	}
@@ -151,7 +154,8 @@ func (b *Bridge) tasksWith(ctx context.Context, term string) ([]*taskRow, error)
 }
 
 // advance adds a state to a task, in one transaction with the push notifications about it, and wakes the task's
-// waiters. A task that has ended stays as it is. next returns the new state, or false if nothing changes.
+// waiters. A task that has ended stays as it is. next returns the new state, or false if the state stays; it may also
+// change when the task is due.
 func (b *Bridge) advance(ctx context.Context, id string, next func(*taskRow) (logEntry, bool)) error {
 	for {
 		now := time.Now()
@@ -162,24 +166,27 @@ func (b *Bridge) advance(ctx context.Context, id string, next func(*taskRow) (lo
 		if err != nil {
 			return err
 		}
+		due, last := t.due, t.last()
 		entry, ok := next(t)
-		last := t.last()
-		if !ok || last.State.Terminal() || entry.Reply != "" && t.hasReply(entry.Reply) {
+		var changes []store.Change
+		switch {
+		case last.State.Terminal(), entry.Reply != "" && t.hasReply(entry.Reply):
 			return nil
-		}
-		if entry.Reply == "" && entry.State == last.State && entry.Text == last.Text {
+		case ok && (entry.Reply != "" || entry.State != last.State || entry.Text != last.Text):
+			t.enter(entry, now)
+			if changes, err = b.pushChanges(ctx, t, now); err != nil {
+				return err
+			}
+		case t.due.Equal(due):
 			return nil
-		}
-		t.enter(entry, now)
-		changes, err := b.pushChanges(ctx, t, now)
-		if err != nil {
-			return err
+		default:
+			ok = false
 		}
 		err = b.records.Apply(ctx, append(changes, t.change(now)), now)
 		if errors.Is(err, store.ErrConflict) {
 			continue
 		}
-		if err == nil {
+		if err == nil && ok {
 			if entry.State.Terminal() {
 				b.full.Delete(t.Address)
 			}
@@ -240,7 +247,7 @@ func (b *Bridge) answer(ctx context.Context, d bridge.Delivery) error {
 		entry.State = a2a.TaskStateCompleted // nobody asked for work
 	}
 	entry.At = now.UTC()
-	t.Log = []logEntry{entry}
+	t.Log, t.due = []logEntry{entry}, now.Add(closeTime)
 	err = b.records.Apply(ctx, []store.Change{t.change(now)}, now)
 	if errors.Is(err, store.ErrQuota) && b.evict(ctx, d.Address) == nil {
 		err = b.records.Apply(ctx, []store.Change{t.change(now)}, now)
@@ -285,7 +292,8 @@ var itemStates = map[owner.ItemState]logEntry{
 	owner.ItemWithdrawn: {State: a2a.TaskStateCanceled, Text: message.TextCanceled},
 }
 
-// sync gives the open tasks of a conversation the state that the inbox, or else the end of the conversation, demands.
+// sync gives the open tasks of a conversation the state that the inbox, or else the end of the conversation, demands. It
+// runs when an item of the inbox changes, and when a task is due: after its conversation may have ended by itself.
 func (b *Bridge) sync(ctx context.Context, key store.ConvKey) error {
 	tasks, err := b.tasksWith(ctx, convTerm(key))
 	if err != nil || !slices.ContainsFunc(tasks, func(t *taskRow) bool { return !t.last().State.Terminal() }) {
@@ -295,12 +303,15 @@ func (b *Bridge) sync(ctx context.Context, key store.ConvKey) error {
 	if err != nil {
 		return err
 	}
-	end, isOpen, err := b.endOf(ctx, key)
+	end, isOpen, next, err := b.endOf(ctx, key)
 	if err != nil {
 		return err
 	}
 	for _, t := range tasks {
 		err := b.advance(ctx, t.ID, func(t *taskRow) (logEntry, bool) {
+			if next.Before(t.due) || !t.due.After(time.Now()) {
+				t.due = next
+			}
 			item, ok := t.item(items)
 			entry, known := itemStates[item.State]
 			switch {
@@ -320,40 +331,54 @@ func (b *Bridge) sync(ctx context.Context, key store.ConvKey) error {
 }
 
 // closeTime is how long the open tasks of a closed conversation wait for our close, which comes as a delivery and
-// decides how they end.
+// decides how they end. An open task is compared with its conversation so long after each new state, and then when the
+// conversation may have ended.
 const closeTime = time.Minute
 
 // endOf returns the state that the end of a conversation gives to its open tasks, and whether the conversation is open.
-// The entry has no state if the conversation is open, or was closed less than closeTime ago.
-func (b *Bridge) endOf(ctx context.Context, key store.ConvKey) (end logEntry, isOpen bool, err error) {
-	row, err := b.cfg.Store.Steps().Conversation(ctx, key, time.Now())
+// The entry has no state if the conversation is open, or was closed less than closeTime ago; next is when that may
+// change without a message.
+func (b *Bridge) endOf(ctx context.Context, key store.ConvKey) (end logEntry, isOpen bool, next time.Time, err error) {
+	now := time.Now()
+	next, end = now.Add(closeTime), logEntry{State: a2a.TaskStateCanceled, Text: message.TextCanceled}
+	row, err := b.cfg.Store.Steps().Conversation(ctx, key, now)
 	if errors.Is(err, store.ErrNotFound) {
-		return logEntry{State: a2a.TaskStateCanceled, Text: message.TextCanceled}, false, nil
+		return end, false, next, nil
 	}
 	if err != nil {
-		return logEntry{}, false, err
+		return logEntry{}, false, next, err
 	}
 	conv, err := conversations.Decode(row)
+	idle := cmp.Or(b.cfg.Idle, conversations.DefaultIdle)
 	switch {
 	case err != nil:
-		return logEntry{}, false, err
+		end = logEntry{}
 	case conv.Rejected:
-		return logEntry{State: a2a.TaskStateRejected, Text: message.TextRejected}, false, nil
-	case conv.StateAt(time.Now(), cmp.Or(b.cfg.Idle, conversations.DefaultIdle)) == conversations.Expired:
-		return logEntry{State: a2a.TaskStateFailed, Text: message.TextExpired}, false, nil
+		end = logEntry{State: a2a.TaskStateRejected, Text: message.TextRejected}
+	case conv.StateAt(now, idle) == conversations.Expired:
+		end = logEntry{State: a2a.TaskStateFailed, Text: message.TextExpired}
 	case conv.State == conversations.Open:
-		return logEntry{}, true, nil
-	case time.Since(conv.Last) <= closeTime:
-		return logEntry{}, false, nil
+		end, isOpen, next = logEntry{}, true, conv.Expiry(idle)
+	case now.Sub(conv.Last) <= closeTime:
+		end = logEntry{}
 	case conv.State == conversations.Completed:
-		return logEntry{State: a2a.TaskStateCompleted}, false, nil
+		end = logEntry{State: a2a.TaskStateCompleted}
 	}
-	return logEntry{State: a2a.TaskStateCanceled, Text: message.TextCanceled}, false, nil
+	return end, isOpen, next, err
 }
 
-// syncAll calls sync for every conversation with an open task.
+// syncDue calls sync for the conversation of a task that is due.
+func (b *Bridge) syncDue(ctx context.Context, rec store.Record) error {
+	t, err := decodeTask(rec)
+	if err != nil {
+		return err
+	}
+	return b.sync(ctx, t.convKey())
+}
+
+// syncAll calls sync for every conversation with an open task, after changes of items were missed.
 func (b *Bridge) syncAll(ctx context.Context) error {
-	tasks, err := b.tasksWith(ctx, "open")
+	tasks, err := b.tasksWith(ctx, termOpen)
 	seen := make(map[store.ConvKey]bool)
 	for _, t := range tasks {
 		if key := t.convKey(); !seen[key] {
