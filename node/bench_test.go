@@ -60,3 +60,22 @@ func BenchmarkSend(b *testing.B) {
 		}
 	}
 }
+
+// BenchmarkStatus measures the status with a thousand messages that wait for the owner.
+func BenchmarkStatus(b *testing.B) {
+	const waiting = 1000
+	mesh := meshtest.New(b)
+	chris := mesh.Stranger("chris")
+	sarah := mesh.Node("sarah", func(cfg *node.Config) { cfg.Policy.Mode, cfg.Exempt = acl.Open, []string{string(chris.ID)} })
+	for range waiting {
+		if out, err := sarah.Receive(b.Context(), chris.Sign(chris.Draft(sarah.ID(), wire.Deliver, hello))); err != nil || out.Status != http.StatusOK {
+			b.Fatalf("Receive = %d, %v", out.Status, err)
+		}
+	}
+	b.ReportAllocs()
+	for b.Loop() {
+		if s, err := sarah.OwnerAPI().Status(b.Context()); err != nil || s.Inbox != waiting {
+			b.Fatalf("Status = %+v, %v", s, err)
+		}
+	}
+}

@@ -69,6 +69,38 @@ func TestDelayedIsTold(t *testing.T) {
 	})
 }
 
+// TestLateWork: the status names a queue whose work is not done a minute after it was due, and for no longer.
+func TestLateWork(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		attempts := 0
+		w := &wireTransport{deliver: func(context.Context, bridge.Delivery) (bridge.Delivered, error) {
+			if attempts++; attempts == 1 {
+				return bridge.Delivered{}, &client.SendError{Retry: true, Cause: errors.New("connection refused")}
+			}
+			time.Sleep(5 * time.Minute)
+			return bridge.Delivered{}, nil
+		}}
+		l := loneNode(t, t.TempDir(), w)
+		defer l.stop()
+		mustSend(t, l.Node, to("ann", "conv_1", "hello"), time.Minute)
+		due := theEntry(t, l.Node).Due
+		for _, tt := range []struct {
+			at   time.Duration // after the time of the second attempt
+			late bool
+		}{{-time.Second, false}, {30 * time.Second, false}, {2 * time.Minute, true}, {6 * time.Minute, false}} {
+			time.Sleep(time.Until(due.Add(tt.at)))
+			synctest.Wait()
+			status, err := l.OwnerAPI().Status(t.Context())
+			if err != nil {
+				t.Fatal(err)
+			}
+			if late := len(status.Late) == 1 && status.Late[0].Queue == "outbox" && status.Late[0].Since.Sub(due).Abs() < time.Second; late != tt.late || !late && len(status.Late) > 0 {
+				t.Errorf("%v after it was due, the status shows %v late (attempts %d)", tt.at, status.Late, attempts)
+			}
+		}
+	})
+}
+
 // TestClockOffIsNotFinal: a message that a peer refused for its time, because our clock is off, leaves with the next
 // attempt after the clock was set (AM-84). A refusal with the right time is final.
 func TestClockOffIsNotFinal(t *testing.T) {

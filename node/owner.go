@@ -185,11 +185,29 @@ func (o OwnerAPI) Overview(ctx context.Context, maxCount int) (owner.Status, err
 	if err != nil {
 		return owner.Status{}, err
 	}
+	late, err := n.lateWork(ctx, now)
+	if err != nil {
+		return owner.Status{}, err
+	}
 	return owner.Status{
 		ProcessStatus: process, AgentID: id.Card.ID, Name: id.Card.Name, Endpoint: id.Card.Endpoint, Fingerprint: id.Key.Public().Fingerprint(),
 		Paused: n.IsPaused(), Started: n.started, Mode: n.mode(), Outgoing: n.cfg.Outbound.mode(), Directories: n.Listings(),
-		Inbox: items, NeedsOwner: needing, Approvals: asks, Outbox: outbox, Delayed: delayed, Hooks: hooks, Waiting: waiting, Autonomy: autonomy, Store: storeState, Notify: notifyStatus,
+		Inbox: items, NeedsOwner: needing, Approvals: asks, Outbox: outbox, Delayed: delayed, Hooks: hooks, Waiting: waiting, Autonomy: autonomy, Late: late, Store: storeState, Notify: notifyStatus,
 	}, nil
+}
+
+// lateWork returns the queues whose work waits for more than a minute beyond its time.
+func (n *Node) lateWork(ctx context.Context, now time.Time) (list []owner.LateWork, err error) {
+	for _, ns := range n.work.Namespaces() {
+		late, err := n.work.Late(ctx, ns)
+		if err != nil {
+			return nil, err
+		}
+		if late > time.Minute {
+			list = append(list, owner.LateWork{Queue: ns, Since: now.Add(-late).UTC()})
+		}
+	}
+	return list, nil
 }
 
 // CountItems counts the items of the inbox in a state, or with [owner.NeedsOwner], up to maxCount.

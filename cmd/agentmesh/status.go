@@ -99,6 +99,9 @@ func (a *app) showStatus(s owner.Status) {
 		}
 		rows = append(rows, []string{"outbox", text})
 	}
+	for _, l := range s.Late {
+		rows = append(rows, []string{"late", fmt.Sprintf("work of the queue %s waits since %s", l.Queue, terminal.FormatTime(l.Since))})
+	}
 	if n := s.Notify; n.Target != "" {
 		text := n.Target
 		switch {

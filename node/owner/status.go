@@ -34,8 +34,15 @@ type Status struct {
 	Hooks       []HookStatus   `json:"hooks,omitempty"`          // the hooks that ran since the start
 	Waiting     int            `json:"inbox_waiting,omitempty"`  // items whose hook could not be reached
 	Autonomy    []Bound        `json:"autonomy,omitempty"`
+	Late        []LateWork     `json:"late,omitempty"` // queues whose work waits for more than a minute beyond its time
 	Store       string         `json:"store"`
 	Notify      notify.Status  `json:"notify"` // whether notices reach the owner
+}
+
+// LateWork is a queue of work that is late.
+type LateWork struct {
+	Queue string    `json:"queue"`
+	Since time.Time `json:"since"` // when its oldest work was due
 }
 
 // Bound is a bound on what the owner's agent does without the owner.

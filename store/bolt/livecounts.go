@@ -15,6 +15,7 @@ import (
 // until).
 type liveCount struct {
 	n           int
+	more        bool  // n is a lower bound, because a reading stopped there
 	from, until int64 // as engine.Nanos returns them
 	tx          int
 }
@@ -44,12 +45,12 @@ func (l *liveCounts) count(ctx context.Context, set engine.RecordSet, now int64,
 	l.mu.Lock()
 	c, ok := l.known[set]
 	l.mu.Unlock()
-	if ok && c.from <= now && now < c.until {
+	if ok && c.from <= now && now < c.until && (c.n >= limit || !c.more) {
 		return min(c.n, limit), nil
 	}
 	err = l.s.view(ctx, func(tx *bbolt.Tx) error {
-		c, err := countLive(tx, set, now, limit)
-		if n = c.n; err == nil && n < limit {
+		c, err := countLive(tx, set, now, max(limit, 2*limit)) // more than asked, for counts after some records are gone
+		if n = min(c.n, limit); err == nil {
 			l.keep(set, c)
 		}
 		return err
@@ -145,6 +146,7 @@ func countLive(tx *bbolt.Tx, set engine.RecordSet, now int64, limit int) (liveCo
 			return c, err
 		}
 		if c.include(countChange{1, expires}); c.n == limit {
+			c.more = true
 			break
 		}
 	}

@@ -33,14 +33,17 @@ func (w *Worker) Waiting(ctx context.Context, ns string) (int, error) {
 	return w.records.Count(ctx, ns, term, maxWaiting, time.Now())
 }
 
-// Late returns how long the first due record of a namespace has waited beyond its time.
-func (w *Worker) Late(ctx context.Context, ns string) (late time.Duration, err error) {
+// Late returns how long the first due record of a namespace has waited beyond its time. It skips at most minRows records
+// that were due at once, because they have no time.
+func (w *Worker) Late(ctx context.Context, ns string) (time.Duration, error) {
 	now := time.Now()
-	rows, _, err := w.records.Due(ctx, ns, now, nil, 1)
-	if len(rows) > 0 && rows[0].Due.After(store.DueNow) {
-		late = now.Sub(rows[0].Due)
+	rows, _, err := w.records.Due(ctx, ns, now, nil, minRows)
+	for _, r := range rows {
+		if r.Due.After(store.DueNow) {
+			return now.Sub(r.Due), err
+		}
 	}
-	return late, err
+	return 0, err
 }
 
 // Running returns how many calls of a namespace run.
