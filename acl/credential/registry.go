@@ -454,16 +454,27 @@ func (r *Registry[T, P]) oldestReserved() (id string) {
 	return id
 }
 
-// Find returns the account with a key, pending or not, or nil.
+// Claim makes a key of the configuration admit to an account, which is p if there is none yet. It fails with [ErrTaken]
+// if the key admits to another account.
+func (r *Registry[T, P]) Claim(key string, p P) error {
+	id, hash := p.account().ID, HashOf(key)
+	r.mu.Lock()
+	defer r.mu.Unlock()
+	if had, ok := r.keys[hash]; ok && had != id {
+		return ErrTaken
+	}
+	if r.byID[id] == nil {
+		r.replace(nil, p)
+	}
+	r.keys[hash] = id
+	return nil
+}
+
+// Find returns the account to which a key admits, pending or not, or nil.
 func (r *Registry[T, P]) Find(key string) P {
-	hash := HashOf(key)
 	r.mu.RLock()
 	defer r.mu.RUnlock()
-	id, ok := r.keys[hash]
-	if p := r.byID[id]; ok && p.account().Key.Equal(hash) {
-		return p
-	}
-	return nil
+	return r.byID[r.keys[HashOf(key)]]
 }
 
 // Get returns an account, or nil.

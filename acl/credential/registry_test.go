@@ -347,6 +347,28 @@ func TestLoadAgain(t *testing.T) {
 	}
 }
 
+// TestClaim: a key of the configuration admits to one account, beside the key that the account has.
+func TestClaim(t *testing.T) { // MEW-D5
+	r := openAccounts(t, openRecords(t), nil)
+	own, err := r.Add(t.Context(), newAccount("bob"), "")
+	if err != nil {
+		t.Fatal(err)
+	}
+	for range 2 {
+		if err := errors.Join(r.Claim("shared", newAccount("bob")), r.Claim("new", newAccount("eve"))); err != nil {
+			t.Fatal(err)
+		}
+	}
+	if err := r.Claim("shared", newAccount("eve")); !errors.Is(err, credential.ErrTaken) {
+		t.Errorf("a key of two accounts: %v", err)
+	}
+	for key, want := range map[string]string{own: "bob", "shared": "bob", "new": "eve"} {
+		if a := r.Find(key); a == nil || a.ID != want {
+			t.Errorf("%q admits to %+v, want %s", key, a, want)
+		}
+	}
+}
+
 // TestIndex: the index of a network sees each change once.
 func TestIndex(t *testing.T) {
 	var seen []string

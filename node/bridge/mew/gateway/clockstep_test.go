@@ -8,6 +8,7 @@ import (
 	"testing"
 	"time"
 
+	"github.com/agentmesh/agentmesh/acl/credential"
 	"github.com/agentmesh/agentmesh/node/bridge/mew/envelope"
 	"github.com/agentmesh/agentmesh/node/bridge/mew/view"
 	"github.com/agentmesh/agentmesh/store/storetest"
@@ -54,10 +55,10 @@ func TestClockStep(t *testing.T) {
 		if seen, _ := s.out.history.since(began.Add(-time.Second), s.members.byName["admin"], maxPoll); len(seen) < 20 {
 			t.Errorf("a poll finds %d envelopes since the pause", len(seen))
 		}
-		g := &Gateway{joinPenalties: newJoinPenalties(), log: quietLog()}
+		g := &Gateway{accounts: newAccounts(nil), log: quietLog()}
 		addr := netip.MustParseAddr("192.0.2.1")
 		storetest.StepClock(t, by)
-		for range 2 * maxFailedJoins {
+		for range 2 * credential.MaxFailures {
 			g.chargeFailedJoin(addr, "", envelope.RefuseToken("no"))
 		}
 		storetest.StepClock(t, 0)

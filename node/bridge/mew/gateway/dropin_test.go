@@ -112,7 +112,9 @@ func TestTokenPlaces(t *testing.T) {
 	if err := os.WriteFile(".mew/tokens/by-env.token", []byte("new-token"), 0o600); err != nil {
 		t.Fatal(err)
 	}
-	r.G.tokens.lastReload = time.Time{}
+	r.G.mu.Lock()
+	r.G.reloaded = time.Time{}
+	r.G.mu.Unlock()
 	r.Join("new-token")
 	r.Stop()
 	if again, _ := os.ReadFile(".mew/tokens/human.token"); !bytes.Equal(again, made) {

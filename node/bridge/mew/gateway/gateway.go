@@ -9,7 +9,6 @@ import (
 	"time"
 
 	"github.com/agentmesh/agentmesh/acl"
-	"github.com/agentmesh/agentmesh/acl/credential"
 	"github.com/agentmesh/agentmesh/acl/rate"
 	"github.com/agentmesh/agentmesh/node/bridge/mew/capability"
 	"github.com/agentmesh/agentmesh/node/bridge/mew/envelope"
@@ -66,27 +65,25 @@ type Config struct {
 
 // Gateway serves spaces. It is safe for concurrent use.
 type Gateway struct {
-	cfg           Config
-	log           *slog.Logger
-	spaces        map[string]*Space
-	order         []*Space
-	tokens        *tokens
-	joinPenalties *rate.Penalties // for joins and requests without a valid token
-	began         time.Time
-	files         []*lineFile // output logs
+	cfg      Config
+	log      *slog.Logger
+	spaces   map[string]*Space
+	order    []*Space
+	accounts *accounts
+	began    time.Time
+	files    []*lineFile // output logs
 
 	mu       sync.Mutex
+	reloaded time.Time // when the token folder was last read
 	stopping bool
 	open     map[*session]struct{} // connections, joined or not
 	sessions sync.WaitGroup
 }
 
 const (
-	maxFailedJoins = 10      // failed joins of one address in a minute (MEW-Q4)
-	maxJoinKeys    = 1 << 14 // addresses whose failed joins are counted
-	tickEvery      = time.Second
-	stopPatience   = 2 * time.Second // how long a stop waits until the connections have closed (MEW-Q6)
-	maxSessions    = 50_000          // connections, joined or not
+	tickEvery    = time.Second
+	stopPatience = 2 * time.Second // how long a stop waits until the connections have closed (MEW-Q6)
+	maxSessions  = 50_000          // connections, joined or not
 )
 
 // New makes a gateway and reads the stored state of its spaces. It starts nothing; see [Gateway.Run].
@@ -94,16 +91,15 @@ func New(ctx context.Context, cfg Config) (*Gateway, error) {
 	cfg.Logger = cmp.Or(cfg.Logger, slog.New(slog.DiscardHandler))
 	cfg.Audit = cmp.Or(cfg.Audit, acl.NewAudit(cfg.Records, acl.AuditConfig{Logger: cfg.Logger}))
 	g := &Gateway{
-		cfg: cfg, log: cfg.Logger, spaces: make(map[string]*Space), tokens: newTokens(), began: time.Now(),
-		joinPenalties: newJoinPenalties(),
-		open:          make(map[*session]struct{}),
+		cfg: cfg, log: cfg.Logger, spaces: make(map[string]*Space), accounts: newAccounts(cfg.Records), began: time.Now(),
+		open: make(map[*session]struct{}),
 	}
 	g.cfg.Spaces = nil // they contain tokens
-	if cfg.Reload != nil {
-		g.tokens.reload = func() { cfg.Reload(g.tokens.claim) }
+	if err := g.accounts.Load(ctx); err != nil {
+		return nil, err
 	}
 	for _, sc := range cfg.Spaces {
-		s, err := g.newSpace(ctx, sc)
+		s, err := g.newSpace(sc)
 		if err != nil {
 			return nil, err
 		}
@@ -113,14 +109,11 @@ func New(ctx context.Context, cfg Config) (*Gateway, error) {
 	return g, nil
 }
 
-// newJoinPenalties returns a list that bars an address with too many failed joins until one of them is forgotten.
-func newJoinPenalties() *rate.Penalties { return rate.NewPenalties(maxFailedJoins, 0, maxJoinKeys) }
-
-func (g *Gateway) newSpace(ctx context.Context, sc SpaceConfig) (*Space, error) {
+func (g *Gateway) newSpace(sc SpaceConfig) (*Space, error) {
 	if !envelope.IsName(sc.ID) || g.spaces[sc.ID] != nil {
 		return nil, fmt.Errorf("space %q: the id cannot be used, or another space has it", envelope.ToPrintable(sc.ID, envelope.MaxName))
 	}
-	s := &Space{cfg: sc, gatewayCfg: &g.cfg, tokens: g.tokens}
+	s := &Space{cfg: sc, gatewayCfg: &g.cfg, accounts: g.accounts}
 	s.cfg.Participants = nil
 	s.members = members{space: sc.ID, dropIn: sc.DropIn, byName: make(map[string]*member), byID: make(map[string]*member)}
 	s.out = delivery{space: sc.ID, journal: g.cfg.Journal}
@@ -143,17 +136,8 @@ func (g *Gateway) newSpace(ctx context.Context, sc SpaceConfig) (*Space, error) 
 		// The owner has no connection, and may send and grant everything.
 		s.members.owner = s.members.add(OwnerName, []capability.Capability{mustCapability(`{"kind":"*"}`)})
 	}
-	if err := s.load(ctx); err != nil {
+	if err := s.load(); err != nil {
 		return nil, err
-	}
-	for _, m := range s.members.byName {
-		for _, h := range m.record.Tokens {
-			var hash credential.Hash
-			if err := hash.UnmarshalText([]byte(h)); err != nil || h == "" {
-				return nil, fmt.Errorf("participant %s of space %s: the stored hash of a token is damaged", m.name, sc.ID)
-			}
-			g.tokens.add(hash, sc.ID, m.name)
-		}
 	}
 	for _, p := range sc.Participants {
 		if m := s.members.byName[p.Name]; p.AutoConnect && m.output != nil && !m.record.Barred {
@@ -182,7 +166,7 @@ func (g *Gateway) newMember(s *Space, p Participant) error {
 		g.warnOperator(s, p.Name, c)
 	}
 	for _, token := range p.Tokens {
-		if err := g.tokens.claim(token, s.cfg.ID, p.Name); err != nil {
+		if err := g.claim(token, s.cfg.ID, p.Name); err != nil {
 			return err
 		}
 	}

@@ -190,7 +190,7 @@ func TestNoEscalation(t *testing.T) {
 			sc.Participants = append(sc.Participants, Participant{Name: fmt.Sprintf("p%d", i), Capabilities: own})
 			roots = append(roots, own...)
 		}
-		s, err := r.G.newSpace(r.T.Context(), sc)
+		s, err := r.G.newSpace(sc)
 		if err != nil {
 			t.Fatal(err)
 		}

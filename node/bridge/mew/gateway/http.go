@@ -13,6 +13,7 @@ import (
 	"strings"
 	"time"
 
+	"github.com/agentmesh/agentmesh/acl/credential"
 	"github.com/agentmesh/agentmesh/node/bridge/mew/envelope"
 	"github.com/agentmesh/agentmesh/node/websocket"
 	"github.com/agentmesh/agentmesh/node/wire"
@@ -136,7 +137,7 @@ func refuseCaller(w http.ResponseWriter) {
 // isKicked reports whether a kick revoked the token of a request after the gateway authenticated its sender m.
 func isKicked(m *member, r *http.Request) bool {
 	token, _ := bearer(r)
-	return m.isRevoked(token)
+	return !m.admits(credential.HashOf(token))
 }
 
 // inject receives an envelope over HTTP, under the same rules as over a WebSocket (MEW-59, MEW-H1).

@@ -4,7 +4,6 @@ import (
 	"crypto/rand"
 	"encoding/base64"
 	"net/url"
-	"slices"
 	"strings"
 	"time"
 
@@ -88,7 +87,7 @@ func (s *Space) addInvitee(inviter *member, name string, caps []capability.Capab
 	rec := e.record(m)
 	rec.Invited, rec.Barred, rec.Since = true, false, time.Now().UTC()
 	rec.Own, rec.own = encodeAll(caps), caps
-	rec.Tokens, rec.Grants, rec.RevokedRules = []string{credential.HashOf(token).String()}, nil, nil
+	rec.Key, rec.Grants, rec.RevokedRules = credential.HashOf(token), nil, nil
 	if invitation != nil {
 		e.more = append(e.more, s.gatewayCfg.InviteNotice(*invitation))
 	}
@@ -107,7 +106,6 @@ func (s *Space) addInvitee(inviter *member, name string, caps []capability.Capab
 		}
 		return "", fault
 	}
-	s.tokens.add(credential.HashOf(token), s.cfg.ID, name)
 	return token, nil
 }
 
@@ -122,13 +120,7 @@ func (s *Space) kick(p *submission) *envelope.Refusal {
 	}
 	e := s.newEdit()
 	rec := e.record(m)
-	rec.Barred = true
-	for _, h := range s.tokens.hashesOf(s.cfg.ID, m.name) {
-		if !slices.Contains(rec.RevokedTokens, h) {
-			rec.RevokedTokens = append(rec.RevokedTokens, h)
-		}
-	}
-	rec.Tokens = nil
+	rec.Barred, rec.Kicked, rec.Key = true, true, credential.Hash{}
 	if fault := e.commit(s.auditEntry(p.by, p.Kind, m.name, "kicked")); fault != nil {
 		return fault
 	}

@@ -6,6 +6,7 @@ import (
 	"strings"
 	"time"
 
+	"github.com/agentmesh/agentmesh/acl/credential"
 	"github.com/agentmesh/agentmesh/node/bridge/mew/envelope"
 	"github.com/agentmesh/agentmesh/node/websocket"
 	"github.com/agentmesh/agentmesh/node/wire"
@@ -13,13 +14,13 @@ import (
 
 // session is one live connection (MEW-61).
 type session struct {
-	conn      *websocket.Conn
-	id        string    // the connection id
-	since     time.Time // when it joined
-	space     *Space    // set, with m and tokenHash, once the client has shown a valid token
-	m         *member
-	tokenHash string
-	rejoins   []time.Time // times of the repeated joins in the last minute
+	conn    *websocket.Conn
+	id      string    // the connection id
+	since   time.Time // when it joined
+	space   *Space    // set, with m and key, once the client has shown a valid token
+	m       *member
+	key     credential.Hash // of the token
+	rejoins []time.Time     // times of the repeated joins in the last minute
 }
 
 // These bound joins per minute, because a join of a few bytes makes the gateway send a welcome that describes everybody
@@ -48,7 +49,7 @@ func (s *Space) join(ses *session, requestedID string) *envelope.Refusal {
 	if s.stopping {
 		return &envelope.Refusal{Close: websocket.CodeGoingAway, From: envelope.FromSystem, Payload: wire.Obj(wire.TextField("error", "going_down"))}
 	}
-	if m.record.Barred || slices.Contains(m.record.RevokedTokens, ses.tokenHash) {
+	if !m.admits(ses.key) {
 		return envelope.RefuseToken("Authentication failed")
 	}
 	id := strings.Clone(cmp.Or(requestedID, m.name))

@@ -6,6 +6,7 @@ import (
 	"strings"
 	"testing"
 
+	"github.com/agentmesh/agentmesh/acl/credential"
 	"github.com/agentmesh/agentmesh/node/bridge/mew/envelope"
 	"github.com/agentmesh/agentmesh/node/bridge/mew/mewtest"
 	"github.com/agentmesh/agentmesh/node/websocket"
@@ -137,7 +138,7 @@ func TestFailedJoins(t *testing.T) {
 		}
 		return he.Status
 	}
-	for range maxFailedJoins {
+	for range credential.MaxFailures {
 		if got := status("nobody"); got != 401 {
 			t.Fatalf("status %d, want 401", got)
 		}

@@ -22,16 +22,16 @@ const nsMembers = "mew-members"
 // memberRecord is the stored part of a participant, which survives disconnects and restarts (MEW-29). A record in use
 // is never changed, only replaced.
 type memberRecord struct {
-	Space         string            `json:"space"`
-	Name          string            `json:"name"`
-	Invited       bool              `json:"invited,omitempty"`
-	Since         time.Time         `json:"since,omitzero"`         // start of the history that the participant may read
-	Own           []json.RawMessage `json:"capabilities,omitempty"` // the capabilities from its last invite
-	Tokens        []string          `json:"tokens,omitempty"`       // hash of the token from its last invite
-	Grants        []*grant          `json:"grants,omitempty"`
-	RevokedRules  []string          `json:"masks,omitempty"`  // the rule of each own capability that was revoked
-	Barred        bool              `json:"barred,omitempty"` // it was kicked and not invited again
-	RevokedTokens []string          `json:"dead,omitempty"`   // hashes of revoked tokens
+	credential.Account                   // its key is the token from its last invite
+	Space              string            `json:"space"`
+	Name               string            `json:"name"`
+	Invited            bool              `json:"invited,omitempty"`
+	Since              time.Time         `json:"since,omitzero"`         // start of the history that the participant may read
+	Own                []json.RawMessage `json:"capabilities,omitempty"` // the capabilities from its last invite
+	Grants             []*grant          `json:"grants,omitempty"`
+	RevokedRules       []string          `json:"masks,omitempty"`  // the rule of each own capability that was revoked
+	Barred             bool              `json:"barred,omitempty"` // it was kicked and not invited again
+	Kicked             bool              `json:"kicked,omitempty"` // so its configured tokens are revoked
 
 	own []capability.Capability // Own, compiled
 }
@@ -86,30 +86,29 @@ func compileAll(list []json.RawMessage) ([]capability.Capability, error) {
 	return out, nil
 }
 
-func readMemberRecord(body []byte) (*memberRecord, error) {
-	rec := &memberRecord{}
-	if err := json.Unmarshal(body, rec); err != nil {
-		return nil, err
-	}
-	var err error
+func newMemberRecord(space, name string) *memberRecord {
+	return &memberRecord{Account: credential.Account{ID: space + "/" + name}, Space: space, Name: name}
+}
+
+// compile compiles the capabilities of a record from the store.
+func (rec *memberRecord) compile() (err error) {
 	if rec.own, err = compileAll(rec.Own); err != nil {
-		return nil, err
+		return err
 	}
 	for _, g := range rec.Grants {
 		if g.caps, err = compileAll(g.Caps); err != nil {
-			return nil, err
+			return err
 		}
 		if len(g.RestsOn) != len(g.caps) {
-			return nil, errors.New("a grant lacks keys of the capabilities on which it rests")
+			return errors.New("a grant lacks keys of the capabilities on which it rests")
 		}
 	}
-	return rec, nil
+	return nil
 }
 
 func (rec *memberRecord) clone() *memberRecord {
 	c := *rec
 	c.Grants, c.RevokedRules = slices.Clone(rec.Grants), slices.Clone(rec.RevokedRules)
-	c.Tokens, c.RevokedTokens = slices.Clone(rec.Tokens), slices.Clone(rec.RevokedTokens)
 	return &c
 }
 
@@ -155,9 +154,7 @@ func (e *edit) commit(entries ...acl.AuditEntry) *envelope.Refusal {
 			e.s.gatewayCfg.Logger.Error("encode a participant", "space", e.s.cfg.ID, "err", err)
 			return envelope.RefuseStore()
 		}
-		changes = append(changes, store.Change{IfRev: store.Any, Record: store.Record{
-			NS: nsMembers, Key: e.s.cfg.ID + "/" + m.name, Body: body, Terms: []string{"space:" + hashName(e.s.cfg.ID)},
-		}})
+		changes = append(changes, store.Change{IfRev: store.Any, Record: store.Record{NS: nsMembers, Key: m.record.ID, Body: body}})
 	}
 	for _, entry := range entries {
 		changes = append(changes, e.s.gatewayCfg.Audit.Change(entry))
@@ -169,25 +166,19 @@ func (e *edit) commit(entries ...acl.AuditEntry) *envelope.Refusal {
 	for _, m := range e.order {
 		m.record = e.changed[m]
 		m.recompute(e.s.cfg.DropIn)
+		e.s.accounts.Publish(m.record)
 	}
 	return nil
 }
 
-// hashName returns a search term for a name of any length.
-func hashName(s string) string { return credential.HashOf(s).Name() }
-
-// load reads the stored records of the participants.
-func (s *Space) load(ctx context.Context) error {
-	for row, err := range store.AllRecords(ctx, s.gatewayCfg.Records, nsMembers, "space:"+hashName(s.cfg.ID), time.Now()) {
-		if err != nil {
-			return fmt.Errorf("read the participants of space %s: %w", s.cfg.ID, err)
-		}
-		rec, err := readMemberRecord(row.Body)
-		if err != nil {
-			return fmt.Errorf("read participant %s: %w", row.Key, err)
-		}
-		if rec.Space != s.cfg.ID { // the ids of both spaces have the same hash
+// load takes over the stored records of the participants.
+func (s *Space) load() error {
+	for _, rec := range s.accounts.List() {
+		if rec.Space != s.cfg.ID {
 			continue
+		}
+		if err := rec.compile(); err != nil {
+			return fmt.Errorf("read participant %s: %w", rec.ID, err)
 		}
 		m := s.members.byName[rec.Name]
 		switch {

@@ -21,7 +21,7 @@ type members struct {
 }
 
 func (ms *members) add(name string, own []capability.Capability) *member {
-	m := &member{name: name, id: name, own: own, record: &memberRecord{Space: ms.space, Name: name}}
+	m := &member{name: name, id: name, own: own, record: newMemberRecord(ms.space, name)}
 	m.recompute(ms.dropIn)
 	ms.byName[name] = m
 	return m

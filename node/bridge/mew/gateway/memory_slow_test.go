@@ -3,10 +3,11 @@
 package gateway
 
 import (
-	"net/http/httptest"
+	"net/http"
 	"testing"
 	"time"
 
+	"github.com/agentmesh/agentmesh/acl/credential"
 	"github.com/agentmesh/agentmesh/node/bridge/mew/envelope"
 	"github.com/agentmesh/agentmesh/node/bridge/mew/mewtest"
 )
@@ -15,23 +16,23 @@ import (
 func TestSilentJoins(t *testing.T) {
 	t.Parallel()
 	r := start(t, newLabConfig(t))
-	began := time.Now() // at this time nothing has recovered, however slow the machine is
-	players := make([]*mewtest.Player, maxFailedJoins)
+	players := make([]*mewtest.Player, credential.MaxFailures)
 	for i := range players {
 		players[i] = r.Open("/ws", "")
 	}
 	for _, p := range players {
 		p.AwaitClose(envelope.CloseUnauthorized)
 	}
-	req := httptest.NewRequest("GET", "/ws", nil)
-	req.RemoteAddr = "127.0.0.1:1"
 	tick := time.NewTicker(5 * time.Millisecond)
 	defer tick.Stop()
-	for patience := time.After(30 * time.Second); r.G.joinPenalties.Admit(addressOf(req), began) == 0; {
+	for patience := time.After(30 * time.Second); r.G.countClients() > 0; {
 		select {
 		case <-tick.C:
 		case <-patience:
-			t.Fatalf("after %d connections without a join another one is admitted", maxFailedJoins)
+			t.Fatal("the connections have not ended")
 		}
+	}
+	if got, body := r.Call("GET", "/participants", "nobody", ""); got != http.StatusTooManyRequests {
+		t.Errorf("after %d connections without a join another one gets %d %s", credential.MaxFailures, got, body)
 	}
 }

@@ -13,8 +13,8 @@ func TestAddNode(t *testing.T) {
 		if err != nil {
 			t.Fatal(err)
 		}
-		if owner, ok := rig.G.tokens.lookup(token); !ok || owner != (tokenOwner{"lab", want}) {
-			t.Errorf("the token of %s admits %+v, %v", want, owner, ok)
+		if rec := rig.G.lookup(token); rec == nil || rec.Space != "lab" || rec.Name != want {
+			t.Errorf("the token of %s admits %+v", want, rec)
 		}
 	}
 	own := map[string]bool{}

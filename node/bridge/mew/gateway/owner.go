@@ -33,7 +33,7 @@ func (s *Space) AddNode(name string) (token string, err error) {
 	}
 	s.members.node = s.members.add(unused, caps)
 	token = credential.New("mew_")
-	return token, s.tokens.claim(token, s.cfg.ID, unused)
+	return token, s.accounts.Claim(token, s.members.node.record)
 }
 
 // protectOwner returns a refusal if m is the owner: no participant may kick the owner or revoke the owner's rights.

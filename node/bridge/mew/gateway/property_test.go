@@ -23,7 +23,7 @@ func TestNothingCrosses(t *testing.T) {
 		var feeds [2]*view.Feed
 		for i := range spaces {
 			all := []capability.Capability{mustCapability(`{"kind":"*"}`)}
-			s, err := r.G.newSpace(r.T.Context(), SpaceConfig{ID: fmt.Sprintf("s%d-%d", i, round), Participants: []Participant{
+			s, err := r.G.newSpace(SpaceConfig{ID: fmt.Sprintf("s%d-%d", i, round), Participants: []Participant{
 				{Name: "a", Capabilities: all}, {Name: "b", Capabilities: all},
 			}})
 			if err != nil {
@@ -65,7 +65,7 @@ func TestRevokedAtOnce(t *testing.T) {
 	round := 0
 	rapid.Check(t, func(t *rapid.T) {
 		round++
-		s, err := r.G.newSpace(r.T.Context(), SpaceConfig{ID: fmt.Sprintf("r%d", round), Participants: []Participant{
+		s, err := r.G.newSpace(SpaceConfig{ID: fmt.Sprintf("r%d", round), Participants: []Participant{
 			{Name: "boss", Capabilities: []capability.Capability{mustCapability(`{"kind":"*"}`)}}, {Name: "worker", Capabilities: []capability.Capability{}},
 		}})
 		if err != nil {

@@ -4,9 +4,9 @@ import (
 	"cmp"
 	"context"
 	"crypto/rand"
+	"errors"
 	"net/http"
 	"net/netip"
-	"slices"
 	"strings"
 	"time"
 
@@ -59,23 +59,21 @@ func (g *Gateway) authenticate(token, requested string) (*Space, *member, bool) 
 	if token == "" {
 		return nil, nil, false
 	}
-	owner, ok := g.tokens.lookup(token)
-	s := g.spaces[owner.space]
-	if !ok || s == nil || !s.isNamedBy(requested) {
+	rec := g.lookup(token)
+	if rec == nil {
+		return nil, nil, false
+	}
+	s := g.spaces[rec.Space]
+	if s == nil || !s.isNamedBy(requested) {
 		return nil, nil, false
 	}
 	s.mu.Lock()
 	defer s.unlock()
-	m := s.members.byName[owner.name]
-	if m == nil || m.isRevoked(token) {
+	m := s.members.byName[rec.Name]
+	if m == nil || !m.admits(credential.HashOf(token)) {
 		return nil, nil, false
 	}
 	return s, m, true
-}
-
-// isRevoked reports whether a kick revoked the token of m.
-func (m *member) isRevoked(token string) bool {
-	return m.record.Barred || slices.Contains(m.record.RevokedTokens, credential.HashOf(token).String())
 }
 
 // serveSocket accepts a connection (MEW-J1).
@@ -106,15 +104,15 @@ func (g *Gateway) serveSocket(w http.ResponseWriter, r *http.Request) {
 }
 
 // chargeFailedJoin counts a join or request without a valid token against the address of the client, and returns the
-// refusal to send: r or, after maxFailedJoins, a rate limit. A client with a valid token is never limited, because it
+// refusal to send: r or, after too many, a rate limit. A client with a valid token is never limited, because it
 // may share its address with others (MEW-Q4).
 func (g *Gateway) chargeFailedJoin(from netip.Addr, space string, r *envelope.Refusal) *envelope.Refusal {
-	wait := g.joinPenalties.Fail(from, time.Now())
-	if wait == 0 {
+	busy, isBusy := errors.AsType[*credential.Busy](g.accounts.Fail(from, nil))
+	if !isBusy {
 		g.log.Info("no valid token", "client", rate.AddrKey(from), "space", envelope.ToPrintable(space, envelope.MaxName))
 		return r
 	}
-	rateLimit := envelope.RefuseRate(wait)
+	rateLimit := envelope.RefuseRate(busy.Wait)
 	rateLimit.Close = r.Close
 	return rateLimit
 }
@@ -136,7 +134,7 @@ func (g *Gateway) serveSession(ses *session, joined bool) {
 func (g *Gateway) bindSession(ses *session, token, space string) bool {
 	s, m, ok := g.authenticate(token, space)
 	if ok {
-		ses.space, ses.m, ses.tokenHash = s, m, credential.HashOf(token).String()
+		ses.space, ses.m, ses.key = s, m, credential.HashOf(token)
 	}
 	return ok
 }
@@ -222,7 +220,7 @@ func (g *Gateway) handleMessage(ses *session, data []byte) bool {
 // isSameJoin reports whether a repeated join names the same participant and space.
 func (g *Gateway) isSameJoin(ses *session, j joinRequest) bool {
 	if j.token != "" {
-		if owner, ok := g.tokens.lookup(j.token); !ok || owner != (tokenOwner{ses.space.cfg.ID, ses.m.name}) {
+		if rec := g.lookup(j.token); rec == nil || rec.Space != ses.space.cfg.ID || rec.Name != ses.m.name {
 			return false
 		}
 	}

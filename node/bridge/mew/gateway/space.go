@@ -21,7 +21,7 @@ import (
 type Space struct {
 	cfg        SpaceConfig // without the participants, because of their tokens
 	gatewayCfg *Config
-	tokens     *tokens
+	accounts   *accounts
 	rates      *rate.Buckets // nil: no limit
 
 	mu        sync.Mutex // guards the following fields
