@@ -1,9 +1,12 @@
 package node_test
 
 import (
+	"crypto/sha256"
+	"errors"
 	"fmt"
 	"net/http"
 	"testing"
+	"time"
 
 	"github.com/agentmesh/agentmesh/acl"
 	"github.com/agentmesh/agentmesh/node"
@@ -77,5 +80,58 @@ func BenchmarkStatus(b *testing.B) {
 		if s, err := sarah.OwnerAPI().Status(b.Context()); err != nil || s.Inbox != waiting {
 			b.Fatalf("Status = %+v, %v", s, err)
 		}
+	}
+}
+
+// BenchmarkRefusal measures an acceptance, and a refusal at each bound of a node: in an hour, in one conversation, of one
+// sender, and of all messages that wait for the owner. A refusal must cost less than the work that it refuses.
+func BenchmarkRefusal(b *testing.B) {
+	few := acl.Rates{NewConversations: 1, Conversation: 1, Total: 1}
+	for _, tt := range []struct {
+		name    string
+		mode    acl.Mode
+		rates   acl.Rates
+		bytes   int64 // of one conversation
+		before  int   // messages that are accepted first, each from another stranger
+		ongoing bool  // all messages are in one conversation
+		code    wire.Code
+	}{
+		{"accepted", acl.Open, acl.Rates{}, 0, 0, false, ""},
+		{"held", acl.Approval, acl.Rates{}, 0, 0, false, ""},
+		{"rate", acl.Open, few, 0, 1, false, wire.RateLimited},
+		{"conversation full", acl.Open, acl.Rates{}, 100, 1, true, wire.RateLimited},
+		{"holds full", acl.Approval, acl.Rates{}, 0, 200, false, wire.RateLimited},
+	} {
+		b.Run(tt.name, func(b *testing.B) {
+			mesh := meshtest.New(b)
+			sarah := mesh.Node("sarah", func(cfg *node.Config) { cfg.Policy.Mode, cfg.Rates, cfg.MaxConvBytes = tt.mode, tt.rates, tt.bytes })
+			post := func(i int) error {
+				address := bridge.Address{Kind: "test", Link: "net", Peer: fmt.Sprint("stranger-", i)}
+				id := wire.NewMessageID()
+				conv := wire.ConversationID("conv_" + string(id))
+				if tt.ongoing {
+					address.Peer, conv = "one", "conv_one"
+				}
+				payload := parsePayload(b, hello)
+				_, err := sarah.Accept(b.Context(), bridge.Inbound{
+					Principal: address.String(), Peer: address.Pseudonym(), Address: address.String(), Verified: bridge.VerifiedNone,
+					MessageID: id, ConvID: conv, Intent: wire.Deliver, Payload: payload, Raw: payload.JSON(),
+					Digest: sha256.Sum256([]byte(id)), Time: time.Now(), Received: time.Now(),
+				})
+				return err
+			}
+			for i := range tt.before {
+				if err := post(i); err != nil {
+					b.Fatal(err)
+				}
+			}
+			b.ResetTimer()
+			for i := range b.N {
+				err := post(tt.before + i)
+				if e := (*wire.Error)(nil); tt.code == "" && err != nil && !errors.Is(err, wire.ErrHoldsFull) || tt.code != "" && (!errors.As(err, &e) || e.Code != tt.code) {
+					b.Fatalf("Accept = %v, want %q", err, tt.code)
+				}
+			}
+		})
 	}
 }

@@ -215,7 +215,7 @@ func TestHeldItemExpires(t *testing.T) {
 	})
 }
 
-func parsePayload(t *testing.T, payload string) wire.Value {
+func parsePayload(t testing.TB, payload string) wire.Value {
 	t.Helper()
 	v, err := wire.Parse([]byte(payload))
 	if err != nil {
