@@ -26,7 +26,7 @@ const (
 )
 
 // TestDocsMetrics compares the table in docs/operations.md with the metrics that a process serves to its owner, except
-// those of Prometheus' client library (go_, process_).
+// those of the Go runtime and the process (go_, process_).
 func TestDocsMetrics(t *testing.T) {
 	dir := filepath.Join(t.TempDir(), "data")
 	env := slices.DeleteFunc(os.Environ(), func(e string) bool { return strings.HasPrefix(e, "AGENTMESH_") })
@@ -140,6 +140,9 @@ func metricRows(t *testing.T, body string) []metricRow {
 			name, help, _ := strings.Cut(text, " ")
 			rows = append(rows, metricRow{name: name, help: help})
 			clear(labels)
+			continue
+		}
+		if strings.HasPrefix(line, "go_") || strings.HasPrefix(line, "process_") {
 			continue
 		}
 		r := &rows[len(rows)-1]

@@ -4,16 +4,17 @@ import (
 	"bytes"
 	"context"
 	"fmt"
+	"maps"
 	"math"
 	"net/http"
 	"runtime"
 	"slices"
+	"strings"
+	"sync"
 	"time"
 
+	"github.com/VictoriaMetrics/metrics"
 	"github.com/labstack/echo/v4"
-	"github.com/prometheus/client_golang/prometheus"
-	"github.com/prometheus/client_golang/prometheus/collectors"
-	"github.com/prometheus/common/expfmt"
 )
 
 // Metrics are the metrics of one process. The owner's listener serves them at /metrics in the Prometheus text format;
@@ -27,20 +28,24 @@ import (
 // keys. Creating a series twice, or with an invalid name, is a programming error and panics. docs/operations.md lists
 // every name. A nil *Metrics creates series that nobody reads.
 type Metrics struct {
-	registry *prometheus.Registry
-	public   *requests
-	owner    *requests
+	public *requests
+	owner  *requests
+
+	mu       sync.Mutex
+	families map[string]*family // by name
+}
+
+// family has the series of one name.
+type family struct {
+	kind, help string
+	series     *metrics.Set
 }
 
 const metricsPrefix = "agentmesh_"
 
 // NewMetrics returns the metrics of a process of this version, with those of the Go runtime and the operating system.
 func NewMetrics(version string) *Metrics {
-	m := &Metrics{registry: prometheus.NewRegistry()}
-	m.registry.MustRegister(
-		collectors.NewGoCollector(),
-		collectors.NewProcessCollector(collectors.ProcessCollectorOpts{}),
-	)
+	m := &Metrics{families: make(map[string]*family)}
 	m.Gauge("build_info", "Always 1; the labels name the running version.", func() float64 { return 1 },
 		"version", version, "go", runtime.Version())
 	m.public = newRequests(m, "public", "")
@@ -50,16 +55,15 @@ func NewMetrics(version string) *Metrics {
 
 // Counter creates one series that only grows. labels alternates keys and values.
 func (m *Metrics) Counter(name, help string, labels ...string) *Counter {
-	c := prometheus.NewCounter(prometheus.CounterOpts{Name: metricsPrefix + name, Help: help, ConstLabels: pairs(labels)})
-	m.register(c)
-	return &Counter{c}
+	set, series := m.family("counter", name, help, labels)
+	return &Counter{set.NewFloatCounter(series)}
 }
 
 // Gauge creates one series. Each scrape calls read, and scrapes may overlap. read returns math.NaN for an unknown
 // value.
 func (m *Metrics) Gauge(name, help string, read func() float64, labels ...string) {
-	opts := prometheus.GaugeOpts{Name: metricsPrefix + name, Help: help, ConstLabels: pairs(labels)}
-	m.register(prometheus.NewGaugeFunc(opts, read))
+	set, series := m.family("gauge", name, help, labels)
+	set.NewGauge(series, read)
 }
 
 // StoreGauge creates a gauge with a read function that asks a store. The gauge is NaN if the store does not answer.
@@ -77,11 +81,8 @@ func (m *Metrics) StoreGauge(name, help string, read func(context.Context) (floa
 
 // Histogram creates one histogram with these upper bounds, in ascending order.
 func (m *Metrics) Histogram(name, help string, bounds []float64, labels ...string) *Histogram {
-	h := prometheus.NewHistogram(prometheus.HistogramOpts{
-		Name: metricsPrefix + name, Help: help, Buckets: bounds, ConstLabels: pairs(labels),
-	})
-	m.register(h)
-	return &Histogram{h}
+	set, series := m.family("histogram", name, help, labels)
+	return &Histogram{set.NewPrometheusHistogramExt(series, bounds)}
 }
 
 // Limiter creates the counter of the refusals of a limit.
@@ -91,8 +92,8 @@ func (m *Metrics) Limiter(name string) *Counter {
 
 // LimiterFunc is [Metrics.Limiter] for a limit that counts its own refusals. Each scrape calls read.
 func (m *Metrics) LimiterFunc(name string, read func() uint64) {
-	opts := prometheus.CounterOpts{Name: metricsPrefix + limiterName, Help: limiterHelp, ConstLabels: prometheus.Labels{"limiter": name}}
-	m.register(prometheus.NewCounterFunc(opts, func() float64 { return float64(read()) }))
+	set, series := m.family("counter", limiterName, limiterHelp, []string{"limiter", name})
+	set.NewGauge(series, func() float64 { return float64(read()) })
 }
 
 const (
@@ -114,51 +115,62 @@ func (m *Metrics) ownerRequests() *requests {
 	return m.owner
 }
 
-func (m *Metrics) register(c prometheus.Collector) {
-	if m != nil {
-		m.registry.MustRegister(c)
-	}
-}
-
-func pairs(labels []string) prometheus.Labels {
+// family returns the set of the series of a name, and the series with the given labels.
+func (m *Metrics) family(kind, name, help string, labels []string) (set *metrics.Set, series string) {
 	if len(labels)%2 != 0 {
 		panic(fmt.Sprintf("httpapi: labels %q are not keys and values", labels))
 	}
-	out := make(prometheus.Labels, len(labels)/2)
+	var pairs []string
 	for pair := range slices.Chunk(labels, 2) {
-		out[pair[0]] = pair[1]
+		pairs = append(pairs, fmt.Sprintf("%s=%q", pair[0], pair[1]))
 	}
-	return out
+	name = metricsPrefix + name
+	if series = name; len(pairs) > 0 {
+		slices.Sort(pairs)
+		series += "{" + strings.Join(pairs, ",") + "}"
+	}
+	if m == nil {
+		return metrics.NewSet(), series
+	}
+	m.mu.Lock()
+	defer m.mu.Unlock()
+	f := m.families[name]
+	if f == nil {
+		f = &family{kind, help, metrics.NewSet()}
+		m.families[name] = f
+	}
+	if f.kind != kind || f.help != help {
+		panic(fmt.Sprintf("httpapi: %s is a %s with another help", name, f.kind))
+	}
+	return f.series, series
 }
 
 // Counter is a series that only grows. It is safe for concurrent use.
-type Counter struct{ c prometheus.Counter }
+type Counter struct{ c *metrics.FloatCounter }
 
 // Inc adds one.
-func (c *Counter) Inc() { c.c.Inc() }
+func (c *Counter) Inc() { c.c.Add(1) }
 
 // Add adds n, which must not be negative.
 func (c *Counter) Add(n float64) { c.c.Add(n) }
 
 // Histogram counts values by size. It is safe for concurrent use.
-type Histogram struct{ h prometheus.Histogram }
+type Histogram struct{ h *metrics.PrometheusHistogram }
 
 // Observe counts one value.
-func (h *Histogram) Observe(v float64) { h.h.Observe(v) }
+func (h *Histogram) Observe(v float64) { h.h.Update(v) }
 
-// serve answers a scrape. It gathers everything first, because half a scrape would look like a restart.
+// serve answers a scrape.
 func (m *Metrics) serve(c echo.Context) error {
-	families, err := m.registry.Gather()
-	if err != nil {
-		return fmt.Errorf("gather metrics: %w", err)
+	m.mu.Lock()
+	families := maps.Clone(m.families)
+	m.mu.Unlock()
+	var text bytes.Buffer
+	for _, name := range slices.Sorted(maps.Keys(families)) {
+		f := families[name]
+		fmt.Fprintf(&text, "# HELP %s %s\n# TYPE %s %s\n", name, f.help, name, f.kind)
+		f.series.WritePrometheus(&text)
 	}
-	var buf bytes.Buffer
-	format := expfmt.NewFormat(expfmt.TypeTextPlain)
-	enc := expfmt.NewEncoder(&buf, format)
-	for _, family := range families {
-		if err := enc.Encode(family); err != nil {
-			return fmt.Errorf("write metrics: %w", err)
-		}
-	}
-	return c.Blob(http.StatusOK, string(format), buf.Bytes())
+	metrics.WriteProcessMetrics(&text)
+	return c.Blob(http.StatusOK, "text/plain; version=0.0.4; charset=utf-8", text.Bytes())
 }
