@@ -172,7 +172,7 @@ var outside = []struct {
 	{"github.com/gorilla/websocket", []string{"node/websocket"}, "all bridges share one type of connection with one queue"},
 	{"github.com/getkin/kin-openapi", []string{"node/httpapi/apitest"}, "it is for tests only"},
 	{
-		"github.com/prometheus/client_golang",
+		"github.com/VictoriaMetrics/metrics",
 		[]string{"node/httpapi", "cmd/*", "cmd/internal/daemon"},
 		"label sets stay fixed if one package creates them",
 	},
