@@ -136,11 +136,11 @@ func (r *records) onlyOpen(ctx context.Context, peer wire.AgentID) wire.Conversa
 
 // inContext counts the records in the context of the link: unread chats, and proposals and requests that wait (MEW-L5).
 func (r *records) inContext(ctx context.Context) int {
-	page, err := r.store.List(ctx, nsLinks, r.link+"/context", "", maxCounted, time.Now())
+	n, err := r.store.Count(ctx, nsLinks, r.link+"/context", maxCounted, time.Now())
 	if err != nil {
 		return 0
 	}
-	return len(page.Records)
+	return n
 }
 
 // clear empties the context of the link. Questions to the owner and transcripts stay (MEW-L5).

@@ -56,25 +56,25 @@ func (r *records) openedBy(participant string) string {
 // too many, it replaces the oldest one.
 func (r *records) open(ctx context.Context, c Conversation) error {
 	now := time.Now()
-	own, err := r.store.List(ctx, nsLinks, r.openedBy(c.To), "", maxOpenedByOne, now)
-	if err != nil {
-		return err
-	}
-	all, err := r.store.List(ctx, nsLinks, r.link+"/"+kindOpened, "", maxOpened, now)
-	if err != nil {
-		return err
-	}
-	var full []store.Record
-	switch {
-	case len(own.Records) == maxOpenedByOne:
-		full = own.Records
-	case len(all.Records) == maxOpened:
-		full = all.Records
-	}
 	var changes []store.Change
-	if full != nil {
-		oldest := slices.MinFunc(full, func(x, y store.Record) int { return x.Expires.Compare(y.Expires) })
-		changes = append(changes, store.Change{Record: store.Record{NS: nsLinks, Key: oldest.Key}, IfRev: oldest.Rev, Delete: true})
+	for _, bound := range []struct {
+		term string
+		most int
+	}{{r.openedBy(c.To), maxOpenedByOne}, {r.link + "/" + kindOpened, maxOpened}} {
+		n, err := r.store.Count(ctx, nsLinks, bound.term, bound.most, now)
+		if err != nil {
+			return err
+		}
+		if n < bound.most {
+			continue
+		}
+		full, err := r.store.List(ctx, nsLinks, bound.term, "", bound.most, now)
+		if err != nil {
+			return err
+		}
+		oldest := slices.MinFunc(full.Records, func(x, y store.Record) int { return x.Expires.Compare(y.Expires) })
+		changes = []store.Change{{Record: store.Record{NS: nsLinks, Key: oldest.Key}, IfRev: oldest.Rev, Delete: true}}
+		break
 	}
 	put := r.remember(kindOpened, openKey(c.Peer, c.Conv), c, keepConversation)
 	put.Record.Terms = append(put.Record.Terms, r.openedBy(c.To))
