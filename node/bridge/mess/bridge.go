@@ -81,7 +81,7 @@ func New(cfg Config) (*Bridge, error) {
 		Exchange: b.x, Local: cfg.Local, Log: b.log, Names: cfg.Names, Withdraw: b.withdrawRegistration,
 	}
 	b.x.Work.Add(work.Queue{NS: exchange.NSNotices, Max: maxCalls, PerParty: maxCallsPerParty, Do: b.workNotice})
-	b.x.Work.Add(work.Queue{NS: nsControl, Max: maxCalls, PerParty: maxCallsPerParty, MaxPause: maxControlRetry, Do: b.workControl})
+	b.x.Work.Add(work.Queue{NS: nsControl, Max: maxCalls, PerParty: maxCallsPerParty, Do: b.workControl})
 	b.registerResolvers()
 	if cfg.Mirror != "" {
 		b.mirror = folder.NewMirror(b.x, cfg.Mirror, b.log)

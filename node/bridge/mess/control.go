@@ -28,13 +28,6 @@ const (
 	controlLifetime = 7 * 24 * time.Hour
 )
 
-// A control message that cannot be applied is tried again after a pause, which grows from minControlRetry to
-// maxControlRetry.
-const (
-	minControlRetry = time.Second
-	maxControlRetry = 10 * time.Minute
-)
-
 // controlMessage is the stored form of a control message.
 type controlMessage struct {
 	From    wire.AgentID        `json:"from"`
@@ -42,7 +35,6 @@ type controlMessage struct {
 	Conv    wire.ConversationID `json:"conv"`
 	ID      wire.MessageID      `json:"id"`
 	Payload wire.Value          `json:"payload"`
-	Pause   time.Duration       `json:"pause,omitempty"` // between the last attempt and the next one
 }
 
 // Observe implements [bridge.Observer]. It stores control messages.
@@ -57,26 +49,15 @@ func (b *Bridge) Observe(in bridge.Inbound) []store.Change {
 	}}}
 }
 
-// workControl applies a control message, or stores the time of the next attempt. Each pause is twice as long as the
-// previous one.
+// workControl applies a control message. If that fails, the worker tries again.
 func (b *Bridge) workControl(ctx context.Context, rec store.Record, _ bool) (later work.Later, err error) {
 	var m controlMessage
 	_ = json.Unmarshal(rec.Body, &m) // what cannot be decoded has no ID
-	err = b.applyControl(ctx, rec.Key, m)
-	if err == nil || ctx.Err() != nil {
-		return later, err
-	}
-	b.log.Info("a control message could not be applied yet", "error", err)
-	m.Pause = min(max(2*m.Pause, minControlRetry), maxControlRetry)
-	rec.Body, rec.Due = thread.Encode(m), time.Now().Add(m.Pause)
-	return later, b.records.Apply(ctx, []store.Change{{Record: rec, IfRev: rec.Rev}}, time.Now())
+	return later, b.applyControl(ctx, rec.Key, m)
 }
 
 // applyControl applies and removes a stored control message. If a later attempt may succeed, it only returns an error.
 func (b *Bridge) applyControl(ctx context.Context, key string, m controlMessage) error {
-	if m.Payload.GetStr("action") == actionTooLate {
-		return b.cancelTooLate(ctx, key, m)
-	}
 	if m.ID != "" { // otherwise the stored message could not be decoded and is only removed
 		payload, err := b.controlPayload(ctx, m)
 		if err == nil && !payload.IsNull() {

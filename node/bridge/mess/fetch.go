@@ -88,7 +88,7 @@ func (b *Bridge) fetchReference(ctx context.Context, t *thread.Thread, r referen
 	data, err := b.readReference(ctx, t, r)
 	if err != nil {
 		b.log.Info("a reference of a thread could not be fetched", "thread", ref, "error", err)
-		return exchange.Attachment{}, &wire.Error{Code: wire.AgentUnavailable, Status: http.StatusBadGateway, Message: "the address could not be fetched: " + publicFetchReason(err)}
+		return exchange.Attachment{}, &wire.Error{Code: wire.AgentUnavailable, Status: http.StatusBadGateway, Message: "the address could not be fetched: " + explainFetchError(err)}
 	}
 	if sum := sha256.Sum256(data); r.digest != "" && !strings.EqualFold(r.digest, hex.EncodeToString(sum[:])) {
 		return exchange.Attachment{}, &wire.Error{Code: wire.InvalidMessage, Status: http.StatusBadGateway, Message: "the received file does not have the digest that the message names"}
@@ -114,21 +114,12 @@ func (b *Bridge) readReference(ctx context.Context, t *thread.Thread, r referenc
 		return nil, err
 	}
 	if l == nil {
-		return nil, publicError("no link knows the thread of the file")
+		return nil, thread.Missing("is not beside a thread of a link")
 	}
 	ctx, cancel := context.WithTimeout(ctx, fetchTimeout)
 	defer cancel()
-	data, err := l.remote.attachment(ctx, foreignRef, file)
-	if err != nil {
-		return nil, publicError(explainFetchError(err))
-	}
-	return data, nil
+	return l.remote.attachment(ctx, foreignRef, file)
 }
-
-// publicError is the reason of a failed fetch, as the owner reads it.
-type publicError string
-
-func (e publicError) Error() string { return string(e) }
 
 // storedReference returns the content of an earlier fetch, or the zero value.
 func storedReference(ctx context.Context, x *exchange.Exchange, ref string, r reference) (exchange.Attachment, error) {
@@ -164,32 +155,13 @@ func (b *Bridge) download(ctx context.Context, uri string) ([]byte, error) {
 	}
 	resp, err := b.cfg.HTTP.Do(ctx, reach, req)
 	if err != nil {
-		return nil, err
+		return nil, toRetry(err)
 	}
 	data, err := client.ReadAll(resp, thread.MaxUpload)
-	switch {
-	case err != nil:
-		return nil, err
-	case resp.StatusCode != http.StatusOK:
-		return nil, publicError("the server answered " + http.StatusText(resp.StatusCode))
-	case len(data) == 0:
-		return nil, errors.New("the answer is empty")
+	if err != nil || resp.StatusCode != http.StatusOK || len(data) == 0 {
+		return nil, &client.SendError{Status: resp.StatusCode, Cause: err}
 	}
 	return data, nil
-}
-
-// publicFetchReason returns the reason of a failed fetch, without error texts of the network.
-func publicFetchReason(err error) string {
-	if e, ok := errors.AsType[publicError](err); ok {
-		return e.Error()
-	}
-	if e, ok := errors.AsType[*client.GuardError](err); ok {
-		return e.Error()
-	}
-	if errors.Is(err, client.ErrAnswerTooLarge) {
-		return "it is larger than 10 MiB"
-	}
-	return "the server does not answer as it should"
 }
 
 // FetchCall is the owner's request to fetch an address in a message.

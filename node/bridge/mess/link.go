@@ -159,10 +159,9 @@ func (l *link) setStatus(err error) {
 	if err != nil {
 		state, text = bridge.LinkConnecting, explainLinkError(err).Error()
 	}
-	joinErr, isJoin := errors.AsType[*joinError](err)
-	if isJoin && joinErr.final {
+	if _, isFault := errors.AsType[*bridge.LinkFault](err); isFault {
 		state = bridge.LinkDown
-	} else if e, isSendErr := errors.AsType[*client.SendError](err); isSendErr && !isJoin && (e.Status == http.StatusUnauthorized || e.Status == http.StatusForbidden) {
+	} else if e, isSendErr := errors.AsType[*client.SendError](err); isSendErr && (e.Status == http.StatusUnauthorized || e.Status == http.StatusForbidden) {
 		state = bridge.LinkDown
 	}
 	l.mu.Lock()
@@ -185,8 +184,11 @@ func (l *link) isDown() bool {
 
 // explainLinkError returns the failure of a call to the exchange in words for the owner.
 func explainLinkError(err error) error {
-	if joinErr, ok := errors.AsType[*joinError](err); ok {
-		return joinErr
+	if fault, ok := errors.AsType[*bridge.LinkFault](err); ok {
+		return fault
+	}
+	if why, ok := errors.AsType[notYet](err); ok {
+		return why
 	}
 	e, ok := errors.AsType[*client.SendError](err)
 	switch {

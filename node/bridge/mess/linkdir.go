@@ -44,6 +44,29 @@ func (r *dirRemote) self(context.Context) string { return cmp.Or(r.name, "agentm
 
 func (r *dirRemote) setSelf(context.Context, string) error { return nil } // the owner chooses the name
 
+// open opens the directory, after a pull if pull is set. Nobody else of this process reads or changes the directory until
+// the caller calls done.
+func (r *dirRemote) open(ctx context.Context, pull bool) (root *os.Root, done func(), err error) {
+	r.mu.Lock()
+	if pull {
+		err = r.pull(ctx)
+	}
+	if err == nil {
+		root, err = folder.OpenLayout(r.dir) // a pull may have removed empty folders
+	}
+	if err != nil {
+		r.mu.Unlock()
+		return nil, nil, err
+	}
+	return root, func() { root.Close(); r.mu.Unlock() }, nil
+}
+
+// Values of the parameter pull of [dirRemote.open].
+const (
+	asPulled = false
+	pullNow  = true
+)
+
 // toRetry marks an error as temporary. It returns nil for nil.
 func toRetry(err error) error {
 	if err == nil {
@@ -55,36 +78,27 @@ func toRetry(err error) error {
 // create writes a new thread. A directory stores no idempotency keys, so create first looks for the thread of an earlier
 // attempt.
 func (r *dirRemote) create(ctx context.Context, _ string, body wire.Value) (string, error) {
-	r.mu.Lock()
-	defer r.mu.Unlock()
-	if err := r.pull(ctx); err != nil {
-		return "", toRetry(err)
-	}
-	root, err := folder.OpenLayout(r.dir)
+	root, done, err := r.open(ctx, pullNow)
 	if err != nil {
 		return "", toRetry(err)
 	}
-	defer root.Close()
+	defer done()
 	req, err := thread.ReadRequest(body, "request", time.Now())
 	if err != nil {
 		return "", err
-	}
-	list, err := listRefs(root)
-	if err != nil {
-		return "", toRetry(err)
 	}
 	written, files, err := r.extractEnclosures(ctx, thread.Block{{Type: "request", Body: body}}, 1)
 	if err != nil {
 		return "", toRetry(err)
 	}
 	now := time.Now().UTC().Round(time.Millisecond)
-	switch old, err := r.findSent(ctx, root, list, req.ID, written.Tree(), now); {
+	switch old, err := r.findSent(ctx, root, req.ID, written.Tree(), now); {
 	case err != nil:
 		return "", toRetry(err)
 	case old != "":
 		return old, r.publish(ctx, old)
 	}
-	ref := thread.NewThreadRef(now, nextNumber(list, now), req.ID)
+	ref := thread.NewRandomRef(now, req.ID) // others may write to another clone at the same time
 	t := &thread.Thread{
 		Ref: ref, ClientID: req.ID, Requester: r.self(ctx), Status: thread.Received, Intent: req.Intent, Priority: req.Priority,
 		Created: now, Updated: now, Deadline: req.Deadline, ConfirmBefore: req.ConfirmBefore, Serial: 1,
@@ -104,13 +118,17 @@ func (r *dirRemote) create(ctx context.Context, _ string, body wire.Value) (stri
 // findSent returns the thread that an earlier attempt opened for this request, or "". It is our thread of the last day
 // with the client id and the content of the request, and belongs to no other request. first is its first message
 // (MESS-16).
-func (r *dirRemote) findSent(ctx context.Context, root *os.Root, list map[string]bool, id string, first wire.Value, now time.Time) (string, error) {
+func (r *dirRemote) findSent(ctx context.Context, root *os.Root, id string, first wire.Value, now time.Time) (string, error) {
 	if id == "" {
 		return "", nil
 	}
+	list, err := listRefs(root)
+	if err != nil {
+		return "", err
+	}
 	today, yesterday := now.Format(time.DateOnly), now.Add(-exchange.SameFor).Format(time.DateOnly)
 	for ref := range list {
-		if _, token := splitRef(ref); token != thread.RefToken(id) || !strings.HasPrefix(ref, today) && !strings.HasPrefix(ref, yesterday) {
+		if !strings.HasSuffix(ref, thread.RefToken(id)) || !strings.HasPrefix(ref, today) && !strings.HasPrefix(ref, yesterday) {
 			continue
 		}
 		f, err := r.load(root, ref)
@@ -128,28 +146,6 @@ func (r *dirRemote) findSent(ctx context.Context, root *os.Root, list map[string
 		}
 	}
 	return "", nil
-}
-
-// splitRef returns the number of a thread within its day, and the token after it.
-func splitRef(ref string) (number, token string) {
-	number, token, _ = strings.Cut(ref[len("2006-01-02-"):], "-")
-	return number, token
-}
-
-// nextNumber returns the lowest number that no thread of this day in the list has.
-func nextNumber(list map[string]bool, now time.Time) int {
-	day := now.Format(time.DateOnly) + "-"
-	used := map[string]bool{}
-	for ref := range list {
-		if number, _ := splitRef(ref); strings.HasPrefix(ref, day) {
-			used[number] = true
-		}
-	}
-	n := 1
-	for used[fmt.Sprintf("%03d", n)] {
-		n++
-	}
-	return n
 }
 
 // load reads a thread. It returns a temporary error if another tool may still be writing the thread.
@@ -181,16 +177,11 @@ func (r *dirRemote) store(root *os.Root, t *thread.Thread, messages []thread.Mes
 
 // post applies our block to a thread of the directory. If the state machine refuses an entry, post writes nothing.
 func (r *dirRemote) post(ctx context.Context, _, ref string, b thread.Block) error {
-	r.mu.Lock()
-	defer r.mu.Unlock()
-	if err := r.pull(ctx); err != nil {
-		return toRetry(err)
-	}
-	root, err := folder.OpenLayout(r.dir)
+	root, done, err := r.open(ctx, pullNow)
 	if err != nil {
 		return toRetry(err)
 	}
-	defer root.Close()
+	defer done()
 	f, err := r.load(root, ref)
 	if err != nil {
 		return err
@@ -256,28 +247,21 @@ func (r *dirRemote) scan(root *os.Root) (out []remoteThread, err error) {
 }
 
 func (r *dirRemote) list(ctx context.Context) ([]remoteThread, error) {
-	r.mu.Lock()
-	defer r.mu.Unlock()
-	if err := r.pull(ctx); err != nil {
-		return nil, err
-	}
-	root, err := folder.OpenLayout(r.dir)
+	root, done, err := r.open(ctx, pullNow)
 	if err != nil {
 		return nil, err
 	}
-	defer root.Close()
+	defer done()
 	return r.scan(root)
 }
 
 // view reads a thread. It returns the zero value if the file is not a thread; perhaps the file is not complete yet.
-func (r *dirRemote) view(_ context.Context, ref string) (remoteView, error) {
-	r.mu.Lock()
-	defer r.mu.Unlock()
-	root, err := folder.OpenLayout(r.dir)
+func (r *dirRemote) view(ctx context.Context, ref string) (remoteView, error) {
+	root, done, err := r.open(ctx, asPulled)
 	if err != nil {
 		return remoteView{}, err
 	}
-	defer root.Close()
+	defer done()
 	f, err := r.load(root, ref)
 	if err != nil && !folder.IsRetryable(err) {
 		return remoteView{}, nil // the link skips the thread and checks it again when the file changes
@@ -290,14 +274,12 @@ func (r *dirRemote) view(_ context.Context, ref string) (remoteView, error) {
 }
 
 // attachment reads a file in the folder of a thread.
-func (r *dirRemote) attachment(_ context.Context, ref, file string) ([]byte, error) {
-	r.mu.Lock()
-	defer r.mu.Unlock()
-	root, err := folder.OpenLayout(r.dir)
+func (r *dirRemote) attachment(ctx context.Context, ref, file string) ([]byte, error) {
+	root, done, err := r.open(ctx, asPulled)
 	if err != nil {
 		return nil, err
 	}
-	defer root.Close()
+	defer done()
 	at, flat := folder.Find(root, ref)
 	if at == "" || flat || !thread.IsAttachmentName(file) {
 		return nil, fs.ErrNotExist

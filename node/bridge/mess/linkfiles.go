@@ -136,13 +136,16 @@ func isTemporary(err error) bool {
 func explainFetchError(err error) string {
 	e, isSendErr := errors.AsType[*client.SendError](err)
 	_, refused := errors.AsType[*wire.Error](err)
+	guard, isGuarded := errors.AsType[*client.GuardError](err)
 	switch {
+	case isGuarded:
+		return guard.Error()
 	case errors.Is(err, client.ErrAnswerTooLarge):
 		return "it is larger than 10 MiB"
 	case isSendErr && e.Status != 0 && e.Status != http.StatusOK:
-		return "the exchange answers " + http.StatusText(e.Status)
+		return "the server answers " + http.StatusText(e.Status)
 	case isSendErr:
-		return "the exchange does not answer as it should"
+		return "the server does not answer as it should"
 	case errors.Is(err, fs.ErrNotExist):
 		return "it is not stored with the thread"
 	case refused:

@@ -117,7 +117,7 @@ func TestPhotoThatIsNotThere(t *testing.T) {
 		t.Errorf("attachments = %v, %v", names, err)
 	}
 	said := a.home.allText(here)
-	if n := strings.Count(said, `"not_fetched":"the exchange answers Not Found"`); n != 1 {
+	if n := strings.Count(said, `"not_fetched":"the server answers Not Found"`); n != 1 {
 		t.Errorf("%d files are said to be missing: %s", n, said)
 	}
 	// The owner can fetch the file once it exists, and nothing else.

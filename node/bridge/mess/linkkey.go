@@ -10,6 +10,7 @@ import (
 	"strings"
 	"time"
 
+	"github.com/agentmesh/agentmesh/node/bridge"
 	"github.com/agentmesh/agentmesh/node/bridge/mess/exchange"
 	"github.com/agentmesh/agentmesh/node/bridge/mess/registry"
 	"github.com/agentmesh/agentmesh/node/bridge/mess/thread"
@@ -47,23 +48,17 @@ func (r *restRemote) save(ctx context.Context, v restState, notice string) error
 	return toRetry(err)
 }
 
-// joinError is the reason why the exchange does not accept us.
-type joinError struct {
-	text  string
-	final bool // lasts until the owner acts
-}
+// notYet is why the exchange does not accept us now.
+type notYet string
 
-// Values of joinError.final.
-const (
-	joinFinal     = true
-	joinTemporary = false
-)
+func (e notYet) Error() string { return string(e) }
 
-func (e *joinError) Error() string { return e.text }
+// waitFor returns an error that makes the outbox keep its messages and try them again. why is a [notYet], or a
+// [bridge.LinkFault] that lasts until the owner acts.
+func waitFor(why error) error { return &client.SendError{Retry: true, Cause: why} }
 
-// newJoinError returns a [joinError] that makes the outbox keep its messages and try them again.
-func newJoinError(final bool, format string, args ...any) error {
-	return &client.SendError{Retry: true, Cause: &joinError{fmt.Sprintf(format, args...), final}}
+func newLinkFault(format string, args ...any) error {
+	return waitFor(&bridge.LinkFault{Why: fmt.Errorf(format, args...)})
 }
 
 // join returns the state with the key for a call: the configured key, or the key of our registration. If we have no
@@ -115,7 +110,7 @@ func (r *restRemote) register(ctx context.Context, v restState) (restState, erro
 			v.Exchange = only
 		}
 		if v.Exchange == "" {
-			return v, newJoinError(joinFinal, "the server does not say which exchange is meant: name it in links[].exchange, or give the link a key in token_file")
+			return v, newLinkFault("the server does not say which exchange is meant: name it in links[].exchange, or give the link a key in token_file")
 		}
 	}
 	id := cmp.Or(r.as, v.ID, "agentmesh-"+strings.ToLower(rand.Text()[:8]))
@@ -125,11 +120,11 @@ func (r *restRemote) register(ctx context.Context, v restState) (restState, erro
 	if e, ok := errors.AsType[*client.SendError](err); ok && e.Refusal != nil {
 		switch {
 		case e.Status == http.StatusConflict:
-			return v, newJoinError(joinFinal, "the name %s is taken at the exchange: set another one in options.as, or give the link its key in token_file", id)
+			return v, newLinkFault("the name %s is taken at the exchange: set another one in options.as, or give the link its key in token_file", id)
 		case e.Retry:
-			return v, newJoinError(joinTemporary, "the exchange does not register us now (HTTP %d: %s)", e.Status, e.Refusal.Message)
+			return v, waitFor(notYet(fmt.Sprintf("the exchange does not register us now (HTTP %d: %s)", e.Status, e.Refusal.Message)))
 		}
-		return v, newJoinError(joinFinal, "the exchange does not register us (HTTP %d: %s): ask its owner for a key, and give it to the link in token_file", e.Status, e.Refusal.Message)
+		return v, newLinkFault("the exchange does not register us (HTTP %d: %s): ask its owner for a key, and give it to the link in token_file", e.Status, e.Refusal.Message)
 	}
 	if err != nil {
 		return v, err
@@ -137,7 +132,7 @@ func (r *restRemote) register(ctx context.Context, v restState) (restState, erro
 	result, err := wire.ParseObject(answer)
 	key := result.GetStr("api_key")
 	if err != nil || key == "" || len(key) > 4096 || strings.ContainsAny(key, " \t\r\n") {
-		return v, newJoinError(joinFinal, "the exchange registered us and gave no usable key: give the link one in token_file")
+		return v, newLinkFault("the exchange registered us and gave no usable key: give the link one in token_file")
 	}
 	v.ID, v.KeyHash, v.Key = id, "", client.Credential(key)
 	return v, r.save(ctx, v, "as "+id+" at the exchange; the key is kept in the database")
@@ -175,12 +170,12 @@ func (r *restRemote) checkKey(ctx context.Context, path string, err error) error
 	case e.Status == http.StatusForbidden && e.Refusal != nil:
 		if !strings.HasPrefix(path, "requests?") { // the refusal may be about one thread only: does the list work?
 			_, listErr := r.get(ctx, "requests?limit=1")
-			if _, waits := errors.AsType[*joinError](listErr); waits {
+			if _, waits := errors.AsType[notYet](listErr); waits {
 				return listErr
 			}
 			return err
 		}
-		return newJoinError(joinTemporary, "the exchange does not accept us yet (%s): its owner may have to approve the registration", e.Refusal.Message)
+		return waitFor(notYet(fmt.Sprintf("the exchange does not accept us yet (%s): its owner may have to approve the registration", e.Refusal.Message)))
 	case e.Status != http.StatusUnauthorized || wasDropped:
 		return err
 	}
@@ -190,5 +185,5 @@ func (r *restRemote) checkKey(ctx context.Context, path string, err error) error
 	if err := r.updateState(ctx, func(m *restState) { m.Key = "" }); err != nil {
 		return err
 	}
-	return newJoinError(joinTemporary, "the exchange no longer knows our key: the link registers again")
+	return waitFor(notYet("the exchange no longer knows our key: the link registers again"))
 }

@@ -2,7 +2,6 @@ package mess
 
 import (
 	"context"
-	"errors"
 	"slices"
 	"time"
 
@@ -25,10 +24,7 @@ func (l *link) Status() bridge.LinkStatus {
 
 // Test asks the exchange for its list, even if the link is down. If that works, a link that is down starts again.
 func (l *link) Test(ctx context.Context) error {
-	err := l.remote.probe(ctx)
-	if joinErr, ok := errors.AsType[*joinError](err); ok && joinErr.final {
-		return &bridge.LinkFault{Why: joinErr}
-	} else if err != nil {
+	if err := l.remote.probe(ctx); err != nil {
 		return err
 	}
 	waiting.Wake(l.retry)

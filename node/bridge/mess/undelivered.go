@@ -8,17 +8,12 @@ import (
 
 	"github.com/agentmesh/agentmesh/node/bridge"
 	"github.com/agentmesh/agentmesh/node/bridge/mess/exchange"
-	"github.com/agentmesh/agentmesh/node/bridge/mess/thread"
 	"github.com/agentmesh/agentmesh/node/wire"
 	"github.com/agentmesh/agentmesh/store"
 )
 
 // A peer refuses our message if it comes too late, because the requester has ended the thread or given it to somebody
 // else. The refusal ends the conversation, so we end our copy of the thread too.
-
-// actionTooLate is the action of a control message that the bridge itself stores after a peer refused our message as
-// too late. A message from a peer never becomes such a control message.
-const actionTooLate = "given_up"
 
 // Undelivered implements [bridge.FailureObserver]. subject is what the notice to the owner names. If quiet is true, the
 // owner gets no notice.
@@ -39,13 +34,11 @@ func (b *Bridge) Undelivered(ctx context.Context, u bridge.Undelivered) (subject
 		return "", false, nil
 	}
 	if isTooLate(u) {
-		payload := wire.Obj(wire.TextField("action", actionTooLate))
-		changes = b.Observe(bridge.Inbound{Peer: u.To, Address: u.Address, ConvID: u.ConvID, MessageID: u.MessageID, Intent: Intent, Payload: payload})
-		for i := range changes {
-			changes[i].Max = 0 // no bound on their number: there is at most one for each message that we sent
+		if err := b.cancelTooLate(ctx, ref); err != nil {
+			b.log.Error("end the thread of a refused message", "err", err)
 		}
 	}
-	return "MESS " + ref, false, changes
+	return "MESS " + ref, false, nil
 }
 
 // isTooLate reports whether a peer refused a message because of the state of the thread or the conversation there.
@@ -57,20 +50,12 @@ func isTooLate(u bridge.Undelivered) bool {
 	return (u.Code == wire.InvalidMessage || u.Code == wire.Unauthorized) && slices.Contains(statuses, u.Status)
 }
 
-// cancelTooLate cancels our copy of a thread after its requester refused a message as too late, and removes the control
-// message.
-func (b *Bridge) cancelTooLate(ctx context.Context, key string, m controlMessage) error {
-	removal := []store.Change{{Record: store.Record{NS: nsControl, Key: key}, IfRev: store.Any, Delete: true}}
-	var t *thread.Thread
-	var err error
-	if ref, ok := b.x.RequestIn(string(m.From), string(m.Conv)); ok {
-		t, err = b.x.Read(ctx, ref, time.Now())
+// cancelTooLate cancels our copy of a thread after its requester refused a message as too late. If the node repeats the
+// step that gives the message up, the thread has ended already.
+func (b *Bridge) cancelTooLate(ctx context.Context, ref string) error {
+	t, err := b.x.Read(ctx, ref, time.Now())
+	if err != nil || !t.Status.Open() {
+		return exchange.IgnoreMissing(err)
 	}
-	switch {
-	case exchange.IgnoreMissing(err) != nil:
-		return err
-	case t == nil || !t.Status.Open():
-		return b.records.Apply(ctx, removal, time.Now())
-	}
-	return b.x.Cancel(ctx, t, "agentmesh", "too late: the requester has ended it, or given it to somebody else", removal)
+	return b.x.Cancel(ctx, t, "agentmesh", "too late: the requester has ended it, or given it to somebody else", nil)
 }

@@ -1,6 +1,7 @@
 package thread
 
 import (
+	"crypto/rand"
 	"fmt"
 	"regexp"
 	"strings"
@@ -53,7 +54,16 @@ func RefToken(id string) string {
 
 // NewThreadRef returns the ref of thread number n of a day.
 func NewThreadRef(day time.Time, n int, clientID string) string {
-	ref := fmt.Sprintf("%s-%03d", day.UTC().Format(time.DateOnly), n)
+	return newThreadRef(day, fmt.Sprintf("%03d", n), clientID)
+}
+
+// NewRandomRef returns the ref of a thread of a day for an exchange at which nobody counts the threads.
+func NewRandomRef(day time.Time, clientID string) string {
+	return newThreadRef(day, strings.ToLower(rand.Text()[:6]), clientID)
+}
+
+func newThreadRef(day time.Time, name, clientID string) string {
+	ref := day.UTC().Format(time.DateOnly) + "-" + name
 	if t := RefToken(clientID); t != "" {
 		ref += "-" + t
 	}
