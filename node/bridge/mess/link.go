@@ -45,6 +45,8 @@ type remote interface {
 	view(ctx context.Context, ref string) (remoteView, error)
 	// attachment returns a file of a thread, of at most thread.MaxUpload bytes.
 	attachment(ctx context.Context, ref, file string) ([]byte, error)
+	// pause returns the time until the next poll.
+	pause() time.Duration
 	// probe fails if the exchange does not answer or does not accept us.
 	probe(ctx context.Context) error
 }
@@ -127,8 +129,6 @@ func newLink(cfg LinkConfig) *link {
 
 // Run polls until ctx ends. A link that is down waits until the owner tests it (see [bridge.LinkDown]).
 func (l *link) Run(ctx context.Context) error {
-	poll := time.NewTicker(folder.PollEvery)
-	defer poll.Stop()
 	l.mu.Lock()
 	l.status.Set(bridge.LinkConnecting, "")
 	l.mu.Unlock()
@@ -138,7 +138,7 @@ func (l *link) Run(ctx context.Context) error {
 			return nil
 		}
 		l.setStatus(err)
-		wake, next := l.wake, poll.C
+		wake, next := l.wake, time.After(l.remote.pause())
 		if l.isDown() {
 			l.log.Error("a link is down until the owner tests it: agentmesh links test "+l.cfg.Name, "link", l.cfg.Name, "error", err)
 			wake, next = nil, nil // only a test ends the wait

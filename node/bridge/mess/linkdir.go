@@ -36,8 +36,7 @@ type dirRemote struct {
 	// isRecorded reports whether a thread belongs to another request of ours. It may be nil.
 	isRecorded func(ctx context.Context, ref string) (bool, error)
 
-	seen  map[string]string // by folder and thread: the stamp of the thread when it was last examined
-	scans int               // number of scans
+	took time.Duration // the last scan, under mu
 }
 
 func (r *dirRemote) self(context.Context) string { return cmp.Or(r.name, "agentmesh") }
@@ -224,35 +223,28 @@ func listRefs(root *os.Root) (map[string]bool, error) {
 	return refs, err
 }
 
-// scan returns the threads with their stamps. In a large folder it examines all new threads and some of the known ones.
-func (r *dirRemote) scan(root *os.Root) (out []remoteThread, err error) {
-	r.scans++
-	seen := make(map[string]string, len(r.seen))
-	err = folder.Walk(root, func(state string, sub *os.Root, p folder.Place, _, count int) error {
-		at := state + " " + p.Ref
-		updated, known := r.seen[at]
-		if !known || folder.IsDue(p.Ref, state, count, r.scans) {
-			stamp := p.Stamp(sub)
-			if stamp.Files == 0 {
-				return nil
-			}
-			updated = fmt.Sprintf("%s %d %d", state, stamp.Mod.UnixNano(), stamp.Size)
-		}
-		seen[at] = updated
-		out = append(out, remoteThread{ref: p.Ref, updated: updated})
-		return nil
-	})
-	r.seen = seen
-	return out, err
-}
-
-func (r *dirRemote) list(ctx context.Context) ([]remoteThread, error) {
+// list returns the threads with their stamps.
+func (r *dirRemote) list(ctx context.Context) (out []remoteThread, err error) {
 	root, done, err := r.open(ctx, pullNow)
 	if err != nil {
 		return nil, err
 	}
 	defer done()
-	return r.scan(root)
+	began := time.Now()
+	err = folder.Walk(root, func(state string, sub *os.Root, p folder.Place, _, _ int) error {
+		if stamp := p.Stamp(sub); stamp.Files > 0 {
+			out = append(out, remoteThread{ref: p.Ref, updated: fmt.Sprintf("%s %d %d", state, stamp.Mod.UnixNano(), stamp.Size)})
+		}
+		return nil
+	})
+	r.took = time.Since(began)
+	return out, err
+}
+
+func (r *dirRemote) pause() time.Duration {
+	r.mu.Lock()
+	defer r.mu.Unlock()
+	return folder.NextPoll(r.took)
 }
 
 // view reads a thread. It returns the zero value if the file is not a thread; perhaps the file is not complete yet.

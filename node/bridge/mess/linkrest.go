@@ -12,6 +12,7 @@ import (
 	"sync"
 	"time"
 
+	"github.com/agentmesh/agentmesh/node/bridge/mess/folder"
 	"github.com/agentmesh/agentmesh/node/bridge/mess/thread"
 	"github.com/agentmesh/agentmesh/node/client"
 	"github.com/agentmesh/agentmesh/node/wire"
@@ -303,6 +304,8 @@ func (r *restRemote) view(ctx context.Context, ref string) (remoteView, error) {
 	}
 	return v, nil
 }
+
+func (r *restRemote) pause() time.Duration { return folder.PollEvery }
 
 func (r *restRemote) probe(ctx context.Context) error {
 	ctx, cancel := context.WithTimeout(ctx, 15*time.Second)

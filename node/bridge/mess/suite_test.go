@@ -6,6 +6,7 @@ import (
 	"strconv"
 	"sync"
 	"testing"
+	"time"
 
 	"github.com/agentmesh/agentmesh/node/bridge"
 	"github.com/agentmesh/agentmesh/node/bridge/bridgetest"
@@ -72,6 +73,8 @@ func (r *fakeRemote) create(_ context.Context, _ string, body wire.Value) (strin
 }
 
 func (r *fakeRemote) post(context.Context, string, string, thread.Block) error { return nil }
+
+func (r *fakeRemote) pause() time.Duration { return time.Hour }
 
 func (r *fakeRemote) list(context.Context) ([]remoteThread, error) { return nil, nil }
 

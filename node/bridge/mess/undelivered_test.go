@@ -65,9 +65,7 @@ func TestLateClaimThroughTheMesh(t *testing.T) {
 	if th.Holder != "bob" || !strings.Contains(away.allText(there), "too late") {
 		t.Errorf("%+v says %s", th, away.allText(there))
 	}
-	if n := away.countTitles("undelivered", there); n != 1 {
-		t.Errorf("%d notices with the ref, want one", n)
-	}
+	eventually(t, "one notice with the ref", func() bool { return away.countTitles("undelivered", there) == 1 })
 	away.refuse(409, "bob", "- status: {re: "+there+", code: completed}")
 	lost.Store(false)
 	eventually(t, "the end of what is to be told", func() bool {

@@ -33,7 +33,6 @@ type Mirror struct {
 	seen map[string]fileStamp // path of a thread → stamp of its files when they were last read or written
 	// path of a thread that could not be read → stamp of its files; the thread is read again when the stamp changes
 	unreadable map[string]fileStamp
-	polls      int
 	due        time.Time     // time of the next poll
 	importTime time.Duration // part of the current poll that was spent on imports
 	pass       progress      // of the writes; zero when all changed threads are written
@@ -123,8 +122,7 @@ func (m *Mirror) catchUp(ctx context.Context, root *os.Root) error {
 	if err := m.x.Load(); err != nil {
 		return err
 	}
-	const all = true
-	if err := m.read(ctx, root, all); err != nil {
+	if err := m.read(ctx, root); err != nil {
 		return err
 	}
 	hasFiles := make(map[string]bool, len(m.seen))
@@ -143,9 +141,8 @@ func (m *Mirror) sync(ctx context.Context, root *os.Root) error {
 	}
 	began := time.Now()
 	m.importTime = 0
-	const all = false
-	err := m.read(ctx, root, all)
-	m.due = time.Now().Add(nextPoll(time.Since(began) - m.importTime))
+	err := m.read(ctx, root)
+	m.due = time.Now().Add(NextPoll(time.Since(began) - m.importTime))
 	return errors.Join(err, m.flush(ctx, root))
 }
 

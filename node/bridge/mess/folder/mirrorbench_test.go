@@ -23,11 +23,11 @@ func BenchmarkMirrorPoll(b *testing.B) {
 			if _, err := Import(b.Context(), l.Exchange, slog.New(slog.DiscardHandler), dir, func(int, int) {}); err != nil {
 				b.Fatal(err)
 			}
-			if err := m.read(b.Context(), root, true); err != nil {
+			if err := m.read(b.Context(), root); err != nil {
 				b.Fatal(err)
 			}
 			for b.Loop() {
-				if err := m.read(b.Context(), root, false); err != nil {
+				if err := m.read(b.Context(), root); err != nil {
 					b.Fatal(err)
 				}
 			}

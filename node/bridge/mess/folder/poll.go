@@ -15,8 +15,8 @@ const (
 	maxPollInterval = time.Minute
 )
 
-// nextPoll returns the interval until the next poll. took excludes the imports and writes of the last poll.
-func nextPoll(took time.Duration) time.Duration {
+// NextPoll returns the interval until the next poll. took excludes the imports and writes of the last poll.
+func NextPoll(took time.Duration) time.Duration {
 	return min(max(PollEvery, pollShare*took), maxPollInterval)
 }
 

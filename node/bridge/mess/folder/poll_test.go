@@ -103,8 +103,8 @@ func TestNextPoll(t *testing.T) {
 	for took, want := range map[time.Duration]time.Duration{
 		0: PollEvery, 50 * time.Millisecond: PollEvery, 200 * time.Millisecond: 10 * time.Second, time.Minute: maxPollInterval,
 	} {
-		if got := nextPoll(took); got != want {
-			t.Errorf("nextPoll(%v) = %v, want %v", took, got, want)
+		if got := NextPoll(took); got != want {
+			t.Errorf("NextPoll(%v) = %v, want %v", took, got, want)
 		}
 	}
 }

@@ -4,7 +4,6 @@ import (
 	"context"
 	"errors"
 	"fmt"
-	"hash/crc32"
 	"io"
 	"io/fs"
 	"iter"
@@ -127,37 +126,13 @@ func (p Place) Stamp(sub *os.Root) (s fileStamp) {
 	return s
 }
 
-// One poll examines about openPerPoll known threads of a folder or, in a folder of ended threads, which rarely change,
-// about endedPerPoll. If a folder has more threads, each poll examines another part of them, and all new threads.
-const (
-	openPerPoll  = 1000
-	endedPerPoll = 250
-)
-
-// IsDue reports whether poll number poll examines a thread, one of n in its folder.
-func IsDue(ref, folder string, n, poll int) bool {
-	perPoll := openPerPoll
-	if folder == endedFolders[0] || folder == endedFolders[1] {
-		perPoll = endedPerPoll
-	}
-	polls := (n + perPoll - 1) / perPoll // number of polls that examine all threads once
-	return polls < 2 || int(crc32.ChecksumIEEE([]byte(ref))%uint32(polls)) == poll%polls
-}
-
-// endedFolders are the folders of ended threads.
-var endedFolders = [2]string{thread.FolderOf(thread.Completed), thread.FolderOf(thread.Cancelled)}
-
-// read applies what others wrote. If all is set, it examines every thread, due or not.
-func (m *Mirror) read(ctx context.Context, root *os.Root, all bool) error {
-	m.polls++
+// read applies what others wrote.
+func (m *Mirror) read(ctx context.Context, root *os.Root) error {
 	pass := newProgress(m.log)
 	return Walk(root, func(folder string, sub *os.Root, p Place, i, n int) error {
 		pass.report("reading thread files", "folder", folder, "read", i, "of", n)
 		at := path.Join("exchange", folder, p.Ref)
 		before, known := m.seen[at]
-		if known && !all && !IsDue(p.Ref, folder, n, m.polls) {
-			return ctx.Err()
-		}
 		stamp := p.Stamp(sub)
 		if known && stamp == before || stamp == m.unreadable[at] || stamp.Files == 0 {
 			return ctx.Err() // nothing new

@@ -87,7 +87,6 @@ type Status struct {
 	Message   string
 	Reason    string
 	Questions []Question
-	ResumeETA string
 	Delegated string     // the executor to which the thread was delegated
 	Body      wire.Value // the whole status, with the code in our spelling
 }
@@ -135,7 +134,7 @@ var statusFields = map[Code]func(f *Fields, s *Status, lax bool){
 	},
 	Held: func(f *Fields, s *Status, _ bool) {
 		s.Reason = f.Text("reason", MaxProse)
-		s.ResumeETA = f.timeOrSpanText("resume_eta")
+		f.timeOrSpanText("resume_eta")
 	},
 	Retrying: func(f *Fields, _ *Status, lax bool) {
 		_, hasAttempt := f.integer("attempt", 1, 1e6)
