@@ -34,13 +34,7 @@ func TestRefusalsNameWhatIsWrong(t *testing.T) {
 		{"agent", "- query: {type: status, filter: {re: [f1, f3]}}", `re "f3" names nothing here`},
 		{"agent", "- cancel: {re: \"a\\tb <b>\"}", "MESS[0].cancel: re names nothing here"},
 		{"agent", "- request: {intent: x, constraints: {depends_on: [f1, f4]}}", `constraints.depends_on[1]: "f4" is not a request of yours`},
-		{"bob", duty("availability: schedule"), "executor.schedule: is required with availability: schedule"},
-		{"bob", duty("schedule: '0 9 * * *'"), "executor.schedule: needs availability: schedule"},
-		{"bob", duty("availability: schedule, schedule: '61 * * * *'"), "executor.schedule: the minute must be from 0 to 59"},
-		{"bob", duty("availability: schedule, schedule: '0 24 * * *'"), "executor.schedule: the hour must be from 0 to 23"},
-		{"bob", duty("availability: schedule, schedule: '0 1 32 * *'"), "executor.schedule: the day of the month must be from 1 to 31"},
-		{"bob", duty("availability: schedule, schedule: '0 1 1 13 *'"), "executor.schedule: the month must be from 1 to 12"},
-		{"bob", duty("availability: schedule, schedule: '0 1 1 1 noday'"), "executor.schedule: the day of the week must be from 0 to 7"},
+		{"bob", duty("schedule: '61 * * * *'"), "executor.schedule: must be a cron expression of five fields: minute, hour, day of the month, month, day of the week"},
 		{"bob", duty("availability: schedule, schedule: '0 9 * *'"), "executor.schedule: must be a cron expression of five fields: minute, hour, day of the month, month, day of the week"},
 	} {
 		if got := l.refusalText(tt.who, tt.block); !strings.HasSuffix(got, tt.want) {
@@ -57,8 +51,8 @@ func TestRefusalsOverREST(t *testing.T) {
 		want             int
 		path, body, text string
 	}{
-		{400, "executors/bob", `{"schedule":"61 * * * *"}`, `"schedule: the minute must be from 0 to 59"`},
-		{400, "executors/bob", `{"timezone":"Europe/Berlin"}`, `"timezone: is allowed only with a schedule"`},
+		{400, "executors/bob", `{"schedule":"61 * * * *"}`, `"schedule: must be a cron expression of five fields: minute, hour, day of the month, month, day of the week"`},
+		{400, "executors/bob", `{"timezone":"Mars"}`, `"timezone: must be a name such as Europe/Berlin"`},
 		{413, "executors/bob", strings.Repeat(" ", thread.MaxDocument+1), `"the body is larger than 2 MiB"`},
 	} {
 		if code, text := s.call(bob, "PATCH", tt.path, tt.body); code != tt.want || !strings.Contains(text, tt.text) {

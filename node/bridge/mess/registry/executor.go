@@ -196,30 +196,16 @@ func (r *Executors) Configure(ctx context.Context, c thread.ExecutorConfig, byOw
 }
 
 // setAvailability applies the availability, schedule and time zone of a registration. Without an availability, a
-// schedule means availability by schedule, and an empty schedule means that the executor is always available.
-func setAvailability(r Registration, e *Executor) error {
+// schedule means availability by schedule.
+func setAvailability(r Registration, e *Executor) {
 	if r.has("schedule") {
 		e.Schedule, e.Availability = r.Schedule, "always"
 		if r.Schedule != "" {
 			e.Availability = "schedule"
 		}
 	}
-	if r.Availability != "" {
-		e.Availability = r.Availability
-		if !r.has("schedule") && e.Availability != "schedule" {
-			e.Schedule = ""
-		}
-	}
+	e.Availability = cmp.Or(r.Availability, e.Availability)
 	if r.has("timezone") {
 		e.Timezone = r.Timezone
 	}
-	switch {
-	case e.Availability == "schedule" && e.Schedule == "":
-		return thread.Bad("schedule", thread.ScheduleMissing)
-	case e.Availability != "schedule" && e.Schedule != "":
-		return thread.Bad("schedule", thread.ScheduleAlone)
-	case e.Schedule == "" && r.has("timezone") && r.Timezone != "":
-		return thread.Bad("timezone", "is allowed only with a schedule")
-	}
-	return nil
 }

@@ -2,9 +2,11 @@ package thread
 
 import (
 	"cmp"
-	"fmt"
 	"regexp"
-	"slices"
+	"strings"
+	"time"
+
+	"github.com/adhocore/gronx"
 
 	"github.com/agentmesh/agentmesh/node/wire"
 )
@@ -12,7 +14,7 @@ import (
 // ConfigEntry is a config entry. It sets up one of two things: an executor or the routing rules (MESS-37).
 type ConfigEntry struct {
 	Executor *ExecutorConfig
-	Rules    wire.Value // the routing rules, a list; null if the entry does not set them
+	Rules    wire.Value // the routing rules, a list as given; null if the entry does not set them
 }
 
 // ExecutorConfig is the configuration of an executor.
@@ -35,22 +37,13 @@ func ReadConfig(v wire.Value, path string) (ConfigEntry, error) {
 		c.Executor = e.readExecutor()
 	}
 	if r := f.Sub("routing"); r != nil {
-		r.allowOnly("rules")
 		r.Check(r.has("rules"), "rules", "is required") // a misspelled key must not delete all rules
-		for i, rule := range r.List("rules", maxRules) {
-			r.checkRule(rule, fmt.Sprintf("rules[%d]", i))
-		}
+		r.List("rules", maxRules)
 		c.Rules, _ = r.Get("rules")
 	}
 	f.Check(f.has("executor") != f.has("routing"), "", "must have exactly one of executor and routing")
 	return c, f.Err()
 }
-
-// Faults of a schedule that does not fit the availability of its executor.
-const (
-	ScheduleMissing = "is required with availability: schedule"
-	ScheduleAlone   = "needs availability: schedule"
-)
 
 func (f *Fields) readExecutor() *ExecutorConfig {
 	e := &ExecutorConfig{
@@ -61,8 +54,6 @@ func (f *Fields) readExecutor() *ExecutorConfig {
 	e.Availability, e.Schedule, e.Timezone = f.ReadAvailability()
 	e.Availability = cmp.Or(e.Availability, "always")
 	f.Check(IsExecutorID(e.ID), "id", "must be 1 to 64 characters from A-Z a-z 0-9 _ -, beginning with a letter or digit")
-	f.Check(e.Schedule != "" || e.Availability != "schedule", "schedule", ScheduleMissing)
-	f.Check(e.Schedule == "" || e.Availability == "schedule", "schedule", ScheduleAlone)
 	return e
 }
 
@@ -70,39 +61,15 @@ func (f *Fields) readExecutor() *ExecutorConfig {
 func (f *Fields) ReadAvailability() (availability, schedule, zone string) {
 	availability = f.OneOf("availability", "", "always", "schedule", "on_demand")
 	schedule, zone = f.Text("schedule", 128), f.Text("timezone", 64)
-	if wrong := cronError(schedule); schedule != "" && wrong != "" {
-		f.fail("schedule", wrong)
-	}
+	f.Check(schedule == "" || len(strings.Fields(schedule)) == 5 && gronx.IsValid(schedule), "schedule", "must be a cron expression of five fields: minute, hour, day of the month, month, day of the week")
 	f.Check(zone == "" || IsZone(zone), "timezone", "must be a name such as Europe/Berlin")
 	return availability, schedule, zone
 }
 
-// checkRule checks a routing rule: the order in which a request is offered to the executors (MESS-42).
-func (f *Fields) checkRule(v wire.Value, key string) {
-	g := f.In(v, key)
-	g.allowOnly("match", "prefer", "default")
-	isDefault := false
-	if m := g.Sub("match"); m != nil {
-		m.allowOnly("capability", "urgency", "precision")
-		m.Text("capability", MaxID)
-		m.OneOf("urgency", "", Urgencies...)
-		m.OneOf("precision", "", Precisions...)
-	} else {
-		isDefault = g.has("default")
-		g.Check(isDefault, "match", "is required in a rule without default")
-	}
-	member := "prefer"
-	if isDefault && !g.has("prefer") { // the executors are the value of default
-		member = "default"
-	}
-	value, _ := g.Get(member)
-	if s, ok := value.Str(); ok {
-		g.Check(slices.Contains([]string{"lower_latency", "higher_precision"}, s), member, "must be a list of executors, lower_latency or higher_precision")
-	} else if value.Kind() == wire.Array {
-		g.Texts(member, 1000)
-	} else {
-		g.Check(isDefault, member, "is required")
-	}
+// IsZone reports whether a name is that of a time zone.
+func IsZone(name string) bool {
+	_, err := time.LoadLocation(name)
+	return err == nil && name != "Local"
 }
 
 var executorForm = regexp.MustCompile(`^[A-Za-z0-9][A-Za-z0-9_-]*$`)

@@ -58,20 +58,6 @@ func (f *Fields) Check(ok bool, key, reason string) {
 	}
 }
 
-// allowOnly refuses members other than keys. Otherwise a misspelled member would go unnoticed.
-func (f *Fields) allowOnly(keys ...string) {
-	for _, m := range f.Value.Members() {
-		if slices.Contains(keys, m.Key) {
-			continue
-		}
-		text := "unknown key" + QuoteName(m.Key)
-		if near := wire.Near(m.Key, keys); near != "" {
-			text += fmt.Sprintf(", did you mean %q?", near)
-		}
-		f.fail("", text)
-	}
-}
-
 // Get returns a member. The result is false if the member is absent or null.
 func (f *Fields) Get(key string) (wire.Value, bool) {
 	v, ok := f.Value.Get(key)
