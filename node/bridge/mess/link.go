@@ -37,6 +37,8 @@ type remote interface {
 	// create opens a thread. If it is called again with the same key, and the exchange recognizes repetitions, it opens
 	// no second thread.
 	create(ctx context.Context, key string, body wire.Value) (ref string, err error)
+	// resume makes sure that everybody sees a thread that an earlier call of create opened.
+	resume(ctx context.Context, ref string) error
 	// post adds a block to a thread; key makes repetitions recognizable.
 	post(ctx context.Context, key, ref string, b thread.Block) error
 	// list returns the threads. A server lists the newest change first, a directory has no such order.
@@ -103,6 +105,7 @@ type link struct {
 	mu         sync.Mutex
 	status     bridge.LinkStatus
 	peers      map[string]bool          // the peers from which messages came
+	opened     []string                 // threads that were recorded as ours, perhaps after a look passed over them
 	prefetched map[string]exchange.File // prefetched files of the message that is being received, by address
 }
 
@@ -117,7 +120,7 @@ func newLink(cfg LinkConfig) *link {
 		status: bridge.LinkStatus{Name: cfg.Name, Kind: Kind, To: cfg.URL + cfg.Dir, State: bridge.LinkConnecting},
 	}
 	if cfg.Dir != "" {
-		l.remote = &dirRemote{dir: cfg.Dir, name: cfg.Options["as"], git: cfg.Options["git"] == "true", findEnclosure: l.findEnclosure, isRecorded: l.isRecorded}
+		l.remote = &dirRemote{dir: cfg.Dir, name: cfg.Options["as"], git: cfg.Options["git"] == "true", findEnclosure: l.findEnclosure}
 		return l
 	}
 	l.remote = &restRemote{

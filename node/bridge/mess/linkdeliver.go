@@ -53,9 +53,9 @@ func (l *link) Deliver(ctx context.Context, d bridge.Delivery) (err error) {
 	ref := k.There
 	key := idempotencyKey(d.ID, ref)
 	if k.Mine {
-		err = l.postToOurs(ctx, key, ref, k, toAnswer(block, ref, k).ForExchange(ref))
+		err = l.postToOurs(ctx, key, ref, k, toAnswer(block, ref, k).ForExchange(ref), d.Attempt > 1)
 	} else {
-		err = l.postToTheirs(ctx, key, ref, k, block.ForExchange(ref))
+		err = l.postToTheirs(ctx, key, ref, k, block.ForExchange(ref), d.Attempt > 1)
 	}
 	reason, refused := refusalReason(err)
 	if refused && k.Mine && block.HasOnly("cancel") {
@@ -95,7 +95,14 @@ func (l *link) open(ctx context.Context, id string, k shared, block thread.Block
 func (l *link) create(ctx context.Context, key string, k shared, request wire.Value) error {
 	l.createMu.Lock()
 	defer l.createMu.Unlock()
-	ref, err := l.remote.create(ctx, key, request)
+	ref, err := l.findSent(ctx, request)
+	switch {
+	case err != nil:
+	case ref == "":
+		ref, err = l.remote.create(ctx, key, request)
+	default:
+		err = l.remote.resume(ctx, ref)
+	}
 	if err != nil {
 		if _, refused := refusalReason(err); !refused {
 			l.lostCreate = time.Now()
@@ -103,13 +110,59 @@ func (l *link) create(ctx context.Context, key string, k shared, request wire.Va
 		return err
 	}
 	k.There = ref
-	return l.save(ctx, k)
+	err = l.save(ctx, k)
+	l.mu.Lock()
+	defer l.mu.Unlock()
+	l.opened = append(l.opened, ref)
+	return err
+}
+
+// findSent returns the thread that an earlier attempt opened for a request, or "": our thread of the last day with this
+// request that belongs to no conversation. Neither public servers nor folders recognize a repeated call (MESS-16).
+func (l *link) findSent(ctx context.Context, request wire.Value) (string, error) {
+	list, err := l.remote.list(ctx)
+	if err != nil {
+		return "", err
+	}
+	self, now := l.remote.self(ctx), time.Now().UTC()
+	days := []string{now.Format(time.DateOnly), now.Add(-exchange.SameFor).Format(time.DateOnly)}
+	for _, r := range list {
+		if self == "" || r.requester != "" && r.requester != self || len(r.ref) < len(time.DateOnly) || !slices.Contains(days, r.ref[:len(time.DateOnly)]) {
+			continue
+		}
+		if isRecorded, err := l.isRecorded(ctx, r.ref); err != nil || isRecorded {
+			if err != nil {
+				return "", err
+			}
+			continue
+		}
+		v, err := l.remote.view(ctx, r.ref)
+		if err != nil {
+			return "", err
+		}
+		if cmp.Or(r.requester, v.requester) == self && v.asks(request) {
+			return r.ref, nil
+		}
+	}
+	return "", nil
+}
+
+// asks reports whether a thread begins with a request. Public servers keep little more of it than the intent.
+func (v remoteView) asks(request wire.Value) bool {
+	if len(v.messages) == 0 {
+		return false
+	}
+	return slices.ContainsFunc(v.messages[0].Block(), func(e thread.Entry) bool {
+		id := e.Body.GetStr("id")
+		return e.Type == "request" && e.Body.GetStr("intent") == request.GetStr("intent") && (id == "" || id == request.GetStr("id"))
+	})
 }
 
 // postToOurs posts a block to a thread that we opened. On public servers, an answer does not change the state of a
 // thread, so postToOurs also sets the state that our copy of the thread has now.
-func (l *link) postToOurs(ctx context.Context, key, ref string, k shared, b thread.Block) error {
-	if err := l.remote.post(ctx, key, ref, b); err != nil || !b.HasAnswer() {
+func (l *link) postToOurs(ctx context.Context, key, ref string, k shared, b thread.Block, again bool) error {
+	overtaken, err := l.postOnce(ctx, key, ref, b, again)
+	if err != nil || overtaken || !b.HasAnswer() {
 		return err
 	}
 	next := thread.InProgress
@@ -141,7 +194,7 @@ func (l *link) postToOurs(ctx context.Context, key, ref string, k shared, b thre
 // postToTheirs posts a block to a thread that somebody else opened at the exchange. If the block is about work, a
 // separate call claims the thread first, because a server that does not know the state in the block would refuse a call
 // with both.
-func (l *link) postToTheirs(ctx context.Context, key, ref string, k shared, b thread.Block) error {
+func (l *link) postToTheirs(ctx context.Context, key, ref string, k shared, b thread.Block, again bool) error {
 	var claim, rest thread.Block
 	needsClaim := false
 	for _, e := range b {
@@ -164,7 +217,25 @@ func (l *link) postToTheirs(ctx context.Context, key, ref string, k shared, b th
 	if len(rest) == 0 {
 		return nil
 	}
-	return l.remote.post(ctx, key, ref, rest)
+	_, err := l.postOnce(ctx, key, ref, rest, again)
+	return err
+}
+
+// postOnce posts a block unless an earlier attempt did: not every exchange recognizes a repeated call. overtaken reports
+// whether somebody else has written since that attempt.
+func (l *link) postOnce(ctx context.Context, key, ref string, b thread.Block, again bool) (overtaken bool, err error) {
+	if again {
+		v, err := l.remote.view(ctx, ref)
+		if err != nil {
+			return false, err
+		}
+		for i, m := range slices.Backward(v.messages) {
+			if m.From == cmp.Or(l.remote.self(ctx), v.requester) && thread.Digest(m.Mess) == thread.Digest(b.Tree()) {
+				return slices.ContainsFunc(v.messages[i:], func(later thread.Message) bool { return later.From != m.From }), nil
+			}
+		}
+	}
+	return false, l.remote.post(ctx, key, ref, b)
 }
 
 // claim makes sure that we hold the claim of a thread at the exchange. It reads the thread first, because public

@@ -8,7 +8,6 @@ import (
 	"io/fs"
 	"os"
 	"path"
-	"strings"
 	"sync"
 	"time"
 
@@ -32,9 +31,6 @@ type dirRemote struct {
 	// findEnclosure returns the enclosure, a file of ours in a message, that the address uri names. It returns false if
 	// uri names none of our files. It may be nil.
 	findEnclosure func(ctx context.Context, uri string) (exchange.Attachment, bool, error)
-
-	// isRecorded reports whether a thread belongs to another request of ours. It may be nil.
-	isRecorded func(ctx context.Context, ref string) (bool, error)
 
 	took time.Duration // the last scan, under mu
 }
@@ -74,8 +70,7 @@ func toRetry(err error) error {
 	return &client.SendError{Retry: true, Cause: err}
 }
 
-// create writes a new thread. A directory stores no idempotency keys, so create first looks for the thread of an earlier
-// attempt.
+// create writes a new thread.
 func (r *dirRemote) create(ctx context.Context, _ string, body wire.Value) (string, error) {
 	root, done, err := r.open(ctx, pullNow)
 	if err != nil {
@@ -91,12 +86,6 @@ func (r *dirRemote) create(ctx context.Context, _ string, body wire.Value) (stri
 		return "", toRetry(err)
 	}
 	now := time.Now().UTC().Round(time.Millisecond)
-	switch old, err := r.findSent(ctx, root, req.ID, written.Tree(), now); {
-	case err != nil:
-		return "", toRetry(err)
-	case old != "":
-		return old, r.publish(ctx, old)
-	}
 	ref := thread.NewRandomRef(now, req.ID) // others may write to another clone at the same time
 	t := &thread.Thread{
 		Ref: ref, ClientID: req.ID, Requester: r.self(ctx), Status: thread.Received, Intent: req.Intent, Priority: req.Priority,
@@ -114,37 +103,14 @@ func (r *dirRemote) create(ctx context.Context, _ string, body wire.Value) (stri
 	return ref, nil
 }
 
-// findSent returns the thread that an earlier attempt opened for this request, or "". It is our thread of the last day
-// with the client id and the content of the request, and belongs to no other request. first is its first message
-// (MESS-16).
-func (r *dirRemote) findSent(ctx context.Context, root *os.Root, id string, first wire.Value, now time.Time) (string, error) {
-	if id == "" {
-		return "", nil
-	}
-	list, err := listRefs(root)
+// resume implements [remote]: a crash may have left the thread in this clone alone.
+func (r *dirRemote) resume(ctx context.Context, ref string) error {
+	_, done, err := r.open(ctx, pullNow)
 	if err != nil {
-		return "", err
+		return toRetry(err)
 	}
-	today, yesterday := now.Format(time.DateOnly), now.Add(-exchange.SameFor).Format(time.DateOnly)
-	for ref := range list {
-		if !strings.HasSuffix(ref, thread.RefToken(id)) || !strings.HasPrefix(ref, today) && !strings.HasPrefix(ref, yesterday) {
-			continue
-		}
-		f, err := r.load(root, ref)
-		if err != nil || f.Thread.ClientID != id || f.Thread.Requester != r.self(ctx) || now.Sub(f.Thread.Created) >= exchange.SameFor {
-			continue
-		}
-		if _, messages := f.Adopt(); len(messages) == 0 || thread.Digest(messages[0].Mess) != thread.Digest(first) {
-			continue
-		}
-		if r.isRecorded == nil {
-			return ref, nil
-		}
-		if isRecorded, err := r.isRecorded(ctx, ref); err != nil || !isRecorded {
-			return ref, err
-		}
-	}
-	return "", nil
+	defer done()
+	return r.publish(ctx, ref)
 }
 
 // load reads a thread. It returns a temporary error if another tool may still be writing the thread.
@@ -211,16 +177,6 @@ func (r *dirRemote) post(ctx context.Context, _, ref string, b thread.Block) err
 		return toRetry(err)
 	}
 	return r.publish(ctx, ref)
-}
-
-// listRefs returns the refs of all threads in a directory.
-func listRefs(root *os.Root) (map[string]bool, error) {
-	refs := map[string]bool{}
-	err := folder.Walk(root, func(_ string, _ *os.Root, p folder.Place, _, _ int) error {
-		refs[p.Ref] = true
-		return nil
-	})
-	return refs, err
 }
 
 // list returns the threads with their stamps.

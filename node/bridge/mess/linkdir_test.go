@@ -142,9 +142,14 @@ func isRetry(err error) bool {
 // TestReusedIDInADirectory: a second request with the id of an earlier one is a thread of its own if its content
 // differs. The same request again, after a crash, is the thread that exists.
 func TestReusedIDInADirectory(t *testing.T) {
-	r := &dirRemote{dir: t.TempDir(), name: "us"}
+	l, _, _ := newListRemote(t)
+	l.remote = &dirRemote{dir: t.TempDir(), name: "us"}
 	create := func(intent string) string {
-		ref, err := r.create(t.Context(), "", mustParse(t, "- request: {id: water, intent: "+intent+"}")[0].Body)
+		request := mustParse(t, "- request: {id: water, intent: "+intent+"}")[0].Body
+		ref, err := l.findSent(t.Context(), request)
+		if ref == "" && err == nil {
+			ref, err = l.remote.create(t.Context(), "", request)
+		}
 		if err != nil {
 			t.Fatal(err)
 		}

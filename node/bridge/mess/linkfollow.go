@@ -31,7 +31,7 @@ type remoteView struct {
 
 // follow receives the new messages and the state of the thread r. k is what we remember of it. If a thread cannot be
 // read, follow skips it until it changes.
-func (l *link) follow(ctx context.Context, r remoteThread, k shared, self string) error {
+func (l *link) follow(ctx context.Context, r remoteThread, k shared, self, received string) error {
 	v, err := l.remote.view(ctx, r.ref)
 	if e, ok := errors.AsType[*client.SendError](err); ok {
 		switch {
@@ -46,15 +46,15 @@ func (l *link) follow(ctx context.Context, r remoteThread, k shared, self string
 	case err != nil:
 		return err
 	case k.Mine:
-		return l.followOurs(ctx, r, k, v, self)
+		return l.followOurs(ctx, r, k, v, self, received)
 	}
-	return l.followTheirs(ctx, r, k, v, self)
+	return l.followTheirs(ctx, r, k, v, self, received)
 }
 
 // followOurs receives the messages of others in a thread that we opened, one at a time. With each message it stores how
 // many messages were received. Then it passes on the state that the exchange shows. k.State is the last state that our
 // thread received.
-func (l *link) followOurs(ctx context.Context, r remoteThread, k shared, v remoteView, self string) error {
+func (l *link) followOurs(ctx context.Context, r remoteThread, k shared, v remoteView, self, received string) error {
 	for i := k.Seen; i < len(v.messages); i++ {
 		m := v.messages[i]
 		k.Seen = i + 1
@@ -101,7 +101,7 @@ func (l *link) followOurs(ctx context.Context, r remoteThread, k shared, v remot
 			return err
 		}
 	}
-	k.Updated = r.updated
+	k.Updated = received
 	if err := l.closeTextConversation(ctx, r.ref, v, k); err != nil {
 		return err
 	}
@@ -157,16 +157,16 @@ func (l *link) stateUpdate(ctx context.Context, v remoteView, k shared) (thread.
 // followTheirs receives the messages of the requester of a foreign thread. It also receives answers of others, because
 // the owner of the exchange may answer for the requester. It skips all other messages, because the state of the thread
 // shows their effect. If the exchange no longer lets us do the task, followTheirs cancels our copy.
-func (l *link) followTheirs(ctx context.Context, r remoteThread, k shared, v remoteView, self string) error {
+func (l *link) followTheirs(ctx context.Context, r remoteThread, k shared, v remoteView, self, received string) error {
 	if k.Seen == 0 { // the first check of the thread
 		requester := cmp.Or(r.requester, v.requester)
-		if self != "" && requester == self { // our own request
-			return nil
+		if self != "" && requester == self {
+			return errOwnRequest
 		}
 		k.Peer = v.opener(requester)
 		k.Key = exchange.SharedKey(l.pseudonym(k.Peer), k.Conv)
 		if v.closedReason(self, k, nil) != "" { // the thread is closed already, so our exchange does not offer it
-			k.Updated = r.updated
+			k.Updated = received
 			return l.save(ctx, k)
 		}
 	}
@@ -181,7 +181,7 @@ func (l *link) followTheirs(ctx context.Context, r remoteThread, k shared, v rem
 			return err
 		}
 	}
-	k.State, k.Updated = cmp.Or(v.status, k.State), r.updated
+	k.State, k.Updated = cmp.Or(v.status, k.State), received
 	t, err := l.localThread(ctx, k)
 	if err != nil {
 		return err

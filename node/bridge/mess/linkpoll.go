@@ -107,6 +107,12 @@ var errOwnRequest = errors.New("the request is our own")
 // poll receives everything new at the exchange. If a thread cannot be read or received now, poll tries it again later
 // and continues with the other threads, so that the author of one thread cannot hold up the link.
 func (l *link) poll(ctx context.Context) error {
+	l.mu.Lock()
+	for _, ref := range l.opened {
+		delete(l.looks, ref)
+	}
+	l.opened = nil
+	l.mu.Unlock()
 	list, err := l.remote.list(ctx)
 	if err != nil {
 		return err
@@ -155,20 +161,22 @@ func (l *link) followList(ctx context.Context, list []remoteThread, self string)
 		if p.done && p.thread.updated == r.updated || p.thread == r && time.Now().Before(p.at) || r.requester != "" && overLimit[r.requester] {
 			continue
 		}
-		began := time.Now()
-		looked, err := l.check(ctx, r, self)
+		if p.thread != r || p.since.IsZero() {
+			p.since = time.Now()
+		}
+		// A server with times in whole seconds may add a message without a new update time, unlike a directory, whose stamp
+		// is no time: look again until a look begins more than a second after the first.
+		isSettled := !dateForm.MatchString(r.updated) || time.Since(p.since) > 1100*time.Millisecond
+		looked, err := l.check(ctx, r, self, isSettled)
 		_, remoteFailed := errors.AsType[*client.SendError](err)
 		switch e, refused := errors.AsType[*wire.Error](err); {
 		case err == nil:
-			if p.thread != r || p.since.IsZero() {
-				p.since = began
-			}
-			// A server with times in whole seconds may add a message without a new update time, unlike a directory, whose
-			// stamp is no time: look again until a look began more than a second after the first.
-			isSettled := !looked || !dateForm.MatchString(r.updated) || began.Sub(p.since) > 1100*time.Millisecond
-			l.looks[r.ref] = look{thread: r, since: p.since, done: isSettled}
+			l.looks[r.ref] = look{thread: r, since: p.since, done: !looked || isSettled}
 			continue
 		case errors.Is(err, errOwnRequest):
+			if r.requester == "" { // do not read it again before it changes, or is recorded
+				l.looks[r.ref] = look{thread: r, done: true}
+			}
 			continue
 		case ctx.Err() != nil, errors.Is(err, errUnreachable), errors.Is(err, store.ErrUnavailable):
 			return err
@@ -205,16 +213,15 @@ func (l *link) addRetries(list []remoteThread) []remoteThread {
 var dateForm = regexp.MustCompile(`^\d{4}-\d\d-\d\dT`)
 
 // check receives what is new in a thread. looked is false if the update time in the list shows no change, so that the
-// thread was not read.
-func (l *link) check(ctx context.Context, r remoteThread, self string) (looked bool, err error) {
+// thread was not read. Unless isSettled is set, the next check reads the thread again, also after a restart.
+func (l *link) check(ctx context.Context, r remoteThread, self string, isSettled bool) (looked bool, err error) {
 	l.createMu.Lock()
 	defer l.createMu.Unlock()
 	k, found, err := l.load(ctx, r.ref)
 	if err != nil {
 		return false, err
 	}
-	isUnsettled := !l.looks[r.ref].since.IsZero()
-	if found && (k.There != r.ref || k.Updated == r.updated && !isUnsettled) {
+	if found && (k.There != r.ref || k.Updated == r.updated) {
 		return false, nil
 	}
 	if !found && self != "" && r.requester == self {
@@ -226,7 +233,11 @@ func (l *link) check(ctx context.Context, r remoteThread, self string) (looked b
 	if !found {
 		k = shared{Conv: l.convOf(r.ref), There: r.ref}
 	}
-	return true, l.follow(ctx, r, k, self)
+	received := "" // the update time when all messages were received
+	if isSettled {
+		received = r.updated
+	}
+	return true, l.follow(ctx, r, k, self, received)
 }
 
 // lostCreateLife is how long the link skips unknown threads after a creation of ours failed, while our name at the

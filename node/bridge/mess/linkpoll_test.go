@@ -25,6 +25,8 @@ type listRemote struct {
 	reads  []string
 }
 
+func (b *listRemote) resume(context.Context, string) error { return nil }
+
 func (b *listRemote) pause() time.Duration { return 5 * time.Second }
 
 func (b *listRemote) list(context.Context) ([]remoteThread, error) {

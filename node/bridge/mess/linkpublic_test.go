@@ -53,40 +53,6 @@ func TestQuestionThenResult(t *testing.T) {
 	})
 }
 
-// TestQuestionAnswerResult: the same with our answer in between. The answer alone does not change the state there, so
-// the link sets in_progress. The owner is not asked again without reason, and a second question arrives.
-func TestQuestionAnswerResult(t *testing.T) {
-	eachPublicServer(t, func(t *testing.T, begin func(func(*Config)) *publicLink) {
-		w := begin(nil)
-		here, there := w.ask("water")
-		w.set("bob", there, thread.Claimed, "")
-		w.set("bob", there, thread.NeedsInput, ","+question)
-		w.home.waitStatus(here, thread.NeedsInput)
-		w.home.do(thread.OwnerID, "- reply: {re: water, answers: {much: a lot}}")
-		eventually(t, "the answer over there", func() bool { return w.status(there) == thread.InProgress })
-		if text := string(w.thread(there).JSON()); !strings.Contains(text, "a lot") {
-			t.Errorf("there it is %s", text)
-		}
-		w.wakePoll()
-		w.set("bob", there, thread.NeedsInput, `,"mess":[{"status":{"re":"last","code":"needs_input","questions":[{"field":"when","question":"When?"}]}}]`)
-		eventually(t, "the second question", func() bool {
-			th := w.home.thread(here)
-			return th.Status == thread.NeedsInput && len(th.Questions) == 1 && th.Questions[0].Question == "When?"
-		})
-		w.home.do(thread.OwnerID, "- reply: {re: water, answers: {when: now}}")
-		eventually(t, "the answer over there", func() bool { return w.status(there) == thread.InProgress })
-		w.set("bob", there, thread.Completed, result("wet"))
-		w.home.waitStatus(here, thread.Completed)
-		eventually(t, "the result", func() bool { return strings.Contains(w.home.allText(here), "wet") })
-		if n := w.home.countAsks(here); n != 2 {
-			t.Errorf("the owner was asked %d times", n)
-		}
-		if n := w.home.countTitles("mess", "refused"); n != 0 {
-			t.Errorf("%d notices of a refusal", n)
-		}
-	})
-}
-
 // TestQuestionRightAfterAnswer: the executor asks again before the server has confirmed the state that our link set,
 // and the link checks the thread before its next answer is there. Each question is asked once.
 func TestQuestionRightAfterAnswer(t *testing.T) {

@@ -162,6 +162,8 @@ func (r *restRemote) create(ctx context.Context, key string, body wire.Value) (s
 	return ref, nil
 }
 
+func (r *restRemote) resume(context.Context, string) error { return nil }
+
 func (r *restRemote) createOnce(ctx context.Context, key string, body wire.Value) (string, error) {
 	v, err := r.call(ctx, key, http.MethodPost, "requests", body)
 	if err != nil {

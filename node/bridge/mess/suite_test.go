@@ -74,6 +74,8 @@ func (r *fakeRemote) create(_ context.Context, _ string, body wire.Value) (strin
 
 func (r *fakeRemote) post(context.Context, string, string, thread.Block) error { return nil }
 
+func (r *fakeRemote) resume(context.Context, string) error { return nil }
+
 func (r *fakeRemote) pause() time.Duration { return time.Hour }
 
 func (r *fakeRemote) list(context.Context) ([]remoteThread, error) { return nil, nil }

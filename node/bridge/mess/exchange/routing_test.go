@@ -46,7 +46,7 @@ func TestRouting(t *testing.T) {
 	l.refuse(403, "a", "- config: {executor: {id: b}}")
 	l.refuse(400, thread.OwnerID, "- config: {executor: {id: owner}}")
 	l.refuse(400, thread.OwnerID, "- config: {executor: {id: e, availability: schedule, schedule: '* * * * * *'}}")
-	l.refuse(400, thread.OwnerID, "- config: {routing: {rule: []}}") // it must not delete the rules
+	l.refuse(400, thread.OwnerID, "- config: {routing: {rule: []}}")  // it must not delete the rules
 	l.do("a", "- config: {executor: {id: a, capabilities: [spoon]}}") // for itself
 	again := labOn(t, l.store)
 	if err := again.Load(); err != nil {
