@@ -74,3 +74,23 @@ func BenchmarkRegister(b *testing.B) {
 		}
 	})
 }
+
+// BenchmarkChanges measures a page of a hundred changes.
+func BenchmarkChanges(b *testing.B) {
+	benchGet(b, benchWorld(b, 1000).edge.Handler(), "/v1/changes")
+}
+
+// BenchmarkColdList measures list pages that nobody has asked for: more queries in turn than the cache keeps.
+func BenchmarkColdList(b *testing.B) {
+	w := benchWorld(b, 1000)
+	h, out := w.edge.Handler(), &discardResponse{h: make(http.Header, 16)}
+	var queries []*http.Request
+	for i := range 200 {
+		queries = append(queries, httptest.NewRequest("GET", fmt.Sprintf("/v1/agents?capability=scheduling&x=%d", i), nil))
+	}
+	b.ReportAllocs()
+	for i := 0; b.Loop(); i++ {
+		clear(out.h)
+		h.ServeHTTP(out, queries[i%len(queries)])
+	}
+}

@@ -6,13 +6,13 @@ import (
 	"errors"
 	"fmt"
 	"net/url"
+	"strconv"
 	"time"
 
 	"github.com/labstack/echo/v4"
 
 	"github.com/agentmesh/agentmesh/directory/cached"
 	"github.com/agentmesh/agentmesh/directory/cursor"
-	"github.com/agentmesh/agentmesh/directory/listing"
 	"github.com/agentmesh/agentmesh/directory/moderation"
 	"github.com/agentmesh/agentmesh/node/httpapi"
 	"github.com/agentmesh/agentmesh/node/wire"
@@ -28,43 +28,69 @@ const (
 // feedFilters ties the cursors to the feed: no other list accepts them.
 var feedFilters = cursor.HashFilters([]string{"changes"}, nil, nil, "")
 
-// Changes returns at most limit changes of cards (1 to 100) after the position in since, or from the beginning if since
-// is "". If nothing has changed yet, it waits for a change, but not longer than wait or 30 seconds.
-func (r *Registry) Changes(ctx context.Context, since string, limit int, wait time.Duration) (wire.ChangePage, error) {
-	if limit < 1 || limit > maxLimit {
-		return wire.ChangePage{}, wire.ErrQuery.At("limit must be 1 to 100")
-	}
+// changesAfter returns a [wire.ChangePage] in JSON: at most limit changes of cards after the position in since, or from
+// the beginning if since is "". If nothing has changed yet, it waits for a change, but not longer than wait or 30 seconds.
+func (r *Registry) changesAfter(ctx context.Context, since string, limit int, wait time.Duration) ([]byte, error) {
 	var after uint64
 	if since != "" {
 		pos, err := r.cursors.Open(ctx, since, feedFilters)
 		if err != nil {
-			return wire.ChangePage{}, err
+			return nil, err
 		}
 		after = pos.Seq
 	}
 	lines, err := r.awaitChanges(ctx, after, limit, min(wait, maxWait))
 	if err != nil {
-		return wire.ChangePage{}, fmt.Errorf("read changes: %w", err)
+		return nil, fmt.Errorf("read changes: %w", err)
 	}
-	page := wire.ChangePage{Changes: make([]wire.Change, 0, len(lines))}
-	now, last, size := wire.Now(), "", 0
+	now, last, next, more := wire.Now(), "", since, false
+	page := append(make([]byte, 0, 64+1024*len(lines)), `{"changes":[`...)
 	for i, line := range lines {
-		if page.More = i == limit || size > maxPageBytes; page.More {
+		if more = i == limit || len(page) > maxPageBytes; more {
 			break
 		}
-		c, bodySize, err := r.describeChange(ctx, line, now)
+		c, err := r.describeChange(ctx, line, now)
 		if err != nil {
-			return wire.ChangePage{}, err
+			return nil, err
 		}
-		page.Changes = append(page.Changes, c)
-		after, last, size = line.Change, line.ID, size+bodySize
+		if i > 0 {
+			page = append(page, ',')
+		}
+		page = c.append(page)
+		after, last = line.Change, line.ID
 	}
-	if last == "" && since != "" {
-		page.Next = since
-		return page, nil
+	if last != "" || since == "" {
+		if next, err = r.cursors.Seal(ctx, last, store.Position{Seq: after}, feedFilters); err != nil {
+			return nil, err
+		}
 	}
-	page.Next, err = r.cursors.Seal(ctx, last, store.Position{Seq: after}, feedFilters)
-	return page, err
+	page = wire.AppendString(append(page, `],"next":`...), next)
+	return append(strconv.AppendBool(append(page, `,"more":`...), more), '}'), nil
+}
+
+// listedChange is a change with the card, if it is listed. Its Record is nil.
+type listedChange struct {
+	wire.Change
+	body []byte    // of the card
+	view *cardView // nil: the change is a tombstone
+}
+
+// append appends the JSON of the change.
+func (c listedChange) append(out []byte) []byte {
+	out = wire.AppendString(append(out, `{"change":`...), c.Change.Change)
+	out = wire.AppendString(append(out, `,"agent_id":`...), string(c.AgentID))
+	if c.view != nil {
+		out = append(append(append(append(out, `,"record":{"card":`...), c.body...), `,"verification":`...), c.view.verification...)
+		if c.view.proof != "" {
+			out = wire.AppendString(append(out, `,"key_proof":`...), c.view.proof)
+		}
+		out = wire.AppendString(append(out, `,"registered_at":`...), wire.FormatTime(c.view.registered))
+		out = append(wire.AppendString(append(out, `,"expires_at":`...), wire.FormatTime(c.view.expires)), '}')
+	}
+	if c.Reason != "" {
+		out = wire.AppendString(append(out, `,"reason":`...), c.Reason)
+	}
+	return append(wire.AppendString(append(out, `,"at":`...), wire.FormatTime(c.At)), '}')
 }
 
 // awaitChanges returns the changes after a position: one more than limit if there are more. Without changes, it waits
@@ -107,50 +133,50 @@ func (r *Registry) awaitChanges(ctx context.Context, after uint64, limit int, wa
 	}
 }
 
-// describeChange returns what a row of the store's feed means now, and the size of its card.
-func (r *Registry) describeChange(ctx context.Context, line store.CardChange, now time.Time) (c wire.Change, size int, err error) {
-	c = wire.Change{AgentID: wire.AgentID(line.ID), At: line.At}
-	card, err := r.cards.Held(ctx, line.ID, now)
+// describeChange returns what a row of the store's feed means now.
+func (r *Registry) describeChange(ctx context.Context, line store.CardChange, now time.Time) (c listedChange, err error) {
+	c.AgentID, c.At = wire.AgentID(line.ID), line.At
+	gen := r.views.generation()
+	card, err := r.cards.Held(ctx, line.ID, now) // not a cached body: a reader that got an older card would never learn of this change
 	switch {
 	case err != nil && !errors.Is(err, store.ErrNotFound):
-		return wire.Change{}, 0, err
-	case err == nil && card.Live(now): // handled below
-	case line.Withdrawn || card.Withdrawn:
-		c, err = r.completeTombstone(ctx, c, wire.ChangeWithdrawn, now)
-		return c, 0, err
-	default:
-		if err == nil {
+		return c, err
+	case err != nil || !card.Live(now):
+		if err == nil && !card.Withdrawn && !line.Withdrawn {
 			c.At = card.Expires
 		}
-		c, err = r.completeTombstone(ctx, c, wire.ChangeExpired, now)
-		return c, 0, err
+		c.Change, err = r.describeTombstone(ctx, c.Change, line.Withdrawn || card.Withdrawn, now)
+		return c, err
 	}
-	rec, m, err := listing.NewRecord(card, now)
+	v, err := r.view(card, gen, now)
 	if err != nil {
-		return wire.Change{}, 0, err
+		return c, err
 	}
-	c.Record = &rec
+	c.view, c.body = v, card.Body
 	// The row has no kind, so the times of the card tell what happened last. A probe without an answer is not an event.
-	if c.At = card.Updated; m.Alive.After(c.At) {
-		c.At = m.Alive
+	if c.At = v.written; v.alive.After(c.At) {
+		c.At = v.alive
 	}
 	switch at := c.At; {
-	case card.Registered.Equal(at):
-		c.Change = wire.ChangeRegistered
-	case m.Current.Since.Equal(at):
-		c.Change = wire.ChangeKey
-	case card.Updated.Equal(at):
-		c.Change = wire.ChangeRenewed
+	case v.registered.Equal(at):
+		c.Change.Change = wire.ChangeRegistered
+	case v.keySince.Equal(at):
+		c.Change.Change = wire.ChangeKey
+	case v.written.Equal(at):
+		c.Change.Change = wire.ChangeRenewed
 	default:
-		c.Change = wire.ChangeVerified
+		c.Change.Change = wire.ChangeVerified
 	}
-	return c, len(card.Body), nil
+	return c, nil
 }
 
-// completeTombstone completes the change of a card that is no longer listed. It becomes "removed", with the operator's
-// reason, if the operator removed the card; otherwise it becomes kind.
-func (r *Registry) completeTombstone(ctx context.Context, c wire.Change, kind string, now time.Time) (wire.Change, error) {
-	c.Change = kind
+// describeTombstone completes the change of a card that is no longer listed. It becomes "removed", with the operator's
+// reason, if the operator removed the card.
+func (r *Registry) describeTombstone(ctx context.Context, c wire.Change, withdrawn bool, now time.Time) (wire.Change, error) {
+	c.Change = wire.ChangeExpired
+	if withdrawn {
+		c.Change = wire.ChangeWithdrawn
+	}
 	removal, err := moderation.LastRemoval(ctx, r.recs, c.AgentID, now)
 	if removal.At.Equal(c.At) { // otherwise the card was registered again after the removal
 		c.Change, c.Reason = wire.ChangeRemoved, removal.Reason
@@ -175,11 +201,7 @@ func (r *Registry) getChanges(c echo.Context) error {
 			return err
 		}
 	}
-	page, err := r.Changes(c.Request().Context(), params.Get("since"), limit, time.Duration(wait)*time.Second)
-	if err != nil {
-		return err
-	}
-	data, err := httpapi.Encode(page)
+	data, err := r.changesAfter(c.Request().Context(), params.Get("since"), limit, time.Duration(wait)*time.Second)
 	if err != nil {
 		return err
 	}

@@ -1,6 +1,7 @@
 package directory
 
 import (
+	"context"
 	"encoding/json"
 	"fmt"
 	"net/url"
@@ -162,4 +163,13 @@ func TestChangesWait(t *testing.T) {
 			t.Errorf("one reader too many waited %v, %v", time.Since(start), err)
 		}
 	})
+}
+
+// Changes returns a page of the feed.
+func (r *Registry) Changes(ctx context.Context, since string, limit int, wait time.Duration) (page wire.ChangePage, err error) {
+	data, err := r.changesAfter(ctx, since, limit, wait)
+	if err == nil {
+		err = json.Unmarshal(data, &page)
+	}
+	return page, err
 }

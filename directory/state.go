@@ -39,7 +39,7 @@ func ReadState(ctx context.Context, r *Registry) (State, error) {
 	return s, err
 }
 
-// LatestChanges returns the newest changes of cards, at most limit, newest first.
+// LatestChanges returns the newest changes of cards, at most limit, newest first. Of their records, it sets only the times.
 func LatestChanges(ctx context.Context, r *Registry, limit int) ([]wire.Change, error) {
 	var lines []store.CardChange
 	var err error
@@ -61,9 +61,11 @@ func LatestChanges(ctx context.Context, r *Registry, limit int) ([]wire.Change, 
 		if err != nil {
 			return nil, err
 		}
-		var c wire.Change
-		c, _, err = r.describeChange(ctx, line, now)
-		list = append(list, c)
+		var c listedChange
+		if c, err = r.describeChange(ctx, line, now); err == nil && c.view != nil {
+			c.Record = &wire.CardRecord{RegisteredAt: c.view.registered, ExpiresAt: c.view.expires}
+		}
+		list = append(list, c.Change)
 	}
 	return list, err
 }

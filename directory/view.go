@@ -23,12 +23,16 @@ import (
 type cardView struct {
 	rev             store.Rev
 	expires         time.Time
+	registered      time.Time
+	written         time.Time // when the card was registered or renewed
 	verificationEnd time.Time // when verification changes without a write of the card; zero for never
 
 	etag, modified, length []string
 	updated                time.Time // in whole seconds, like Last-Modified
 	header                 []string  // AgentMesh-Verification
 	verification           []byte    // JSON
+	proof                  string    // of the key, see [wire.CardRecord]
+	alive, keySince        time.Time // of the last answered probe, and of the current key
 	credential             string    // hash of the credential, in hex; "" for a card of a mirrored directory
 
 	body     []byte    // nil if loadView has not read it, or if it is too large to cache
@@ -163,12 +167,15 @@ func newView(c store.Card, now time.Time) (*cardView, error) {
 	v := &cardView{
 		rev:          c.Rev,
 		expires:      c.Expires,
+		registered:   c.Registered,
+		written:      c.Updated,
 		etag:         []string{httpapi.EntityTag(c.Body)},
 		modified:     []string{c.Updated.UTC().Format(http.TimeFormat)},
 		length:       []string{strconv.Itoa(len(c.Body))},
 		updated:      c.Updated.UTC().Truncate(time.Second),
 		header:       []string{"key=" + stamp(verification.Key) + "; endpoint=" + stamp(verification.Endpoint) + "; alive=" + stamp(verification.Alive)},
 		verification: wire.MustMarshal(verification),
+		proof:        m.Proof, alive: m.Alive, keySince: m.Current.Since,
 	}
 	if c.Owner != [32]byte{} {
 		v.credential = hex.EncodeToString(c.Owner[:])
@@ -194,8 +201,7 @@ func (r *Registry) Record(ctx context.Context, id wire.AgentID) (wire.CardRecord
 	if err != nil {
 		return wire.CardRecord{}, err
 	}
-	rec, _, err := listing.NewRecord(c, now)
-	return rec, err
+	return listing.NewRecord(c, now)
 }
 
 // Keys returns the key history of the card with this id (AM-60).

@@ -264,14 +264,14 @@ func Text(c store.Card, key string) (string, error) {
 }
 
 // NewRecord returns the public record of a stored card, and its Meta.
-func NewRecord(c store.Card, now time.Time) (wire.CardRecord, Meta, error) {
+func NewRecord(c store.Card, now time.Time) (wire.CardRecord, error) {
 	tree, err := wire.ParseObject(c.Body)
 	if err != nil {
-		return wire.CardRecord{}, Meta{}, fmt.Errorf("read card %s: %w", c.ID, err)
+		return wire.CardRecord{}, fmt.Errorf("read card %s: %w", c.ID, err)
 	}
 	m, err := ParseMeta(c)
 	if err != nil {
-		return wire.CardRecord{}, Meta{}, err
+		return wire.CardRecord{}, err
 	}
 	return wire.CardRecord{
 		Card:         tree,
@@ -279,7 +279,7 @@ func NewRecord(c store.Card, now time.Time) (wire.CardRecord, Meta, error) {
 		ExpiresAt:    c.Expires,
 		Verification: m.Verification(now),
 		KeyProof:     m.Proof,
-	}, m, nil
+	}, nil
 }
 
 // SameKey returns an error unless the texts a and b are the same public key. The error describes b as the answer of an
