@@ -263,7 +263,7 @@ func Text(c store.Card, key string) (string, error) {
 	return tree.GetStr(key), nil
 }
 
-// NewRecord returns the public record of a stored card, and its Meta.
+// NewRecord returns the public record of a stored card.
 func NewRecord(c store.Card, now time.Time) (wire.CardRecord, error) {
 	tree, err := wire.ParseObject(c.Body)
 	if err != nil {
