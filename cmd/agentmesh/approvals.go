@@ -80,10 +80,9 @@ func (a *app) showApproval(approval owner.Approval) {
 	}
 	a.Table(rows)
 	if len(approval.Messages) > 1 {
-		a.Print("untrusted text from the other side:")
 		for i, m := range approval.Messages {
 			a.Print("message %d of %d, %s, %s in %s, hash %s", i+1, len(approval.Messages), terminal.FormatTime(m.At), m.Intent, m.Conversation, m.Hash)
-			a.Print("%s", terminal.CleanJSON(m.Payload))
+			a.showSaid(m.Payload)
 		}
 		return
 	}

@@ -2,7 +2,6 @@ package main
 
 import (
 	"context"
-	"encoding/json"
 	"fmt"
 	"strconv"
 
@@ -10,7 +9,6 @@ import (
 	"github.com/agentmesh/agentmesh/cmd/internal/terminal"
 	"github.com/agentmesh/agentmesh/conversations"
 	"github.com/agentmesh/agentmesh/node/owner"
-	"github.com/agentmesh/agentmesh/node/wire"
 )
 
 type conversationsCmd struct {
@@ -55,7 +53,7 @@ func (c *conversationsShowCmd) Run(ctx context.Context, a *app) error {
 	}
 	return a.report(all, func() {
 		a.showConversation(all.Conversation)
-		a.showTranscript(all.Transcript)
+		a.showTranscript(all)
 	})
 }
 
@@ -94,22 +92,27 @@ func (a *app) showConversation(v owner.Conversation) {
 	a.Table(rows)
 }
 
-func (a *app) showTranscript(entries []owner.Entry) {
-	for _, e := range entries {
-		arrow := "<"
+func (a *app) showTranscript(t owner.Transcript) {
+	for _, e := range t.Transcript {
+		who := "they"
 		if e.Direction == "out" {
-			arrow = ">"
+			who = "we"
 		}
-		text := payloadLine(e.Message)
+		said, intent := owner.SayMessage(e, t.Intent)
+		text := said.Sentence(intent)
 		switch {
 		case e.Opened != nil:
-			text = "sealed: " + payloadLine(e.Opened.JSON())
+			text += " (sealed)"
 		case e.Sealed:
-			text = "sealed, and cannot be opened"
+			text = "wrote a sealed message, which cannot be opened"
 		}
-		a.Print("%s %s %s %s", terminal.FormatTime(e.At), arrow, terminal.Clean(e.MessageID), text)
+		a.Print("%s %s %s", terminal.FormatTime(e.At), who, terminal.Truncate(text, maxLine))
 	}
+	a.Note("--json shows exactly what was sent")
 }
+
+// maxLine is how many characters of a message a line shows.
+const maxLine = 500
 
 // agreementLine describes an agreement on one line, with the side that cancelled it, or with advice if it failed.
 func agreementLine(agreement owner.Agreement) string {
@@ -139,19 +142,6 @@ func proposalLine(p owner.Proposal) string {
 
 // sides names the sides of a conversation for the user.
 var sides = map[conversations.Side]string{conversations.Ours: "us", conversations.Theirs: "them"}
-
-// payloadLine returns the payload of a message, or the whole message if it has no payload, as one line of at most 500
-// characters.
-func payloadLine(message json.RawMessage) string {
-	v, err := wire.Parse(message)
-	if err != nil {
-		return terminal.Truncate(string(message), 500)
-	}
-	if payload, ok := v.Get("payload"); ok {
-		v = payload
-	}
-	return terminal.Truncate(string(v.JSON()), 500)
-}
 
 type conversationsCloseCmd struct {
 	conversationArg

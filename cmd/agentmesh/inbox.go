@@ -223,7 +223,7 @@ func nextItem(ctx context.Context, a *app, timeout time.Duration) (json.RawMessa
 }
 
 func (a *app) showLine(i owner.Item) {
-	a.Print("%s %s %-11s %s %s %s %s", terminal.Clean(i.ID), terminal.FormatTime(i.At), i.State, terminal.Clean(i.Shown().String()), terminal.Clean(cmp.Or(string(i.Conversation), i.About)), terminal.Clean(string(i.Intent)), terminal.Truncate(wire.UnescapeHTML(i.Payload), 300))
+	a.Print("%s %s %-11s %s %s %s", terminal.Clean(i.ID), terminal.FormatTime(i.At), i.State, terminal.Clean(i.Shown().String()), terminal.Clean(cmp.Or(string(i.Conversation), i.About)), terminal.Truncate(owner.Say(i.Payload, false).Sentence(i.Intent), 300))
 }
 
 type itemArg struct {
@@ -255,14 +255,22 @@ func (a *app) showItem(i owner.Item) {
 	}
 	rows = append(rows, failureRows(i)...)
 	a.Table(rows)
-	a.Print("untrusted text from the other side:")
-	a.Print("%s", terminal.CleanJSON(i.Payload))
+	a.showSaid(i.Payload)
 	switch isOpen := i.State == owner.ItemNew || i.State == owner.ItemRead; {
 	case i.About == "" || !isOpen: // not a task that waits for an answer
 	case strings.HasPrefix(i.Turn, thread.TurnSuggestion+"/"): // the executor suggests something else
 		a.Hint("agentmesh reply %s --action accept follows the suggestion, --action decline rejects it", terminal.Clean(i.ID))
 	default:
 		a.Hint("agentmesh reply %s 'a text' answers the task; --action accept accepts it, --action decline declines it", terminal.Clean(i.ID))
+	}
+}
+
+// showSaid prints what a peer wrote, marked as untrusted.
+func (a *app) showSaid(payload json.RawMessage) {
+	a.Print("untrusted text from the other side (--json shows exactly what was sent):")
+	said := owner.Say(payload, false)
+	for line := range strings.Lines(strings.Join(said.Lines(), "\n")) {
+		a.Print("  %s", terminal.Clean(strings.TrimRight(line, "\n")))
 	}
 }
 

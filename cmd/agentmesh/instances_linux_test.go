@@ -23,13 +23,13 @@ var onInstances = map[string]struct {
 }{
 	"walkthrough": { // with an approval and a hook
 		end:  "# Both nodes stop",
-		drop: " --wait\nstdout 'reply: .*\"action\":\"accept\"'",
+		drop: " --wait\nstdout 'reply: accepted'",
 	},
 	"relay": {end: "# both are connected", then: `
 # A message waits in the mailbox if its sender and the poll of its recipient are at two instances.
 exec agentmesh send $sarah_ID --intent mesh.schedule @propose.json
 capture conv 'in (conv_\S+)'
-eventually 'counter' agentmesh conversations show $conv
+eventually 'they proposed another time: ' agentmesh conversations show $conv
 exec agentmesh reply $conv @accept.json
 eventually 'completed' agentmesh conversations show $conv
 eventually 'completed' agentmesh conversations show $conv --data $WORK/sarah

@@ -199,7 +199,8 @@ func (a *app) showSent(s owner.Sent) {
 		a.Print("%s", s.State)
 	}
 	if s.ReplyTree.Kind() == wire.Object {
-		a.Print("reply: %s", payloadLine(s.ReplyTree.JSON()))
+		said, intent := owner.SayMessage(owner.Entry{Message: s.ReplyTree.JSON()}, "")
+		a.Print("reply: %s", terminal.Truncate(said.Sentence(intent), maxLine))
 	}
 	if s.Err != nil {
 		a.Note("%s", terminal.Clean(s.Err.String()))

@@ -3,7 +3,6 @@ package owner
 import (
 	"context"
 	"encoding/json"
-	"strings"
 	"time"
 
 	"github.com/agentmesh/agentmesh/acl"
@@ -43,47 +42,10 @@ func NewApproval(ctx context.Context, asks *acl.Asks, ask acl.Ask) (Approval, er
 
 const maxSummary = 160 // characters
 
-// summaryOf returns one line about a payload: one of the usual text members, or else the first text in the other
-// members.
+// summaryOf returns one line about a payload.
 func summaryOf(payload json.RawMessage) string {
-	v, err := wire.ParseObject(payload)
-	if err != nil {
+	if len(payload) == 0 {
 		return ""
 	}
-	for _, path := range []string{
-		"message.subject", "message.body", "question", "info", "event.title", "terms.description", "message", "subject", "reason", "text",
-	} {
-		if text := textAt(v, path); text != "" {
-			return wire.OneLine(text, maxSummary)
-		}
-	}
-	return wire.OneLine(firstText(v.Without("action", "metadata"), 8), maxSummary)
-}
-
-// textAt returns the string at a path of member names, such as "event.title", or "".
-func textAt(v wire.Value, path string) string {
-	first, rest, deeper := strings.Cut(path, ".")
-	if !deeper {
-		return v.GetStr(first)
-	}
-	inner, _ := v.Get(first)
-	return textAt(inner, rest)
-}
-
-// firstText returns the first string in v that is not empty and not nested deeper than maxDepth.
-func firstText(v wire.Value, maxDepth int) string {
-	if text, ok := v.Str(); ok || maxDepth == 0 {
-		return text
-	}
-	for _, m := range v.Members() {
-		if text := firstText(m.Value, maxDepth-1); text != "" {
-			return text
-		}
-	}
-	for e := range v.Elems() {
-		if text := firstText(e, maxDepth-1); text != "" {
-			return text
-		}
-	}
-	return ""
+	return wire.OneLine(Say(payload, false).Words(), maxSummary)
 }

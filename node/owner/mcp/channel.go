@@ -160,7 +160,7 @@ func (c *Channel) push(ctx context.Context, item owner.Item) {
 		return
 	}
 	c.known[item.ID] = true
-	content, err := json.Marshal(c.tools.handles.mark(textOfJSON(item.Payload), authorOf(item), c.tools.keyOf(ctx, item), 1000))
+	content, err := json.Marshal(c.tools.handles.mark(textOfItem(item), authorOf(item), c.tools.keyOf(ctx, item), 1000))
 	if err != nil {
 		return
 	}

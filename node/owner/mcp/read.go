@@ -1,6 +1,7 @@
 package mcp
 
 import (
+	"cmp"
 	"context"
 	"encoding/base64"
 	"encoding/json"
@@ -299,7 +300,7 @@ func (t *tools) viewItem(ctx context.Context, item owner.Item) inboxItem {
 	if item.State == owner.ItemHeld {
 		view.Waits = true
 	} else {
-		view.Text = t.handles.mark(intentPrefix(item.Intent)+textOfJSON(item.Payload), authorOf(item), t.keyOf(ctx, item), 200)
+		view.Text = t.handles.mark(textOfItem(item), authorOf(item), t.keyOf(ctx, item), 200)
 	}
 	return view
 }
@@ -361,7 +362,7 @@ func (t *tools) read(ctx context.Context, _ *sdk.CallToolRequest, in readArgs) (
 		case err != nil:
 			return nil, nil, err
 		case item.Conversation == "": // a task of a bridge
-			text := t.handles.mark(intentPrefix(item.Intent)+textOfJSON(item.Payload), authorOf(item), t.keyOf(ctx, item), maxEntry)
+			text := t.handles.mark(textOfItem(item), authorOf(item), t.keyOf(ctx, item), maxEntry)
 			return nil, readResult{
 				With: text.From, State: string(item.State), Intent: item.Intent.OrCustom(), Entries: []readEntry{{At: item.At, Text: text}},
 			}, nil
@@ -400,7 +401,7 @@ func (t *tools) read(ctx context.Context, _ *sdk.CallToolRequest, in readArgs) (
 		case payload.Kind() != wire.Object:
 			payload = message // of another network, or withheld
 		}
-		switch text := textOf(payload); {
+		switch text := textOf(cmp.Or(wire.Intent(message.GetStr("intent")), c.Intent), payload); {
 		case e.Direction == "out" && !slices.Contains([]string{"owner", "agent", "node"}, e.Author):
 			entry.Hook = t.handles.mark(text, party{}, "", maxEntry)
 			entry.Hook.From = e.Author

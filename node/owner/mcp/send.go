@@ -230,7 +230,7 @@ func (t *tools) runSend(ctx context.Context, c owner.Call[owner.Sent], peer stri
 		out.Status, out.Next = "waits_for_owner", "tell your owner that this waits on the owner's page; then call mesh_wait, or mesh_ask_owner with the id that this result has as its question"
 	case sent.ReplyTree.Kind() == wire.Object && sent.MessageID == "": // the result of an answer to a task of a bridge: no peer wrote it
 	case sent.ReplyTree.Kind() == wire.Object:
-		reply := sent.ReplyTree
+		reply, intent := sent.ReplyTree, wire.Intent(sent.ReplyTree.GetStr("intent"))
 		if payload, ok := reply.Get("payload"); ok {
 			reply = payload
 		}
@@ -240,7 +240,7 @@ func (t *tools) runSend(ctx context.Context, c owner.Call[owner.Sent], peer stri
 		case action == wire.ActionPending:
 			out.Next = "the other side's owner decides; call mesh_wait later"
 		default:
-			out.Status, out.Reply = "replied", t.handles.mark(textOf(reply), with, t.pinOf(ctx, with.peer), maxResult/2)
+			out.Status, out.Reply = "replied", t.handles.mark(textOf(intent, reply), with, t.pinOf(ctx, with.peer), maxResult/2)
 		}
 	case sent.Err != nil:
 		out.Code = untrusted.Text(sent.Err.Code).OneOf(codes(), "other") // only the code, because a peer may have written the message

@@ -9,6 +9,7 @@ import (
 	"unicode"
 	"unicode/utf8"
 
+	"github.com/agentmesh/agentmesh/node/owner"
 	"github.com/agentmesh/agentmesh/node/wire"
 )
 
@@ -127,24 +128,18 @@ func describe(card wire.Value) string {
 	return strings.Join(lines, "\n")
 }
 
-// textOf returns what a payload says: the text of a message that has only a text, or else the JSON of the payload
-// without its metadata.
-func textOf(payload wire.Value) string {
-	payload = withoutTask(payload)
-	message, _ := payload.Get("message")
-	more := payload.Without("action", "message", "metadata").Len() + message.Without("subject", "body", "priority", "reply_requested", "format").Len()
-	switch {
-	case message.Kind() == wire.Object && message.GetStr("body") != "" && more == 0:
-		if subject := message.GetStr("subject"); subject != "" {
-			return subject + "\n" + message.GetStr("body")
-		}
-		return message.GetStr("body")
-	case payload.GetStr("answer") != "" && payload.Without("action", "answer", "metadata").Len() == 0:
-		return payload.GetStr("answer")
-	case payload.Kind() != wire.Object:
-		return string(payload.JSON())
+// textOf returns what a message says. A message of a custom intent, or one in which a text does not say all, is the JSON of
+// its payload, because a program must read its members.
+func textOf(intent wire.Intent, payload wire.Value) string {
+	payload = withoutTask(payload).Without("metadata")
+	said := owner.Say(payload.JSON(), true)
+	switch plain := said.Meeting == nil && len(said.Facts) == 0; {
+	case plain && said.Text != "":
+		return said.Text
+	case intent.IsStandard() && payload.Kind() == wire.Object:
+		return strings.TrimSuffix(said.Deed(intent)+": "+strings.Join(said.Lines(), " · "), ": ")
 	}
-	return string(payload.Without("metadata").JSON())
+	return string(payload.JSON())
 }
 
 // withoutTask removes the task and the artifacts of an answer over A2A if they only repeat its text.
@@ -169,12 +164,13 @@ func withoutTask(payload wire.Value) wire.Value {
 	return payload.Without("task", "artifacts")
 }
 
-func textOfJSON(payload json.RawMessage) string {
-	v, err := wire.ParseObject(payload)
+// textOfItem returns what an inbox item says, with the name of a custom intent, which is untrusted, too.
+func textOfItem(item owner.Item) string {
+	v, err := wire.ParseObject(item.Payload)
 	if err != nil {
-		return string(payload)
+		return string(item.Payload)
 	}
-	return textOf(v)
+	return intentPrefix(item.Intent) + textOf(item.Intent, v)
 }
 
 // fit returns how many entries, counted from the first, fit into maxResult bytes of JSON. The first always does.

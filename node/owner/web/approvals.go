@@ -29,7 +29,7 @@ type askView struct {
 	Proof   string
 	Intent  string
 	Content content
-	Facts   []fact // the other members of the question's body
+	Facts   []owner.Fact // the other members of the question's body
 	Buttons []button
 	Whole   bool // everything is shown, so the owner can decide on this page
 }
@@ -116,7 +116,7 @@ func viewQuestion(ask owner.Approval) askView {
 	if payload, ok := body.Get("payload"); ok {
 		v.Content = contentOf(json.RawMessage(payload.JSON()))
 	}
-	v.Facts = factsOf(body.Without(separateMembers...))
+	v.Facts = owner.FactsOf(body.Without(separateMembers...), false)
 	v.Whole = !v.Content.Large
 	return v
 }

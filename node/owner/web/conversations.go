@@ -1,16 +1,13 @@
 package web
 
 import (
-	"cmp"
 	"context"
-	"encoding/json"
 	"errors"
 	"math"
 	"net/http"
 	"net/url"
 	"slices"
 	"strconv"
-	"strings"
 	"time"
 
 	"github.com/labstack/echo/v4"
@@ -56,35 +53,6 @@ type messageView struct {
 	Intent  wire.Intent
 	Sealed  bool
 	Content content
-}
-
-// actions describes, for an intent and action, what the sender of the message did.
-var actions = map[string]string{
-	"mesh.message deliver": "wrote", "mesh.request_info ask": "asked", "mesh.request_info answer": "answered",
-	"mesh.schedule propose": "proposed a meeting", "mesh.schedule counter": "proposed another time", "mesh.schedule accept": "accepted",
-	"mesh.schedule decline": "declined", "mesh.schedule cancel": "cancelled", "mesh.negotiate propose": "made an offer",
-	"mesh.negotiate counter": "made another offer", "mesh.negotiate accept": "accepted", "mesh.negotiate reject": "rejected",
-	"mesh.negotiate withdraw": "withdrew the offer", "mesh.handoff request_human": "asked for a person",
-}
-
-// Deed describes in plain words what the sender of the message did. For an unknown message it returns the intent and
-// the action.
-func (c content) Deed(intent wire.Intent) string {
-	if text := actions[string(intent)+" "+c.Action]; text != "" {
-		return text
-	}
-	switch {
-	case c.IsReceipt():
-		return "confirmed receipt"
-	case c.Action == wire.ActionPending:
-		return "will answer when the owner has decided"
-	}
-	return strings.TrimSuffix(string(intent)+" · "+c.Action, " · ")
-}
-
-// IsReceipt reports whether the message only confirms that another one arrived.
-func (c content) IsReceipt() bool {
-	return c.Action == wire.ActionReceived && c.Text == "" && len(c.Facts) == 0
 }
 
 type conversationView struct {
@@ -143,7 +111,7 @@ func (o offer) ID(element string) string {
 func (o offer) Offered() []choice {
 	list := make([]choice, len(o.Times))
 	for i, t := range o.Times {
-		list[i] = choice{t, formatTime(t)}
+		list[i] = choice{t, owner.LocalTime(t)}
 	}
 	return list
 }
@@ -151,7 +119,7 @@ func (o offer) Offered() []choice {
 // CanAnswer reports whether the offer came from the peer and waits for an answer of ours.
 func (o offer) CanAnswer() bool { return o.Open && o.By == conversations.Theirs && o.Accepted == "" }
 
-func (o offer) Length() string { return formatLength(o.Duration) }
+func (o offer) Length() string { return owner.Length(o.Duration) }
 
 // Choices returns the times that an accept must choose from; the list is empty if an accept need not choose.
 func (o offer) Choices() []choice {
@@ -179,14 +147,6 @@ func (v conversationView) Agreed() (list []agreed) {
 func (a agreed) IsEvent() bool {
 	_, ok := calendar.AgreedEvent(a.Agreement.Agreement, "", "", "", a.At)
 	return ok && a.Standing == owner.StandingAgreed
-}
-
-func (a agreed) Facts() []fact {
-	facts := []fact{{"When", formatTime(a.Time)}, {"How long", formatLength(a.Duration)}, {"Where", a.Location}, {"Price", a.Price}, {"Details", a.Description}}
-	for _, condition := range a.Conditions {
-		facts = append(facts, fact{"Condition", condition})
-	}
-	return slices.DeleteFunc(facts, func(f fact) bool { return f.Value == "" })
 }
 
 // replyForm is what the owner typed. The page shows it again if it was refused. Selected is the time that an accept
@@ -309,18 +269,8 @@ func viewMessages(part owner.Transcript) (list []messageView, next uint64) {
 	}
 	for _, e := range entries {
 		s := messageView{N: e.N, Out: e.Direction == "out", At: e.At, ID: e.MessageID}
-		var m struct {
-			Intent  wire.Intent     `json:"intent"`
-			Payload json.RawMessage `json:"payload"`
-		}
-		if json.Unmarshal(e.Message, &m) != nil || len(m.Payload) == 0 { // a message of a foreign network
-			m.Payload = e.Message
-		}
 		s.Sealed = e.Sealed
-		if e.Opened != nil {
-			m.Payload = e.Opened.JSON()
-		}
-		s.Intent, s.Content = cmp.Or(m.Intent, part.Intent), contentOf(m.Payload)
+		s.Content.Said, s.Intent = owner.SayMessage(e, part.Intent)
 		s.Content.Exact = e.Message
 		list = append(list, s)
 	}

@@ -4,7 +4,6 @@ import (
 	"context"
 	"fmt"
 	"slices"
-	"strings"
 	"testing"
 	"time"
 
@@ -12,62 +11,10 @@ import (
 
 	"github.com/agentmesh/agentmesh/node/httpapi"
 	"github.com/agentmesh/agentmesh/node/owner"
-	"github.com/agentmesh/agentmesh/node/wire"
 )
 
 // init sets the zone of the owner, before a server of a test reads the clock.
 func init() { time.Local = time.FixedZone("PST", -8*60*60) }
-
-func TestFactsOf(t *testing.T) {
-	v, err := wire.Parse([]byte(`{"event":{"duration":"30m","title":"Coffee","proposed_times":["2027-02-19T10:00:00-08:00","2027-02-19T14:00"]},"n":1,"none":{},"deep":{"a":{"b":{"c":{"d":{"e":{"f":1}}}}}}}`))
-	if err != nil {
-		t.Fatal(err)
-	}
-	want := []fact{
-		{"event › title", "Coffee"}, {"event › duration", "30m"},
-		{"event › proposed times 1", "Fri 19 Feb 2027, 10:00 PST"}, {"event › proposed times 2", "2027-02-19T14:00"},
-		{"n", "1"}, {"none", "{}"}, {"deep › a › b › c › d › e", `{"f":1}`},
-	}
-	if diff := cmp.Diff(want, factsOf(v)); diff != "" {
-		t.Error(diff)
-	}
-	if list := factsOf(wire.Obj()); len(list) != 0 {
-		t.Errorf("nothing has the facts %v", list)
-	}
-	wide := wire.Obj()
-	for i := range 10 * maxFacts {
-		wide = wide.With(string(rune('a'+i%26))+string(rune('a'+i/26)), wire.Int(int64(i)))
-	}
-	if n := len(factsOf(wide)); n != maxFacts {
-		t.Errorf("%d facts are shown, want %d", n, maxFacts)
-	}
-}
-
-// TestDeedsInWords: the page has words for every action of the specification, and for what our hooks answer.
-func TestDeedsInWords(t *testing.T) {
-	for intent, list := range map[wire.Intent][]string{
-		wire.Schedule: {"propose", "counter", "accept", "decline", "cancel"}, wire.Deliver: {"deliver"},
-		wire.RequestInfo: {"ask", "answer"}, wire.Negotiate: {"propose", "counter", "accept", "reject", "withdraw"},
-		wire.Handoff: {"request_human"},
-	} {
-		for _, action := range list {
-			if deed := (content{Action: action}).Deed(intent); strings.Contains(deed, "mesh.") {
-				t.Errorf("%s of %s is described as %q", action, intent, deed)
-			}
-		}
-	}
-}
-
-func TestFormatTime(t *testing.T) {
-	for in, want := range map[string]string{
-		"2027-02-19T10:00:00Z": "Fri 19 Feb 2027, 02:00 PST", "2027-02-19T10:00-0800": "2027-02-19T10:00-0800", "2027-02-19T10:00:00-0800": "Fri 19 Feb 2027, 10:00 PST",
-		"2027-02-19": "2027-02-19", "2027-02-19T10:00:00": "2027-02-19T10:00:00", "": "", "T": "T", "tomorrow": "tomorrow",
-	} {
-		if got := formatTime(in); got != want {
-			t.Errorf("formatTime(%q) = %q, want %q", in, got, want)
-		}
-	}
-}
 
 func TestTimeAfter(t *testing.T) {
 	for _, tc := range []struct {

@@ -60,7 +60,7 @@ var boundLabels = map[string]string{
 }
 
 // Alone returns how often the agent may answer without its owner.
-func (v settingsView) Alone() (list []fact) {
+func (v settingsView) Alone() (list []owner.Fact) {
 	for _, b := range v.Autonomy {
 		text := "any number of times"
 		if b.Most != nil {
@@ -69,7 +69,7 @@ func (v settingsView) Alone() (list []fact) {
 		if b.Today != nil {
 			text += "; today " + b.Today.String()
 		}
-		list = append(list, fact{boundLabels[b.Name], text})
+		list = append(list, owner.Fact{Label: boundLabels[b.Name], Value: text})
 	}
 	return list
 }

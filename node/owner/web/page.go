@@ -10,9 +10,6 @@ import (
 	"log/slog"
 	"net/http"
 	"net/url"
-	"slices"
-	"strconv"
-	"strings"
 	"time"
 
 	"github.com/labstack/echo/v4"
@@ -278,127 +275,22 @@ func doneWith(c echo.Context, path, did, peer string) error {
 	return httpapi.Done(c, path+"?who="+url.QueryEscape(peer), did)
 }
 
-// fact is one line on a page: a label of ours, or a path in a payload, with its value.
-type fact struct{ Label, Value string }
-
-const (
-	maxFacts     = 60
-	maxFactDepth = 6
-)
-
-// factsOf turns a payload into lines such as "event › title: Coffee". It cuts a large payload; the page also shows the
-// exact text.
-func factsOf(v wire.Value) []fact {
-	var list []fact
-	var walk func(path string, v wire.Value, depth int)
-	walk = func(path string, v wire.Value, depth int) {
-		if len(list) >= maxFacts {
-			return
-		}
-		switch {
-		case v.Kind() == wire.Object && v.Len() > 0 && depth < maxFactDepth:
-			members := slices.Clone(v.Members())
-			slices.SortStableFunc(members, func(a, b wire.Member) int { return cmp.Compare(keyRank(b.Key), keyRank(a.Key)) })
-			for _, m := range members {
-				walk(strings.TrimPrefix(path+" › "+m.Key, " › "), m.Value, depth+1)
-			}
-		case v.Kind() == wire.Array && v.Len() > 0 && depth < maxFactDepth:
-			for i := range v.Len() {
-				walk(path+" "+strconv.Itoa(i+1), v.At(i), depth+1)
-			}
-		default:
-			text, ok := v.Str()
-			if !ok {
-				text = string(v.JSON())
-			}
-			list = append(list, fact{strings.ReplaceAll(path, "_", " "), formatTime(text)})
-		}
-	}
-	if v.Len() > 0 {
-		walk("", v, 0)
-	}
-	return list
-}
-
-// formatTime formats a time in the zone of this machine, which is the owner's. It returns other text unchanged, and
-// also a time without a zone, because its instant is unknown.
-func formatTime(text string) string {
-	at, ok := wire.ParseInstant(text)
-	if !ok {
-		return text
-	}
-	return at.Local().Format("Mon 2 Jan 2006, 15:04 MST")
-}
-
-// keyRank returns the rank of a member. Members with a higher rank are shown first: a name comes before a description.
-func keyRank(key string) int {
-	switch key {
-	case "title", "name":
-		return 2
-	case "subject", "description":
-		return 1
-	}
-	return 0
-}
-
 // content is a payload as a page shows it: readable, and exactly as sent.
 type content struct {
-	Action  string
-	Text    string   // of a message or question; shown as text, not as facts
-	Meeting *meeting // of a proposal
-	Facts   []fact
-	Exact   json.RawMessage
-	Large   bool // too large for a list
+	owner.Said
+	Exact json.RawMessage
+	Large bool // too large for a list
 }
 
-// contentOf reads a payload that the node has stored. If it is not a JSON object, only Exact is set.
+// contentOf reads a payload that the node has stored.
 func contentOf(payload json.RawMessage) content {
-	c := content{Exact: json.RawMessage(wire.UnescapeHTML(payload)), Large: len(payload) > maxShown}
-	v, err := wire.ParseObject(payload)
-	if err != nil {
-		return c
-	}
-	c.Action = v.GetStr("action")
-	rest := v.Without("action")
-	message, _ := v.Get("message")
-	switch {
-	case message.GetStr("body") != "":
-		c.Text = message.GetStr("body")
-		rest = rest.Without("message")
-		if more := message.Without("body"); more.Len() > 0 {
-			rest = rest.With("message", more)
-		}
-	case v.GetStr("question") != "":
-		c.Text, rest = v.GetStr("question"), rest.Without("question")
-	case v.GetStr("info") != "":
-		c.Text, rest = v.GetStr("info"), rest.Without("info")
-	}
-	if event, ok := rest.Get("event"); ok {
-		if c.Meeting = readMeeting(event); c.Meeting != nil {
-			rest = rest.Without("event")
-			if more := event.Without("title", "proposed_times", "duration", "location"); more.Len() > 0 {
-				rest = rest.With("event", more)
-			}
-		}
-	}
-	c.Facts = factsOf(rest)
-	return c
+	return content{owner.Say(payload, false), json.RawMessage(wire.UnescapeHTML(payload)), len(payload) > maxShown}
 }
 
-// Preview returns the beginning of what the message says: its text, its meeting or, without these, its facts.
+// Preview returns the beginning of what the message says.
 func (c content) Preview() string {
-	text := c.Text
-	if c.Meeting != nil {
-		text = strings.TrimPrefix(c.Meeting.Title+" · "+strings.Join(c.Meeting.Times, " or "), " · ")
-	}
-	if text == "" {
-		var facts []string
-		for _, f := range c.Facts {
-			facts = append(facts, f.Label+": "+f.Value)
-		}
-		text = strings.Join(facts, " · ")
-	}
 	const maxPreview = 280
+	text := c.Words()
 	for i := range text {
 		if i > maxPreview {
 			return text[:i] + "…"

@@ -5,7 +5,6 @@ import (
 	"net/http"
 	"net/url"
 	"slices"
-	"strconv"
 	"strings"
 	"time"
 
@@ -21,56 +20,10 @@ var plainActions = map[wire.Intent][]string{
 	wire.Schedule: {"accept", "decline", "cancel"}, wire.Negotiate: {"accept", "reject", "withdraw"},
 }
 
-// meeting is an event as a form describes it, or as [readMeeting] returns it. In a form, the times have no zone and
-// mean the local time of this machine.
-type meeting struct {
-	Title, Duration, Place string
-	Times                  []string // empty ones are ignored
-}
-
 const (
 	formTime  = "2006-01-02T15:04" // the format of an input of type datetime-local
 	formTimes = 3                  // the form has this many inputs for times
 )
-
-// readMeeting returns the meeting that an event describes, for reading: its times are in the zone of the owner. It
-// returns nil if the event has no times, more than ten of them, or one that is not a string.
-func readMeeting(event wire.Value) *meeting {
-	const maxTimes = 10
-	offered, _ := event.Get("proposed_times")
-	m := meeting{Title: event.GetStr("title"), Duration: formatLength(event.GetStr("duration")), Place: event.GetStr("location")}
-	for t := range offered.Elems() {
-		if text, ok := t.Str(); ok && len(m.Times) < maxTimes {
-			m.Times = append(m.Times, formatTime(text))
-		}
-	}
-	if len(m.Times) == 0 || len(m.Times) < offered.Len() { // the page then shows the event as a list of facts
-		return nil
-	}
-	return &m
-}
-
-// formatLength formats a duration such as "1h30m" in words. It returns other text unchanged.
-func formatLength(text string) string {
-	d, err := time.ParseDuration(text)
-	if err != nil || d <= 0 || d%time.Minute != 0 {
-		return text
-	}
-	hours, minutes := int(d/time.Hour), int(d%time.Hour/time.Minute)
-	var parts []string
-	for _, p := range []struct {
-		n    int
-		unit string
-	}{{hours, "hour"}, {minutes, "minute"}} {
-		switch {
-		case p.n == 1:
-			parts = append(parts, "1 "+p.unit)
-		case p.n > 1:
-			parts = append(parts, strconv.Itoa(p.n)+" "+p.unit+"s")
-		}
-	}
-	return strings.Join(parts, " ")
-}
 
 // parseFormTime parses a time of a form by the wall clock of zone. It refuses a time that a change of the clock skips,
 // because time.Date returns another time for it.
@@ -86,8 +39,9 @@ func parseFormTime(text string, zone *time.Location) (time.Time, error) {
 	return at, nil
 }
 
-// event returns the event of a payload for the meeting in a form.
-func (m meeting) event() (wire.Value, error) {
+// eventOf returns the event of a payload for the meeting in a form, whose times have no zone and mean the local time of
+// this machine. Empty times are ignored.
+func eventOf(m owner.Meeting) (wire.Value, error) {
 	var times []string
 	for _, s := range m.Times {
 		if s == "" {
@@ -116,7 +70,7 @@ func (m meeting) event() (wire.Value, error) {
 func (f replyForm) payload(intent wire.Intent) (wire.Intent, wire.Value, error) {
 	switch {
 	case f.Action == "counter" && intent == wire.Schedule:
-		event, err := meeting{Place: f.Place, Times: []string{f.Time}}.event()
+		event, err := eventOf(owner.Meeting{Place: f.Place, Times: []string{f.Time}})
 		if err != nil {
 			return intent, event, err
 		}
@@ -148,7 +102,7 @@ func (f replyForm) payload(intent wire.Intent) (wire.Intent, wire.Value, error) 
 type composeView struct {
 	To, Kind, Text, Intent, Payload string
 	Seal                            owner.SealChoice
-	Meeting                         meeting
+	Meeting                         owner.Meeting
 	Zone                            string // the zone of a meeting's times
 	Peers                           []owner.Peer
 	Intents                         []wire.Intent
@@ -176,7 +130,7 @@ func (p *pages) send(c echo.Context, form url.Values) error {
 	view := composeView{
 		To: strings.TrimSpace(form.Get("to")), Kind: form.Get("kind"), Text: form.Get("text"), Intent: strings.TrimSpace(form.Get("intent")),
 		Payload: form.Get("payload"),
-		Meeting: meeting{
+		Meeting: owner.Meeting{
 			Title: form.Get("title"), Duration: form.Get("duration"), Place: form.Get("place"), Times: form["time"][:min(len(form["time"]), formTimes)],
 		},
 	}
@@ -220,7 +174,7 @@ func (v composeView) message() (wire.Intent, wire.Value, error) {
 		return intent, payload, nil
 	}
 	if v.Kind == "meeting" {
-		event, err := v.Meeting.event()
+		event, err := eventOf(v.Meeting)
 		if err != nil {
 			return "", event, refuse(err.Error())
 		}
