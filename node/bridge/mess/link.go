@@ -37,7 +37,7 @@ type remote interface {
 	// create opens a thread. If it is called again with the same key, and the exchange recognizes repetitions, it opens
 	// no second thread.
 	create(ctx context.Context, key string, body wire.Value) (ref string, err error)
-	// resume makes sure that everybody sees a thread that an earlier call of create opened.
+	// resume makes sure that everybody sees what an earlier call of create or post has written to a thread.
 	resume(ctx context.Context, ref string) error
 	// post adds a block to a thread; key makes repetitions recognizable.
 	post(ctx context.Context, key, ref string, b thread.Block) error

@@ -231,7 +231,8 @@ func (l *link) postOnce(ctx context.Context, key, ref string, b thread.Block, ag
 		}
 		for i, m := range slices.Backward(v.messages) {
 			if m.From == cmp.Or(l.remote.self(ctx), v.requester) && thread.Digest(m.Mess) == thread.Digest(b.Tree()) {
-				return slices.ContainsFunc(v.messages[i:], func(later thread.Message) bool { return later.From != m.From }), nil
+				overtaken = slices.ContainsFunc(v.messages[i:], func(later thread.Message) bool { return later.From != m.From })
+				return overtaken, l.remote.resume(ctx, ref)
 			}
 		}
 	}

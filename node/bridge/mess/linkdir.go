@@ -103,7 +103,7 @@ func (r *dirRemote) create(ctx context.Context, _ string, body wire.Value) (stri
 	return ref, nil
 }
 
-// resume implements [remote]: a crash may have left the thread in this clone alone.
+// resume implements [remote]: a crash may have left a commit in this clone alone.
 func (r *dirRemote) resume(ctx context.Context, ref string) error {
 	_, done, err := r.open(ctx, pullNow)
 	if err != nil {

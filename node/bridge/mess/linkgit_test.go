@@ -287,3 +287,40 @@ func BenchmarkDirectoryLinkCreate(b *testing.B) {
 		}
 	}
 }
+
+// TestCommitLeftBehind: a crash after a commit and before the push leaves a message in our clone alone. The next attempt
+// pushes it, and says it only once.
+func TestCommitLeftBehind(t *testing.T) {
+	base := t.TempDir()
+	run := git(t)
+	run(base, "init", "-q", "--bare", "-b", "main", "origin")
+	side := func(name string) *dirRemote {
+		run(base, "clone", "-q", "origin", name)
+		return &dirRemote{dir: filepath.Join(base, name), name: name, git: true}
+	}
+	them := side("them")
+	ref, err := them.create(t.Context(), "", mustParse(t, "- request: {id: a, intent: look}")[0].Body)
+	if err != nil {
+		t.Fatal(err)
+	}
+	us := side("us")
+	claim := mustParse(t, "- status: {re: x, code: claimed}")
+	us.git = false
+	if err := us.post(t.Context(), "", ref, claim); err != nil {
+		t.Fatal(err)
+	}
+	run(us.dir, "add", "-A")
+	run(us.dir, "commit", "-q", "-m", "left behind")
+	us.git = true
+	l, _, _ := newListRemote(t)
+	l.remote = us
+	if overtaken, err := l.postOnce(t.Context(), "", ref, claim, true); overtaken || err != nil {
+		t.Errorf("postOnce() = %v, %v", overtaken, err)
+	}
+	if _, err := them.list(t.Context()); err != nil {
+		t.Fatal(err)
+	}
+	if v, err := them.view(t.Context(), ref); err != nil || v.status != thread.Claimed || len(v.messages) != 2 {
+		t.Errorf("they see %+v, %v", v, err)
+	}
+}
