@@ -8,7 +8,6 @@ import (
 	"fmt"
 	"hash/fnv"
 	"log/slog"
-	"math/rand/v2"
 	"net"
 	"net/http"
 	"net/url"
@@ -28,11 +27,8 @@ import (
 const (
 	linkReadLimit   = 256 << 10 // AR-54
 	welcomePatience = 5 * time.Second
-	firstBackoff    = time.Second // AR-52
-	lastBackoff     = time.Minute
 	reliableAfter   = 3 * time.Second  // default of Link.reliableAfter
 	readPatience    = 10 * time.Second // for the relay to read a frame
-	healthyAfter    = time.Minute      // after a connection of this length, the back-off starts over
 	waitAfterPolicy = 30 * time.Second // after the relay closed the connection with 1008
 	waitAfterRate   = time.Minute      // after the relay refused the link because of a rate limit
 	workers         = 8                // goroutines that handle frames; all frames of a peer go to the same one
@@ -76,19 +72,15 @@ type Link struct {
 	tunnelRates  *rate.Buckets               // limits the signed AgentMesh messages that each peer sends inside frames
 	tunnelPlaces *waiting.Places             // one for each such message that the node is handling
 	tunnelWork   sync.WaitGroup              // the goroutines that handle such messages
-	firstWait    time.Duration               // first wait of the back-off
+	keeper       *bridge.Keeper
 	// reliableAfter is the age of a connection at which the outbox sends what awaited the link. Otherwise, a relay
 	// that ends each connection after its welcome would use up the attempts of these messages.
 	reliableAfter time.Duration
-	onHandled     func()        // for tests: called after each frame; may be nil
-	wake          chan struct{} // makes a link that is not connected connect now
-	renewed       bool          // for Run: the link has registered again and has not been up since
-	// dialing is a lock, held while Run or Test connects or registers: a second connection would end the first.
-	dialing chan struct{}
+	onHandled     func() // for tests: called after each frame; may be nil
+	renewed       bool   // for Run: the link has registered again and has not been up since
 
-	mu     sync.Mutex
-	id     string // the node's id on the relay: from the stored registration, then from the welcome
-	status bridge.LinkStatus
+	mu sync.Mutex
+	id string // the node's id on the relay: from the stored registration, then from the welcome
 }
 
 // These are the keys of Options in [bridge.Link].
@@ -123,12 +115,11 @@ func New(cfg Config) (*Link, error) {
 	}
 	l := &Link{
 		cfg: cfg, log: cfg.Logger.With("link", cfg.Link.Name), target: target, sender: newSender(), itemLog: newItemLog(),
-		convStore: convStore{cfg.Store.Records(), cfg.Link.Name},
-		firstWait: firstBackoff, reliableAfter: reliableAfter,
-		wake: make(chan struct{}, 1), dialing: make(chan struct{}, 1), tunnelRates: rate.NewBuckets(rate.PerMinute(tunnelPerMinute), tunnelPerMinute, maxPeersSeen),
+		convStore:     convStore{cfg.Store.Records(), cfg.Link.Name},
+		reliableAfter: reliableAfter, tunnelRates: rate.NewBuckets(rate.PerMinute(tunnelPerMinute), tunnelPerMinute, maxPeersSeen),
 		tunnelPlaces: waiting.NewPlaces(maxTunneled, maxTunneledPerPeer),
-		status:       bridge.LinkStatus{Name: cfg.Link.Name, Kind: Kind, To: cfg.Link.URL, State: bridge.LinkConnecting},
 	}
+	l.keeper = bridge.NewKeeper(bridge.LinkStatus{Name: cfg.Link.Name, Kind: Kind, To: cfg.Link.URL}, l.log) // AR-52
 	l.peers = &peers{records: cfg.Store.Records(), link: cfg.Link.Name, skills: make(map[string][]string)}
 	return l, nil
 }
@@ -143,29 +134,19 @@ func (l *Link) Name() string { return l.cfg.Link.Name }
 
 // Status returns the state of the link.
 func (l *Link) Status() bridge.LinkStatus {
-	l.mu.Lock()
-	defer l.mu.Unlock()
-	s := l.status
+	s := l.keeper.Status()
 	s.Peers = l.peers.count()
 	return s
-}
-
-func (l *Link) setStatus(state bridge.LinkState, fault string, retry time.Time) {
-	l.mu.Lock()
-	defer l.mu.Unlock()
-	l.status.Set(state, fault)
-	l.status.Retry = retry
 }
 
 // Test connects, ends that connection at once, and returns the error. If the link is up, Test does nothing, because a
 // second connection would end the first one (AR-13). If the test succeeds, Run connects at once.
 func (l *Link) Test(ctx context.Context) error {
-	select {
-	case l.dialing <- struct{}{}:
-		defer func() { <-l.dialing }()
-	case <-ctx.Done():
-		return ctx.Err()
+	done, err := l.keeper.Dial(ctx)
+	if err != nil {
+		return err
 	}
+	defer done()
 	if l.Status().State == bridge.LinkUp {
 		return nil
 	}
@@ -175,7 +156,7 @@ func (l *Link) Test(ctx context.Context) error {
 	}
 	conn.Abort()
 	conn.Drain()
-	waiting.Wake(l.wake)
+	l.keeper.Wake()
 	return nil
 }
 
@@ -198,39 +179,13 @@ func (l *Link) Run(ctx context.Context) error {
 			}
 		})
 	}
-	backoff := l.firstWait
-	l.setStatus(bridge.LinkConnecting, "", time.Time{})
-	for ctx.Err() == nil {
-		began := time.Now()
+	l.keeper.Run(ctx, func(ctx context.Context) bridge.End {
 		err := l.runConnection(ctx, queues)
-		if ctx.Err() != nil {
-			return nil
-		}
-		if errors.Is(err, errToken) {
+		if errors.Is(err, errToken) && ctx.Err() == nil {
 			err = l.registerAgain(ctx)
 		}
-		if needsOwner(err) {
-			l.setStatus(bridge.LinkDown, err.Error(), time.Time{})
-			l.log.Error("the link is down until agentmesh links test succeeds or the node restarts", "err", err)
-			select {
-			case <-ctx.Done():
-			case <-l.wake:
-			}
-			continue
-		}
-		if time.Since(began) >= healthyAfter {
-			backoff = l.firstWait
-		}
-		wait := max(minWait(err), time.Duration(float64(backoff)*(0.8+0.4*rand.Float64())))
-		backoff = min(2*backoff, lastBackoff)
-		l.setStatus(bridge.LinkConnecting, faultText(err), time.Now().Add(wait))
-		l.log.Info("the link is broken", "err", faultText(err), "retry_in", wait.Round(time.Second))
-		select {
-		case <-ctx.Done():
-		case <-l.wake:
-		case <-time.After(wait):
-		}
-	}
+		return bridge.End{Fault: faultText(err), Down: needsOwner(err), Wait: minWait(err)}
+	})
 	return nil
 }
 
@@ -315,16 +270,19 @@ func (l *Link) readWelcome(data []byte) error {
 
 // runConnection connects, and puts frames into the queues of the workers until the connection ends.
 func (l *Link) runConnection(ctx context.Context, queues []chan wire.Value) error {
-	l.dialing <- struct{}{}
+	done, err := l.keeper.Dial(ctx)
+	if err != nil {
+		return err
+	}
 	conn, err := l.connect(ctx)
 	if err == nil {
-		l.sender.setConn(conn) // before setStatus: a link that is up must be able to send
+		l.sender.setConn(conn) // before Set: a link that is up must be able to send
 		defer l.sender.clearConn()
-		l.setStatus(bridge.LinkUp, "", time.Time{})
+		l.keeper.Set(bridge.LinkUp, "")
 		report := time.AfterFunc(l.reliableAfter, func() { l.cfg.Mesh.Reachable(l.address("")) })
 		defer report.Stop()
 	}
-	<-l.dialing
+	done()
 	if err != nil {
 		return err
 	}

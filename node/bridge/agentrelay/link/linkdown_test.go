@@ -83,7 +83,7 @@ func (f *forgetfulRelay) link(t *testing.T, options map[string]string) *testLink
 		t.Fatal(err)
 	}
 	x := &testLink{link: l, relay: f.fakeRelay, t: t}
-	x.link.firstWait = time.Millisecond
+	x.link.keeper.First = time.Millisecond
 	ctx, cancel := context.WithCancel(context.Background())
 	done := make(chan error, 1)
 	go func() { done <- l.Run(ctx) }()

@@ -38,9 +38,12 @@ func (l *Link) registerAgain(ctx context.Context) error {
 	if l.cfg.Token != "" || l.cfg.Join != nil || l.cfg.Link.Options[optReregister] == "false" || l.renewed {
 		return errToken
 	}
-	l.dialing <- struct{}{}
-	defer func() { <-l.dialing }()
-	_, err := l.register(ctx)
+	done, err := l.keeper.Dial(ctx)
+	if err != nil {
+		return err
+	}
+	defer done()
+	_, err = l.register(ctx)
 	l.renewed = err == nil
 	return err
 }

@@ -135,7 +135,7 @@ func newTestLink(t testing.TB, cfg Config, edit func(*bridge.Link)) *testLink {
 	}
 	out := &testLink{link: made, relay: relay, handled: make(chan struct{}, 1000), t: t}
 	out.link.onHandled = func() { out.handled <- struct{}{} }
-	out.link.firstWait = time.Millisecond
+	out.link.keeper.First = time.Millisecond
 	out.link.reliableAfter = time.Millisecond
 	ctx, cancel := context.WithCancel(context.Background())
 	done := make(chan error, 1)

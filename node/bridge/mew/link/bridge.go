@@ -44,8 +44,7 @@ type Config struct {
 	// Dial makes connections.
 	Dial   websocket.Dialer
 	Logger *slog.Logger
-	// Retry is the first wait before a link connects again, and MaxRetry the longest. Each wait is shortened by up to
-	// half, at random. Zero means 1 s and 60 s (MEW-L1).
+	// Retry is the first wait before a link connects again, and MaxRetry the longest. Zero means 1 s and 60 s (MEW-L1).
 	Retry, MaxRetry time.Duration
 }
 

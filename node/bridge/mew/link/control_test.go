@@ -183,9 +183,6 @@ func TestLinkShutdown(t *testing.T) {
 	l.l.Connect()
 	l.await("up", up)
 	l.l.Connect()
-	if n := len(l.l.space.wake); n != 0 {
-		t.Errorf("%d calls of Connect wait for the next shutdown, want none", n)
-	}
 	cat.Send(`{"kind":"space/kick","payload":{"participant_id":"node"}}`)
 	l.await("kicked", down)
 	dials := l.dials.Load()

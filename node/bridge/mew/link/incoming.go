@@ -156,11 +156,7 @@ func (m *membership) handleWelcome(conn *websocket.Conn, e *envelope.Envelope) (
 		m.space.unlisted = make(map[string]struct{})
 	}
 	m.conn = conn
-	select { // drop a pending call of connect, which is fulfilled now and would undo a later kick
-	case <-m.wake:
-	default:
-	}
-	m.state.Set(bridge.LinkUp, "")
+	m.keeper.Set(bridge.LinkUp, "")
 	return first
 }
 

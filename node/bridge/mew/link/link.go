@@ -23,7 +23,6 @@ import (
 const (
 	joinAfter       = 2 * time.Second  // without a welcome, the link sends a join message (MEW-L1)
 	welcomeBy       = 15 * time.Second // without a welcome by then, the connection ends
-	steadyAfter     = time.Minute      // after a connection of this length, the back-off starts again at its first wait
 	limitPause      = time.Minute      // wait for the next attempt after the space limited the rate of this node
 	echoPatience    = 10 * time.Second // how long the link waits for an echo: the gateway sends our envelopes back to us
 	linkWorkers     = 4
@@ -80,8 +79,8 @@ func (b *Bridge) newLink(cfg bridge.Link, token client.Credential) (*Link, error
 	}
 	l.space = &membership{
 		cfg: &b.cfg, link: &cfg, token: token, target: target, log: log, records: l.records,
-		echoPatience: echoPatience, receive: l.queue, wake: make(chan struct{}, 1), dialing: make(chan struct{}, 1),
-		state:  bridge.LinkStatus{Name: cfg.Name, Kind: Kind, To: target.Redacted(), State: bridge.LinkConnecting},
+		echoPatience: echoPatience, receive: l.queue,
+		keeper: bridge.NewKeeper(bridge.LinkStatus{Name: cfg.Name, Kind: Kind, To: target.Redacted()}, log),
 		echoes: make(map[string]chan outcome),
 		onReachable: func(peer string) {
 			if peer == wholeSpace {
@@ -90,6 +89,7 @@ func (b *Bridge) newLink(cfg bridge.Link, token client.Credential) (*Link, error
 			b.cfg.Mesh.Reachable(l.address(peer))
 		},
 	}
+	l.space.keeper.First, l.space.keeper.Last = b.cfg.Retry, b.cfg.MaxRetry
 	return l, nil
 }
 

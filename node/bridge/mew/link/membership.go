@@ -8,7 +8,6 @@ import (
 	"errors"
 	"fmt"
 	"log/slog"
-	"math/rand/v2"
 	"net/http"
 	"net/url"
 	"slices"
@@ -20,7 +19,6 @@ import (
 	"github.com/agentmesh/agentmesh/node/bridge/mew/envelope"
 	"github.com/agentmesh/agentmesh/node/bridge/mew/view"
 	"github.com/agentmesh/agentmesh/node/client"
-	"github.com/agentmesh/agentmesh/node/waiting"
 	"github.com/agentmesh/agentmesh/node/websocket"
 	"github.com/agentmesh/agentmesh/node/wire"
 	"github.com/agentmesh/agentmesh/store"
@@ -35,21 +33,16 @@ type membership struct {
 	target  *url.URL
 	log     *slog.Logger
 	records *records
-	receive func(job)     // queues an envelope for the node
-	wake    chan struct{} // makes the link connect now
+	receive func(job)      // queues an envelope for the node
+	keeper  *bridge.Keeper // admits one attempt to join at a time: a second one would end the first (MEW-J5)
 	feeds   view.Feeds
 	// onReachable is called with a participant that can be reached again, or with wholeSpace when this node can send
 	// again.
 	onReachable func(peer string)
 
-	// dialing is a lock, held until the attempt of run or testJoin to join has an outcome: a second join under the same
-	// name would end the first (MEW-J5).
-	dialing chan struct{}
-
 	echoPatience time.Duration // how long say waits until the gateway sends our envelope back
 
 	mu     sync.Mutex
-	state  bridge.LinkStatus
 	down   string          // why the link stays down until its owner connects it; empty: it connects by itself
 	conn   *websocket.Conn // nil: the node is not in the space
 	space  spaceState
@@ -63,58 +56,23 @@ const wholeSpace = ""
 func (m *membership) status() bridge.LinkStatus {
 	m.mu.Lock()
 	defer m.mu.Unlock()
-	s := m.state
+	s := m.keeper.Status()
 	s.Peers = len(m.space.participants)
 	return s
 }
 
 // run keeps the node in the space until ctx ends: it connects again after each end of the connection.
 func (m *membership) run(ctx context.Context) {
-	wait := m.cfg.Retry
-	m.setState(bridge.LinkConnecting, nil, time.Time{})
-	for ctx.Err() == nil {
-		if m.isDown() {
-			select {
-			case <-m.wake:
-				m.clearDown(ctx)
-				wait = m.cfg.Retry
-			case <-ctx.Done():
-			}
-			continue
-		}
-		began := time.Now()
-		err := m.runSession(ctx)
-		if ctx.Err() != nil {
-			return
-		}
-		if time.Since(began) > steadyAfter {
-			wait = m.cfg.Retry
+	m.keeper.Run(ctx, func(ctx context.Context) bridge.End {
+		var err error
+		if !m.isDown() {
+			err = m.runSession(ctx)
 		}
 		if m.isDown() {
-			m.reportDown()
-			continue
+			return bridge.End{Fault: m.downFault(), Down: true}
 		}
-		delay := wait/2 + rand.N(wait/2+1)
-		m.setState(bridge.LinkConnecting, err, time.Now().Add(delay))
-		m.log.Info("the link to the space ended and will connect again", "in", delay, "err", err)
-		select {
-		case <-time.After(delay):
-		case <-m.wake:
-		case <-ctx.Done():
-		}
-		wait = min(2*wait, m.cfg.MaxRetry)
-	}
-}
-
-func (m *membership) setState(s bridge.LinkState, err error, retry time.Time) {
-	m.mu.Lock()
-	defer m.mu.Unlock()
-	fault := ""
-	if err != nil {
-		fault = envelope.ToPrintable(err.Error(), 300)
-	}
-	m.state.Set(s, fault)
-	m.state.Retry = retry
+		return bridge.End{Fault: envelope.ToPrintable(fmt.Sprint(err), 300)}
+	})
 }
 
 func (m *membership) isDown() bool {
@@ -123,12 +81,11 @@ func (m *membership) isDown() bool {
 	return m.down != ""
 }
 
-// reportDown shows the owner why the link is down, and what to do.
-func (m *membership) reportDown() {
+// downFault tells the owner why the link is down, and what to do.
+func (m *membership) downFault() string {
 	m.mu.Lock()
-	reason := m.down
-	m.mu.Unlock()
-	m.setState(bridge.LinkDown, errors.New(reason+"; run agentmesh mew connect to join again"), time.Time{})
+	defer m.mu.Unlock()
+	return envelope.ToPrintable(m.down+"; run agentmesh mew connect to join again", 300)
 }
 
 // dial connects to the gateway. The caller must call stopTimers when the welcome comes. After joinAfter without a
@@ -159,12 +116,11 @@ func (m *membership) dial(ctx context.Context) (conn *websocket.Conn, stopTimers
 
 // testJoin joins the space once and leaves. It does nothing if the node is in the space.
 func (m *membership) testJoin(ctx context.Context) error {
-	select {
-	case m.dialing <- struct{}{}:
-		defer func() { <-m.dialing }()
-	case <-ctx.Done():
-		return ctx.Err()
+	done, err := m.keeper.Dial(ctx)
+	if err != nil {
+		return err
 	}
+	defer done()
 	if m.status().State == bridge.LinkUp {
 		return nil
 	}
@@ -190,13 +146,11 @@ func (m *membership) testJoin(ctx context.Context) error {
 
 // runSession joins the space and handles its messages until the connection ends.
 func (m *membership) runSession(ctx context.Context) error {
-	select {
-	case m.dialing <- struct{}{}:
-	case <-ctx.Done():
-		return ctx.Err()
+	done, err := m.keeper.Dial(ctx)
+	if err != nil {
+		return err
 	}
-	release := sync.OnceFunc(func() { <-m.dialing })
-	defer release()
+	defer done()
 	conn, stopTimers, err := m.dial(ctx)
 	if err != nil {
 		return err
@@ -216,7 +170,7 @@ func (m *membership) runSession(ctx context.Context) error {
 		j, ok := m.handle(ctx, conn, bytes.Clone(data))
 		if m.isJoined(conn) {
 			stopTimers()
-			release()
+			done()
 		}
 		if ok {
 			m.receive(j)
@@ -274,7 +228,7 @@ func (m *membership) load(ctx context.Context) error {
 	m.mu.Lock()
 	m.down = cmp.Or(string(rec.Body), "the link was down before this start")
 	m.mu.Unlock()
-	m.reportDown()
+	m.keeper.Set(bridge.LinkDown, m.downFault())
 	return nil
 }
 
@@ -288,22 +242,23 @@ func (m *membership) setDown(reason string) {
 	m.records.apply(ctx, store.Change{Record: store.Record{NS: nsLinks, Key: m.link.Name + "/down", Body: []byte(reason)}, IfRev: store.Any})
 }
 
-func (m *membership) clearDown(ctx context.Context) {
-	m.mu.Lock()
-	m.down = ""
-	m.mu.Unlock()
-	m.records.apply(ctx, store.Change{Record: store.Record{NS: nsLinks, Key: m.link.Name + "/down"}, IfRev: store.Any, Delete: true})
-	m.setState(bridge.LinkConnecting, nil, time.Time{})
-}
-
 // connect makes the link connect now, even if it is down. It has no effect on a link that is connected.
 func (m *membership) connect() {
 	m.mu.Lock()
-	defer m.mu.Unlock()
-	if m.conn != nil {
+	isJoined, wasDown := m.conn != nil, m.down != ""
+	if !isJoined {
+		m.down = ""
+	}
+	m.mu.Unlock()
+	if isJoined {
 		return
 	}
-	waiting.Wake(m.wake)
+	if wasDown {
+		ctx, cancel := context.WithTimeout(context.Background(), 10*time.Second)
+		defer cancel()
+		m.records.apply(ctx, store.Change{Record: store.Record{NS: nsLinks, Key: m.link.Name + "/down"}, IfRev: store.Any, Delete: true})
+	}
+	m.keeper.Wake()
 }
 
 func (m *membership) view() view.Space {
@@ -324,7 +279,7 @@ func (m *membership) view() view.Space {
 	for _, v := range m.space.rawCaps {
 		me.Capabilities = append(me.Capabilities, v.JSON())
 	}
-	me.Since, me.Paused, me.PausedUntil = m.state.Since, m.pause.on, m.pause.until
+	me.Since, me.Paused, me.PausedUntil = m.keeper.Status().Since, m.pause.on, m.pause.until
 	out.Participants = append(out.Participants, me)
 	for id := range m.space.participants {
 		out.Participants = append(out.Participants, describe(id))
