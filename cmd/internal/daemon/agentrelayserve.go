@@ -73,19 +73,5 @@ func (p *Process) newRelaySearch() relay.Search {
 	if len(from) == 0 {
 		return nil
 	}
-	return func(ctx context.Context, q relay.SearchQuery) ([]relay.Found, error) {
-		query := client.Query{Text: q.Text, Limit: q.Limit}
-		if q.Capability != "" {
-			query.Capabilities = []string{q.Capability}
-		}
-		if q.Intent != "" {
-			query.Intents = []wire.Intent{wire.Intent(q.Intent)}
-		}
-		cards, err := client.FindCards(ctx, from, query)
-		var out []relay.Found
-		for _, card := range cards {
-			out = append(out, relay.Found{Name: card.Name, Description: card.Description, Capabilities: card.Capabilities})
-		}
-		return out, err
-	}
+	return func(ctx context.Context, q client.Query) ([]wire.Card, error) { return client.FindCards(ctx, from, q) }
 }

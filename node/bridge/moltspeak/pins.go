@@ -229,46 +229,23 @@ func (pins *pins) forgetStrangers(ctx context.Context, now time.Time) error {
 		if err != nil {
 			return err
 		}
-		var changes []store.Change
 		for _, rec := range page.Records {
 			p, err := decodePeer(rec)
 			if err != nil {
 				return err
 			}
 			change, err := pins.review(ctx, p, now)
-			if err != nil {
+			if err == nil && change != nil {
+				err = pins.records.Apply(ctx, []store.Change{*change}, now)
+			}
+			if err != nil && !errors.Is(err, store.ErrConflict) && !errors.Is(err, store.ErrQuota) {
 				return err
 			}
-			if change != nil {
-				changes = append(changes, *change)
-			}
-		}
-		if err := pins.applyEach(ctx, changes, now); err != nil {
-			return err
 		}
 		if after = page.Next; after == "" {
 			return nil
 		}
 	}
-}
-
-// applyEach applies independent changes: all at once or, if one of them is outdated or finds no room, one by
-// one.
-func (pins *pins) applyEach(ctx context.Context, changes []store.Change, now time.Time) error {
-	isOutdated := func(err error) bool { return errors.Is(err, store.ErrConflict) || errors.Is(err, store.ErrQuota) }
-	if len(changes) == 0 {
-		return nil
-	}
-	err := pins.records.Apply(ctx, changes, now)
-	if !isOutdated(err) {
-		return err
-	}
-	for _, change := range changes {
-		if err := pins.records.Apply(ctx, []store.Change{change}, now); err != nil && !isOutdated(err) {
-			return err
-		}
-	}
-	return nil
 }
 
 // review returns the change that deletes the pin of a stranger or sets the pin's field Chosen, or nil if the pin

@@ -11,6 +11,7 @@ import (
 
 	"github.com/agentmesh/agentmesh/acl/credential"
 	"github.com/agentmesh/agentmesh/node/bridge/agentrelay/frame"
+	"github.com/agentmesh/agentmesh/node/client"
 	"github.com/agentmesh/agentmesh/node/wire"
 )
 
@@ -197,16 +198,16 @@ func TestHistoryShowsAny(t *testing.T) {
 // TestQuery: a query finds cards of the directory, connected agents and messages, but never a direct message between
 // others. The answer says that the ranking is lexical (AR-38).
 func TestQuery(t *testing.T) {
-	var asked SearchQuery
-	search := func(_ context.Context, q SearchQuery) ([]Found, error) {
+	var asked client.Query
+	search := func(_ context.Context, q client.Query) ([]wire.Card, error) {
 		asked = q
 		if q.Text == "broken" {
 			return nil, errors.New("down")
 		}
 		if q.Text == "crowded" {
-			return make([]Found, q.Limit), nil
+			return make([]wire.Card, q.Limit), nil
 		}
-		return []Found{{"Cal", "calendars", []string{"calendar"}}}, nil
+		return []wire.Card{{Name: "Cal", Description: "calendars", Capabilities: []string{"calendar"}}}, nil
 	}
 	s := newTestRelay(t, Config{Extensions: allOn, Search: search})
 	a, b, c := s.join("aaa"), s.join("bbb"), s.join("ccc")
@@ -228,7 +229,7 @@ func TestQuery(t *testing.T) {
 	if len(list(got, "agents", "name")) != 1 || len(list(got, "messages", "id")) != 0 || !isSet(got, "more") {
 		t.Errorf("narrowed: %s", got.JSON())
 	}
-	if asked.Capability != "go" {
+	if !slices.Equal(asked.Capabilities, []string{"go"}) {
 		t.Errorf("the directory was asked %+v", asked)
 	}
 	if got := a.ask("query", `{"query":"broken","scope":"agents"}`); len(list(got, "agents", "name")) != 0 || !isSet(got, "more") {

@@ -61,16 +61,28 @@ func (f *httpFault) Error() string { return f.message }
 
 // refusals are the answers to registrations that the registry refuses.
 var refusals = map[error]*httpFault{
-	credential.ErrClosed: {http.StatusForbidden, "registration_closed", "the owner of this relay hands out the tokens; ask the owner for one"},
-	credential.ErrInvite: {http.StatusForbidden, "registration_closed", "registration needs a valid invite code from the owner"},
-	credential.ErrTaken:  {http.StatusConflict, "agent_id_taken", "the agent id is taken; choose another one"},
-	credential.ErrFull:   {http.StatusServiceUnavailable, "registry_full", "the relay takes no more agents"},
-	store.ErrQuota:       {http.StatusServiceUnavailable, "registry_full", "the relay takes no more agents"},
-	errBadID:             {http.StatusBadRequest, "invalid_agent_id", "an agent id has 3 to 64 characters from a-z 0-9 -, and begins and ends with a letter or digit"},
-	errBadToken:          {http.StatusUnauthorized, "invalid_token", "the token is missing or wrong"},
+	credential.ErrClosed:  {http.StatusForbidden, "registration_closed", "the owner of this relay hands out the tokens; ask the owner for one"},
+	credential.ErrInvite:  {http.StatusForbidden, "registration_closed", "registration needs a valid invite code from the owner"},
+	credential.ErrTaken:   {http.StatusConflict, "agent_id_taken", "the agent id is taken; choose another one"},
+	credential.ErrFull:    {http.StatusServiceUnavailable, "registry_full", "the relay takes no more agents"},
+	store.ErrQuota:        {http.StatusServiceUnavailable, "registry_full", "the relay takes no more agents"},
+	credential.ErrUnknown: {http.StatusNotFound, "unknown_agent", "the relay has no such agent"},
+	errBadID:              {http.StatusBadRequest, "invalid_agent_id", "an agent id has 3 to 64 characters from a-z 0-9 -, begins and ends with a letter or digit, and is not the id relay"},
+	errBadToken:           {http.StatusUnauthorized, "invalid_token", "the token is missing or wrong"},
 }
 
 var errBadToken = errors.New("agentrelay: the token is missing or wrong")
+
+// faultOf returns the refusal for an error, or nil for a failure of our own.
+func faultOf(err error) *httpFault {
+	for known, f := range refusals {
+		if errors.Is(err, known) {
+			return f
+		}
+	}
+	fault, _ := errors.AsType[*httpFault](err)
+	return fault
+}
 
 // answerError answers a registration or connection that failed. Only the log has the reason for a failure of our own.
 func (r *Relay) answerError(c echo.Context, err error) error {
@@ -78,13 +90,7 @@ func (r *Relay) answerError(c echo.Context, err error) error {
 		c.Response().Header().Set("Retry-After", strconv.FormatInt(wire.CeilSeconds(busy.Wait), 10))
 		return answerFault(c, http.StatusTooManyRequests, frame.CodeRate, "too many requests; try again later")
 	}
-	fault, ok := errors.AsType[*httpFault](err)
-	for known, f := range refusals {
-		if errors.Is(err, known) {
-			fault, ok = f, true
-		}
-	}
-	if ok {
+	if fault := faultOf(err); fault != nil {
 		return answerFault(c, fault.status, fault.code, fault.message)
 	}
 	r.log.Error("cannot register an agent", "err", err)

@@ -71,18 +71,13 @@ func (r *Relay) listAgents(echo.Context, owner.None) (owner.List[AgentView], err
 	return out, nil
 }
 
+// ownerError returns an error of the registry as the owner sees it.
 func ownerError(err error) error {
-	switch {
-	case err == nil:
+	if err == nil {
 		return nil
-	case errors.Is(err, errBadID):
-		return owner.Fault(http.StatusBadRequest, "an agent id has 3 to 64 characters from a-z 0-9 -, begins and ends with a letter or digit, and is not the id relay", "")
-	case errors.Is(err, credential.ErrTaken):
-		return owner.Fault(http.StatusConflict, "the agent id is taken; choose another one", "")
-	case errors.Is(err, credential.ErrFull), errors.Is(err, store.ErrQuota):
-		return owner.Fault(http.StatusConflict, "the relay is full; remove an agent first", "")
-	case errors.Is(err, credential.ErrUnknown):
-		return owner.Fault(http.StatusNotFound, "the relay has no such agent", "")
+	}
+	if f := faultOf(err); f != nil {
+		return owner.Fault(f.status, f.message, "")
 	}
 	return wire.ErrUnavailable.Because(err)
 }

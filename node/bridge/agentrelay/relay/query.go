@@ -9,23 +9,12 @@ import (
 	"time"
 
 	"github.com/agentmesh/agentmesh/node/bridge/agentrelay/frame"
+	"github.com/agentmesh/agentmesh/node/client"
 	"github.com/agentmesh/agentmesh/node/wire"
 )
 
-// SearchQuery is a query to a directory (AR-38).
-type SearchQuery struct {
-	Text, Capability, Intent string
-	Limit                    int
-}
-
-// Found is an agent that a directory lists. It has no endpoint, key or owner data of the agent's card.
-type Found struct {
-	Name, Description string
-	Capabilities      []string
-}
-
-// Search asks a directory, which ranks its results itself.
-type Search func(ctx context.Context, q SearchQuery) ([]Found, error)
+// Search asks a directory, which ranks its results itself (AR-38).
+type Search func(ctx context.Context, q client.Query) ([]wire.Card, error)
 
 const (
 	maxResults    = 20
@@ -35,16 +24,23 @@ const (
 
 // request is a query with the scope that the agent asked for.
 type request struct {
-	SearchQuery
+	client.Query
 	scope string // agents, messages or both
 }
 
 func readQuery(p wire.Value) (request, *frame.Refusal) {
-	q := request{scope: "both", SearchQuery: SearchQuery{Limit: maxResults}}
+	q := request{scope: "both", Query: client.Query{Limit: maxResults}}
+	capability, intent := p.GetStr("capability"), p.GetStr("intent")
 	if s, ok := p.Str(); ok {
 		q.Text = s
 	} else if p.Kind() == wire.Object {
-		q.Text, q.Capability, q.Intent = p.GetStr("query"), p.GetStr("capability"), p.GetStr("intent")
+		q.Text = p.GetStr("query")
+		if capability != "" {
+			q.Capabilities = []string{capability}
+		}
+		if intent != "" {
+			q.Intents = []wire.Intent{wire.Intent(intent)}
+		}
 		q.scope = cmp.Or(p.GetStr("scope"), "both")
 		if v, ok := p.Get("limit"); ok {
 			if err := json.Unmarshal(v.JSON(), &q.Limit); err != nil || q.Limit < 1 {
@@ -54,9 +50,9 @@ func readQuery(p wire.Value) (request, *frame.Refusal) {
 		}
 	}
 	switch {
-	case len(q.Text)+len(q.Capability)+len(q.Intent) > maxQueryText:
+	case len(q.Text)+len(capability)+len(intent) > maxQueryText:
 		return q, frame.Invalid("the query must have at most 1024 bytes")
-	case strings.TrimSpace(q.Text+q.Capability+q.Intent) == "":
+	case strings.TrimSpace(q.Text+capability+intent) == "":
 		return q, frame.Invalid("the payload must be a text, or an object with query, capability or intent")
 	case !slices.Contains([]string{"agents", "messages", "both"}, q.scope):
 		return q, frame.Invalid("scope must be agents, messages or both")
@@ -75,7 +71,7 @@ func (r *Relay) answerQuery(s *session, f frame.Frame) *frame.Refusal {
 	more := false
 	if q.scope != "messages" {
 		var complete bool
-		agents, complete = r.searchAgents(q.SearchQuery)
+		agents, complete = r.searchAgents(q.Query)
 		more = !complete
 	}
 	if a := r.agents.Get(s.id); a != nil && q.scope != "agents" && r.history != nil {
@@ -125,7 +121,7 @@ func shorten(list []wire.Value, limit int, room *int, incomplete bool) ([]wire.V
 // searchAgents searches the directory, then the connected agents. complete is false if it left out the directory,
 // because that search failed or agents have searched too often. Searches of the directory are limited because it may
 // belong to somebody else, who counts them against the owner.
-func (r *Relay) searchAgents(q SearchQuery) (out []wire.Value, complete bool) {
+func (r *Relay) searchAgents(q client.Query) (out []wire.Value, complete bool) {
 	complete = r.cfg.Search == nil || r.searches.Take(time.Now()) == 0 // 0: no need to wait
 	if r.cfg.Search != nil && complete {
 		ctx, cancel := context.WithTimeout(context.Background(), searchTimeout)
@@ -136,7 +132,7 @@ func (r *Relay) searchAgents(q SearchQuery) (out []wire.Value, complete bool) {
 			r.log.Info("a query of a connected agent could not search the directory", "err", err)
 			complete = false
 		}
-		for _, a := range found {
+		for _, a := range found { // no endpoint, key or owner data of the card
 			out = append(out, wire.Obj(
 				wire.TextField("name", frame.Shorten(a.Name, maxDescription)), wire.TextField("description", frame.Shorten(a.Description, maxDescription)),
 				wire.Field("capabilities", wire.Texts(a.Capabilities)), wire.TextField("source", "directory"),
@@ -148,8 +144,8 @@ func (r *Relay) searchAgents(q SearchQuery) (out []wire.Value, complete bool) {
 
 // searchOnline ranks the connected agents by how many words of the query occur in what they last said about themselves.
 // An agent does not say which intents it understands, so a query for an intent finds no agent here.
-func (r *Relay) searchOnline(q SearchQuery) []wire.Value {
-	if q.Intent != "" {
+func (r *Relay) searchOnline(q client.Query) []wire.Value {
+	if len(q.Intents) > 0 {
 		return nil
 	}
 	type hit struct {
@@ -163,7 +159,7 @@ func (r *Relay) searchOnline(q SearchQuery) []wire.Value {
 		s.mu.Lock()
 		d := s.about
 		s.mu.Unlock()
-		if d.At.IsZero() || q.Capability != "" && !slices.Contains(d.Skills, strings.ToLower(q.Capability)) {
+		if d.At.IsZero() || slices.ContainsFunc(q.Capabilities, func(c string) bool { return !slices.Contains(d.Skills, strings.ToLower(c)) }) {
 			continue
 		}
 		n := score(terms, strings.ToLower(s.id+" "+d.Name+" "+d.Description+" "+strings.Join(d.Skills, " ")))
