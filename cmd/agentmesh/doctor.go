@@ -19,9 +19,11 @@ func (c *doctorCmd) Run(ctx context.Context, a *app) error {
 	if err != nil {
 		return err
 	}
+	stop := a.AwaitAnswer("checking")
 	report, err := doctor.Examine(ctx, doctor.Options{
 		Dir: dir, Source: src, Directories: c.Directory, Version: thisBuild().Version, Passphrase: a.readKeyPassphrase,
 	}, c.URL)
+	stop()
 	if err != nil {
 		return err
 	}

@@ -113,6 +113,7 @@ type Globals struct {
 	AgentSocket string   `name:"agent-socket" placeholder:"PATH" env:"AGENTMESH_AGENT_SOCKET" help:"Connect to the agent's door at this socket instead of using the data directory. Through the door, a command can read and send, but not decide."`
 	Set         []string `placeholder:"KEY=VALUE" sep:"none" help:"Set a configuration key, for example --set access.mode=open. Repeat for more keys."`
 	JSON        bool     `help:"Print the result as JSON."`
+	Color       string   `default:"auto" enum:"auto,always,never" placeholder:"WHEN" help:"Color the output: ${enum}. With auto, a terminal gets colors unless NO_COLOR is set."`
 }
 
 // serverFlags are the flags of commands that configure a server.
@@ -192,6 +193,7 @@ func run(ctx context.Context, args []string, in io.Reader, out, errOut io.Writer
 		return exit.Usage
 	}
 	a.globals, a.yaml, a.DataFlag = cli.Globals, cli.Mess.YAML, terminal.DataFlag(cli.Data)
+	a.Color = cli.Color
 	_ = errors.Join(parsed.BindToProvider(a.quickstart), parsed.BindToProvider(a.database)) // they fail only for a value that is not a function
 	parsed.BindTo(ctx, (*context.Context)(nil))
 	return a.reportError(cmp.Or(parsed.Run(a), a.WriteError()))

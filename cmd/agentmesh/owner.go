@@ -55,6 +55,7 @@ func (a *app) withClient(ctx context.Context, f func(*daemon.Client) error) erro
 
 // withResult is like [app.withClient], and returns the result of f.
 func withResult[T any](ctx context.Context, a *app, f func(*daemon.Client) (T, error)) (v T, err error) {
+	defer a.AwaitAnswer("waiting for the answer")()
 	err = a.withClient(ctx, func(o *daemon.Client) (err error) { v, err = f(o); return err })
 	return v, err
 }

@@ -38,6 +38,14 @@ func (u *UI) StartProgress(operation string, progress func() string) (stop func(
 	return sync.OnceFunc(func() { close(ended); running.Wait() })
 }
 
+// AwaitAnswer is [UI.StartProgress] for a call that a script may wait for, too: only a person at a terminal gets lines.
+func (u *UI) AwaitAnswer(operation string) (stop func()) {
+	if !IsTerminal(u.Err) {
+		return func() {}
+	}
+	return u.StartProgress(operation, nil)
+}
+
 // CountingReader counts the bytes that are read from it. Its String describes the count.
 type CountingReader struct {
 	io.Reader

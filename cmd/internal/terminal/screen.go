@@ -2,15 +2,15 @@ package terminal
 
 import (
 	"bytes"
+	"cmp"
 	"io"
 	"os"
 	"os/exec"
 	"runtime"
 	"strings"
 	"sync"
-	"unicode/utf8"
 
-	"golang.org/x/term"
+	"github.com/clipperhouse/displaywidth"
 )
 
 // Frame writes a title and rows of a label and a value in a frame. It cleans the title and the values. On a terminal
@@ -18,48 +18,30 @@ import (
 func (u *UI) Frame(title string, rows [][2]string) {
 	labelWidth := 0
 	for _, r := range rows {
-		labelWidth = max(labelWidth, utf8.RuneCountInString(r[0]))
+		labelWidth = max(labelWidth, displaywidth.String(r[0]))
 	}
-	lines, width := []string{Clean(title)}, utf8.RuneCountInString(Clean(title))
+	lines, width := []string{Clean(title)}, displaywidth.String(Clean(title))
 	for _, r := range rows {
-		line := r[0] + strings.Repeat(" ", labelWidth-utf8.RuneCountInString(r[0])+2) + Clean(r[1])
-		lines, width = append(lines, line), max(width, utf8.RuneCountInString(line))
+		line := r[0] + strings.Repeat(" ", labelWidth-displaywidth.String(r[0])+2) + Clean(r[1])
+		lines, width = append(lines, line), max(width, displaywidth.String(line))
 	}
 	side, end := "│ ", " │"
-	framed := width+4 <= u.width()
+	framed := width+4 <= cmp.Or(u.columns(), 80)
 	if framed {
 		u.Print("╭%s╮", strings.Repeat("─", width+2))
 	} else {
 		side, end = "", ""
 	}
 	for i, line := range lines {
-		fill := strings.Repeat(" ", width-utf8.RuneCountInString(line))
+		fill := strings.Repeat(" ", width-displaywidth.String(line))
 		if i == 0 {
-			line = u.bold(line)
+			line = u.paint("1;36", line)
 		}
 		u.Print("%s", strings.TrimRight(side+line+fill+end, " "))
 	}
 	if framed {
 		u.Print("╰%s╯", strings.Repeat("─", width+2))
 	}
-}
-
-// width returns the number of columns of standard output, or 80 if it is unknown.
-func (u *UI) width() int {
-	if f, ok := u.Out.(*os.File); ok {
-		if w, _, err := term.GetSize(int(f.Fd())); err == nil && w > 0 {
-			return w
-		}
-	}
-	return 80
-}
-
-// bold makes a text bold and cyan on a terminal that shows colors, unless NO_COLOR is set.
-func (u *UI) bold(text string) string {
-	if !IsTerminal(u.Out) || os.Getenv("NO_COLOR") != "" || os.Getenv("TERM") == "dumb" {
-		return text
-	}
-	return "\x1b[1;36m" + text + "\x1b[0m"
 }
 
 // maxHeld bounds, in bytes, what a [Held] keeps.

@@ -11,7 +11,6 @@ import (
 	"os"
 	"regexp"
 	"strings"
-	"text/tabwriter"
 	"time"
 	"unicode"
 	"unicode/utf16"
@@ -21,11 +20,11 @@ import (
 
 	"github.com/agentmesh/agentmesh/cmd/internal/exit"
 	"github.com/agentmesh/agentmesh/node/wire"
+	"github.com/clipperhouse/displaywidth"
 )
 
 // UI is the terminal, or a test's stand-in for it. Results go to Out, notes and hints to Err, in lower case and without
-// a full stop. With --json the result is one JSON document, or one per line if it is a stream. Only the title of a
-// [UI.Frame] is colored. Text that a stranger wrote must pass [Clean] before it reaches a terminal (THREATS 28).
+// a full stop. With --json the result is one JSON document, or one per line if it is a stream. Text that a stranger wrote must pass [Clean] before it reaches a terminal (THREATS 28).
 type UI struct {
 	In  io.Reader
 	Out io.Writer
@@ -34,6 +33,11 @@ type UI struct {
 	DataFlag string
 	// Interrupted is closed when the user interrupts the command.
 	Interrupted <-chan struct{}
+
+	// Color is "always" or "never"; anything else colors a terminal, unless NO_COLOR is set.
+	Color string
+	// Columns is the width of the terminal; 0: that of Out, if Out is a terminal.
+	Columns int
 
 	writeErr error // the first error of writing to Out
 }
@@ -191,28 +195,6 @@ func isPlainText(data []byte) bool {
 	return utf8.ValidString(text) && !strings.ContainsFunc(text, func(r rune) bool { return r != '\n' && r != '\t' && IsUnsafe(r) })
 }
 
-// Table writes rows in aligned columns. It cleans every cell.
-func (u *UI) Table(rows [][]string) {
-	w := tabwriter.NewWriter(u, 0, 8, 2, ' ', 0)
-	for _, row := range rows {
-		for i, cell := range row {
-			row[i] = Clean(cell)
-		}
-		fmt.Fprintln(w, strings.Join(row, "\t"))
-	}
-	_ = w.Flush() // WriteError returns its error
-}
-
-// List writes a table whose first row has the column heads. If that is the only row, it writes emptyText to standard
-// error instead, so that a script reads nothing.
-func (u *UI) List(rows [][]string, emptyText string) {
-	if len(rows) < 2 {
-		u.Note("%s", emptyText)
-		return
-	}
-	u.Table(rows)
-}
-
 // NoteMore tells the user, if more is true, that the list that was shown ends at its limit.
 func (u *UI) NoteMore(more bool) {
 	if more {
@@ -247,14 +229,8 @@ func CleanJSON(data []byte) string {
 	return strings.TrimSuffix(out.String(), "\n")
 }
 
-// Truncate cleans a text and cuts it to n characters, for a column of a table.
-func Truncate(s string, n int) string {
-	r := []rune(Clean(s))
-	if len(r) <= n {
-		return string(r)
-	}
-	return string(r[:n-1]) + "…"
-}
+// Truncate cleans a text and cuts it to n columns of a terminal.
+func Truncate(s string, n int) string { return displaywidth.TruncateString(Clean(s), n, "…") }
 
 // FormatTime returns a time as text for people, or "-" for the zero time.
 func FormatTime(t time.Time) string {
