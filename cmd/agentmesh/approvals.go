@@ -102,7 +102,7 @@ func (a *app) showApproval(approval owner.Approval) {
 }
 
 type approvalsApproveCmd struct {
-	ID     string `arg:"" help:"Id of the approval."`
+	ID     string `arg:"" optional:"" help:"Id of the approval. Without it, the command lists what waits."`
 	Hash   string `placeholder:"HEX" help:"Approve only if the approval still has this hash, which show prints."`
 	Once   bool   `xor:"how" help:"Approve only this message of an unknown sender, without letting the sender in."`
 	Always bool   `xor:"how" help:"For an outgoing message: always allow messages to this agent. Messages that always wait for you still wait."`
@@ -113,6 +113,12 @@ type approvalsApproveCmd struct {
 }
 
 func (c *approvalsApproveCmd) Run(ctx context.Context, a *app) error {
+	if c.ID == "" {
+		if err := (&approvalsListCmd{State: string(acl.AskPending), Limit: 50}).Run(ctx, a); err != nil {
+			return err
+		}
+		return exit.FailHint(exit.Usage, errors.New("the id of an approval is missing"), "agentmesh approve ID")
+	}
 	choice := acl.Approve
 	switch {
 	case c.Once:

@@ -60,29 +60,31 @@ type commands struct {
 	Resume resumeCmd `cmd:"" group:"run" help:"Accept messages again after pause."`
 	Demo   demoCmd   `cmd:"" group:"run" help:"Run an example on this machine: two agents agree on a time, with three processes."`
 
-	Discover      discoverCmd      `cmd:"" group:"mesh" help:"Find agents in the node's directories."`
-	Card          cardCmd          `cmd:"" group:"mesh" help:"Show and check cards, your own and those of others."`
-	Register      registerCmd      `cmd:"" group:"mesh" help:"Register or renew the card in the node's directories now."`
-	Withdraw      withdrawCmd      `cmd:"" group:"mesh" help:"Withdraw the card from the node's directories."`
-	Send          sendCmd          `cmd:"" group:"mesh" help:"Send a message."`
-	Reply         replyCmd         `cmd:"" group:"mesh" help:"Reply in a conversation."`
-	Inbox         inboxCmd         `cmd:"" group:"mesh" help:"List, follow and acknowledge incoming messages."`
-	Approvals     approvalsCmd     `cmd:"" group:"mesh" help:"List and decide the messages and requests that wait for you."`
-	Conversations conversationsCmd `cmd:"" group:"mesh" help:"List, show, export and close conversations."`
-	Peers         peersCmd         `cmd:"" group:"mesh" help:"Manage your rules, aliases and keys for other agents."`
+	Discover      discoverCmd         `cmd:"" group:"mesh" help:"Find agents in the node's directories."`
+	Card          cardCmd             `cmd:"" group:"mesh" help:"Show and check cards, your own and those of others."`
+	Register      registerCmd         `cmd:"" group:"mesh" help:"Register or renew the card in the node's directories now."`
+	Withdraw      withdrawCmd         `cmd:"" group:"mesh" help:"Withdraw the card from the node's directories."`
+	Send          sendCmd             `cmd:"" group:"mesh" help:"Send a message."`
+	Reply         replyCmd            `cmd:"" group:"mesh" help:"Reply in a conversation."`
+	Inbox         inboxCmd            `cmd:"" group:"mesh" help:"List, follow and acknowledge incoming messages."`
+	Approve       approvalsApproveCmd `cmd:"" group:"mesh" help:"Approve a message or a request that waits for you."`
+	Reject        approvalsRejectCmd  `cmd:"" group:"mesh" help:"Reject a message or a request that waits for you."`
+	Approvals     approvalsCmd        `cmd:"" group:"mesh" help:"List and decide the messages and requests that wait for you."`
+	Conversations conversationsCmd    `cmd:"" group:"mesh" help:"List, show, export and close conversations."`
+	Peers         peersCmd            `cmd:"" group:"mesh" help:"Manage your rules, aliases and keys for other agents."`
 
 	MCP mcpCmd `cmd:"" name:"mcp" group:"mesh" help:"Serve the mesh to your agent as tools (Model Context Protocol) over standard input and output."`
 
 	Calendar calendarCmd `cmd:"" group:"mesh" help:"Show free times and agreed events, and propose or cancel events."`
 
-	Bridge     bridgeCmd     `cmd:"" group:"mesh" help:"List the protocols that this process serves to other networks, and turn them on or off."`
-	Links      linksCmd      `cmd:"" group:"mesh" help:"Show, test, add and remove links to other networks."`
-	Mess       messCmd       `cmd:"" group:"mesh" help:"Request work in the physical world, and carry out requests of others (MESS)."`
-	Mew        mewCmd        `cmd:"" group:"mesh" help:"Use MEW spaces that run here, and spaces behind links."`
-	AgentRelay agentRelayCmd `cmd:"" name:"agentrelay" group:"mesh" help:"Manage the AgentRelay relay that runs here, and use relays behind links."`
+	Bridge     bridgeCmd     `cmd:"" group:"nets" help:"List the protocols that this process serves to other networks, and turn them on or off."`
+	Links      linksCmd      `cmd:"" group:"nets" help:"Show, test, add and remove links to other networks."`
+	Mess       messCmd       `cmd:"" group:"nets" help:"Request work in the physical world, and carry out requests of others (MESS)."`
+	Mew        mewCmd        `cmd:"" group:"nets" help:"Use MEW spaces that run here, and spaces behind links."`
+	AgentRelay agentRelayCmd `cmd:"" name:"agentrelay" group:"nets" help:"Manage the AgentRelay relay that runs here, and use relays behind links."`
 
-	A2A       a2aCmd       `cmd:"" name:"a2a" group:"mesh" help:"Manage the tokens of callers over A2A."`
-	Moltspeak moltspeakCmd `cmd:"" group:"mesh" help:"Query MoltSpeak agents, delegate tasks, call tools, and manage consents."`
+	A2A       a2aCmd       `cmd:"" name:"a2a" group:"nets" help:"Manage the tokens of callers over A2A."`
+	Moltspeak moltspeakCmd `cmd:"" group:"nets" help:"Query MoltSpeak agents, delegate tasks, call tools, and manage consents."`
 
 	Keys    keysCmd          `cmd:"" group:"data" help:"Show, make and rotate keys."`
 	Mirrors directoryCmd     `cmd:"" name:"directory" group:"run" help:"Mirror another directory."`
@@ -104,6 +106,7 @@ type commands struct {
 	Completion completionCmd `cmd:"" group:"debug" help:"Print a completion script, for example: source <(agentmesh completion bash)."`
 	Complete   completeCmd   `cmd:"" hidden:"" help:"Print the candidates for the last word of a command line."`
 	DemoHook   demoHookCmd   `cmd:"" hidden:"" help:"Answer messages as an agent of the demo."`
+	Start      startCmd      `cmd:"" hidden:"" help:"Show the state in five lines, or offer to start an agent."`
 }
 
 // Globals are the flags that every command has.
@@ -177,6 +180,9 @@ func run(ctx context.Context, args []string, in io.Reader, out, errOut io.Writer
 			panic(s)
 		}
 	}()
+	if len(args) == 0 && terminal.IsTerminal(in) && terminal.IsTerminal(out) {
+		args = []string{"start"}
+	}
 	if len(args) == 0 { // print the help to standard error
 		_, _ = newParser(&cli, errOut, errOut).Parse([]string{"--help"}) // ends in an exitPanic
 	}
@@ -207,10 +213,11 @@ func newParser(cli *commands, out, errOut io.Writer, options ...kong.Option) *ko
 		kong.Writers(out, errOut),
 		kong.Exit(func(code int) { panic(exitPanic(code)) }),
 		kong.ExplicitGroups([]kong.Group{
-			{Key: "run", Title: "Run:"}, {Key: "mesh", Title: "Talk to other agents:"},
+			{Key: "run", Title: "Run:"}, {Key: "mesh", Title: "Talk to other agents:"}, {Key: "nets", Title: "Other networks:"},
 			{Key: "data", Title: "Manage the data:"}, {Key: "debug", Title: "Debug:"},
 		}),
 		kong.ConfigureHelp(kong.HelpOptions{Compact: true, NoExpandSubcommands: true}),
+		kong.Help(manual.PrintHelp),
 	)...)
 	manual.Arrange(parser.Model)
 	return parser

@@ -4,6 +4,8 @@ package manual
 import (
 	_ "embed"
 	"errors"
+	"fmt"
+	"slices"
 	"strings"
 	"unicode"
 	"unicode/utf8"
@@ -129,4 +131,55 @@ func CommandPath(n *kong.Node) string {
 		return n.Name
 	}
 	return CommandPath(n.Parent) + " " + n.Name
+}
+
+// everyday are the commands that the main help describes; it only names the others.
+var everyday = []string{
+	"quickstart", "serve", "page", "status", "doctor", "discover", "send", "reply", "inbox", "approve", "approvals", "conversations", "peers",
+}
+
+// PrintHelp prints the help of a command. That of the program fits one screen.
+func PrintHelp(options kong.HelpOptions, ctx *kong.Context) error {
+	if ctx.Selected() != nil {
+		return kong.DefaultHelpPrinter(options, ctx)
+	}
+	root := ctx.Model.Node
+	fmt.Fprintf(ctx.Stdout, "%s\n\nUsage: agentmesh <command> [flags]\n\n", root.Help)
+	for _, e := range Examples[""] {
+		for line := range strings.Lines(e.Command) {
+			fmt.Fprintf(ctx.Stdout, "    $ %s\n", strings.TrimSpace(line))
+		}
+	}
+	fmt.Fprintln(ctx.Stdout)
+	others, titles := make(map[string][]string), []string{}
+	for _, n := range root.Children {
+		switch {
+		case n.Hidden:
+		case slices.Contains(everyday, n.Name):
+			fmt.Fprintf(ctx.Stdout, "  %-15s%s\n", n.Name, n.Help)
+		default:
+			title := n.Group.Title
+			if others[title] == nil {
+				titles = append(titles, title)
+			}
+			others[title] = append(others[title], n.Name)
+		}
+	}
+	fmt.Fprintln(ctx.Stdout)
+	for _, title := range titles {
+		line := fmt.Sprintf("%-22s", title)
+		for i, name := range others[title] {
+			if i > 0 {
+				line += ", "
+			}
+			if len(line)+len(name) > 78 {
+				fmt.Fprintln(ctx.Stdout, strings.TrimSpace(line))
+				line = strings.Repeat(" ", 22)
+			}
+			line += name
+		}
+		fmt.Fprintln(ctx.Stdout, line)
+	}
+	fmt.Fprint(ctx.Stdout, "\nEvery command explains itself and the global flags: agentmesh send --help\n")
+	return nil
 }
