@@ -125,7 +125,7 @@ func newLink(cfg LinkConfig) *link {
 	}
 	l.remote = &restRemote{
 		base: cfg.URL, exchange: cfg.Exchange, as: cfg.Options["as"], token: cfg.Token, http: cfg.HTTP,
-		cfg: &l.cfg, isRecorded: l.isRecorded,
+		cfg: &l.cfg,
 	}
 	return l
 }

@@ -98,10 +98,10 @@ func (l *link) create(ctx context.Context, key string, k shared, request wire.Va
 	ref, err := l.findSent(ctx, request)
 	switch {
 	case err != nil:
-	case ref == "":
-		ref, err = l.remote.create(ctx, key, request)
-	default:
+	case ref != "":
 		err = l.remote.resume(ctx, ref)
+	default:
+		ref, err = l.createNew(ctx, key, request)
 	}
 	if err != nil {
 		if _, refused := refusalReason(err); !refused {
@@ -117,6 +117,20 @@ func (l *link) create(ctx context.Context, key string, k shared, request wire.Va
 	return err
 }
 
+// createNew opens a thread. The exchange knows us as one requester, and may take a request for an earlier one with the same
+// client id.
+func (l *link) createNew(ctx context.Context, key string, request wire.Value) (string, error) {
+	ref, err := l.remote.create(ctx, key, request)
+	if err != nil {
+		return "", err
+	}
+	_, isRecorded, err := l.load(ctx, ref)
+	if err == nil && isRecorded {
+		return l.remote.create(ctx, key+"-again", request.Without("id"))
+	}
+	return ref, err
+}
+
 // findSent returns the thread that an earlier attempt opened for a request, or "": our thread of the last day with this
 // request that belongs to no conversation. Neither public servers nor folders recognize a repeated call (MESS-16).
 func (l *link) findSent(ctx context.Context, request wire.Value) (string, error) {
@@ -130,10 +144,11 @@ func (l *link) findSent(ctx context.Context, request wire.Value) (string, error)
 		if self == "" || r.requester != "" && r.requester != self || len(r.ref) < len(time.DateOnly) || !slices.Contains(days, r.ref[:len(time.DateOnly)]) {
 			continue
 		}
-		if isRecorded, err := l.isRecorded(ctx, r.ref); err != nil || isRecorded {
-			if err != nil {
-				return "", err
-			}
+		_, isRecorded, err := l.load(ctx, r.ref)
+		if err != nil {
+			return "", err
+		}
+		if isRecorded {
 			continue
 		}
 		v, err := l.remote.view(ctx, r.ref)

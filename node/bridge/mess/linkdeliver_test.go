@@ -66,7 +66,7 @@ func TestStoreFailureOfADelivery(t *testing.T) {
 		payload wire.Value
 		calls   int // of the store
 	}{
-		{"new thread", nil, "", wire.Obj(wire.TextField("action", "ask"), wire.TextField("question", "when?")), 3},
+		{"new thread", nil, "", wire.Obj(wire.TextField("action", "ask"), wire.TextField("question", "when?")), 4},
 		{"answer", &shared{Mine: true, Intent: wire.RequestInfo}, thread.NeedsInput,
 			wire.Obj(wire.TextField("action", "ask"), wire.TextField("question", "at ten")), 4},
 		{"claim", &shared{}, thread.Received, wire.Obj(wire.Field("mess", mustParse(t, "- status: {re: last, code: claimed}").Tree())), 6},

@@ -64,8 +64,7 @@ func asRESTClient(home *meshNode, base, exchange string, keys map[string]string)
 		if made[who] == nil {
 			made[who] = &restRemote{
 				base: base, exchange: exchange, as: who, token: client.Credential(keys[who]), http: client.NewHTTP(client.HTTPConfig{Local: true}),
-				cfg:        &LinkConfig{Link: bridge.Link{Name: "of-" + who}, Records: home.store.Records()},
-				isRecorded: func(context.Context, string) (bool, error) { return false, nil },
+				cfg: &LinkConfig{Link: bridge.Link{Name: "of-" + who}, Records: home.store.Records()},
 			}
 		}
 		return made[who]

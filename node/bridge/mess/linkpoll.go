@@ -33,12 +33,6 @@ func (l *link) load(ctx context.Context, ref string) (k shared, found bool, err 
 	return k, err == nil, err
 }
 
-// isRecorded reports whether a foreign thread belongs to a conversation.
-func (l *link) isRecorded(ctx context.Context, ref string) (bool, error) {
-	_, found, err := l.load(ctx, ref)
-	return found, err
-}
-
 func (l *link) save(ctx context.Context, k shared) error {
 	return l.records.Apply(ctx, []store.Change{l.change(k)}, time.Now())
 }

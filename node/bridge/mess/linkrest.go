@@ -27,9 +27,6 @@ type restRemote struct {
 	http     *client.HTTP
 	cfg      *LinkConfig
 
-	// isRecorded reports whether a thread belongs to another request of ours.
-	isRecorded func(ctx context.Context, ref string) (bool, error)
-
 	mu         sync.Mutex // held also during a registration
 	state      *restState // nil until it is loaded
 	keyDropped bool       // the exchange refused the key of our registration, so we dropped it, and it has accepted no key since
@@ -146,25 +143,9 @@ func (r *restRemote) setSelf(ctx context.Context, self string) error {
 	return r.updateState(ctx, func(m *restState) { m.ID, m.KeyHash = self, r.keyHash() })
 }
 
-func (r *restRemote) create(ctx context.Context, key string, body wire.Value) (string, error) {
-	ref, err := r.createOnce(ctx, key, body)
-	if err != nil {
-		return "", err
-	}
-	// The exchange knows us as one requester, and may take this request for an earlier one with the same client id.
-	isRecorded, err := r.isRecorded(ctx, ref)
-	switch {
-	case err != nil:
-		return "", err
-	case isRecorded:
-		return r.createOnce(ctx, key+"-again", body.Without("id"))
-	}
-	return ref, nil
-}
-
 func (r *restRemote) resume(context.Context, string) error { return nil }
 
-func (r *restRemote) createOnce(ctx context.Context, key string, body wire.Value) (string, error) {
+func (r *restRemote) create(ctx context.Context, key string, body wire.Value) (string, error) {
 	v, err := r.call(ctx, key, http.MethodPost, "requests", body)
 	if err != nil {
 		return "", err
