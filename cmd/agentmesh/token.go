@@ -2,11 +2,15 @@ package main
 
 import (
 	"context"
+	"errors"
 	"fmt"
 	"net/http"
 	"net/url"
+	"strings"
 	"time"
 
+	"github.com/agentmesh/agentmesh/cmd/internal/daemon"
+	"github.com/agentmesh/agentmesh/cmd/internal/exit"
 	"github.com/agentmesh/agentmesh/cmd/internal/terminal"
 	"github.com/agentmesh/agentmesh/directory/operator"
 	"github.com/agentmesh/agentmesh/node/owner"
@@ -22,12 +26,16 @@ type tokenCmd struct {
 type tokenCreateCmd struct {
 	Label   string    `placeholder:"TEXT" help:"Label that token list shows."`
 	Days    int       `default:"7" help:"Number of days until the code expires."`
+	Count   int       `default:"1" help:"Number of codes to make, 1 to 1000. Several are printed one per line."`
 	Uses    int       `default:"1" help:"Number of cards that the code can register, 1 to 1000."`
 	Expires time.Time `placeholder:"TIME" help:"Expiry time, such as 2026-12-31T00:00:00Z, instead of --days."`
 }
 
 func (c *tokenCreateCmd) Run(ctx context.Context, a *app) error {
 	order := operator.TokenRequest{Label: c.Label, Days: c.Days, Uses: c.Uses, Expires: c.Expires}
+	if c.Count != 1 {
+		return c.makeMany(ctx, a, order)
+	}
 	return callAndShow(ctx, a, postCall[operator.IssuedToken]("tokens", order), func(t operator.IssuedToken) {
 		a.Print("%s", terminal.Clean(t.Code))
 		times := "once"
@@ -36,6 +44,27 @@ func (c *tokenCreateCmd) Run(ctx context.Context, a *app) error {
 		}
 		a.Note("id %s, valid %s until %s", terminal.Clean(t.ID), times, terminal.FormatTime(t.Expires))
 	})
+}
+
+// makeMany makes c.Count codes, one after the other, and prints each as soon as it is made.
+func (c *tokenCreateCmd) makeMany(ctx context.Context, a *app, order operator.TokenRequest) error {
+	if c.Count < 1 || c.Count > 1000 {
+		return exit.Fail(exit.Usage, errors.New("--count must be 1 to 1000"))
+	}
+	o, err := a.connect(ctx)
+	if err != nil {
+		return err
+	}
+	defer o.Close()
+	for i := range c.Count {
+		order.Label = strings.TrimSpace(fmt.Sprintf("%s %d", c.Label, i+1))
+		raw, err := daemon.Raw(ctx, o, postCall[operator.IssuedToken]("tokens", order))
+		if _, err := showAnswer(a, raw, err, func(t operator.IssuedToken) { a.Print("%s", terminal.Clean(t.Code)) }); err != nil {
+			return fmt.Errorf("code %d of %d: %w", i+1, c.Count, err)
+		}
+	}
+	a.Note("made %d codes, each for %s; agentmesh token list shows them", c.Count, countText(c.Uses, "card"))
+	return nil
 }
 
 type tokenListCmd struct{}

@@ -60,7 +60,7 @@ type Agent struct {
 	Owner      string `placeholder:"TEXT" help:"Name of the person behind the agent. It is published."`
 	Directory  string `placeholder:"URL" help:"Base URL (…/v1) of the directory to join."`
 	InviteFile string `placeholder:"FILE" help:"File with the invite code for that directory."`
-	Host       string `arg:"" optional:"" name:"name" help:"Public host name. Without one, the agent receives through a mailbox at its directory."`
+	Host       string `arg:"" optional:"" name:"name" help:"Public host name. Without one, the agent receives through a mailbox at its directory or, if it joins none, from this machine."`
 }
 
 // Run makes a directory.
@@ -99,7 +99,7 @@ func (a *Agent) Run(ctx context.Context, e Env) error {
 	q.askText(&a.Title, "name of the agent", config.Default().Name)
 	q.askText(&a.Owner, "your name, which is published (empty: none)", "")
 	if a.Host == "" {
-		q.askRequired(&a.Directory, "--directory", "URL of the directory that keeps your mail, such as https://mesh.example.org/v1")
+		q.askText(&a.Directory, "URL of the directory that keeps your mail, such as https://mesh.example.org/v1 (empty: run one here, for this machine)", "")
 	} else {
 		q.askText(&a.Directory, "URL of a directory to join (empty: none)", "")
 		a.askNetwork(q)
