@@ -1,6 +1,7 @@
 // Package credential handles bearer tokens, called bearers here, that services issue and accept. It stores only the
 // hashes of bearers and compares them in constant time. It also has the modes of registration, the invite codes of a
-// service, and a limit on registrations, shared by several processes. Start with [HashOf] and [Invites].
+// service, a limit on registrations, shared by several processes, and the registry of the strangers to whom the bridges
+// give keys. Start with [HashOf], [Invites] and [Registry].
 package credential
 
 import (
