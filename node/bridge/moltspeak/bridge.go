@@ -183,12 +183,12 @@ func (b *Bridge) Run(ctx context.Context) error {
 		all.Go(func() { b.registry.Run(ctx) })
 	}
 	err := b.RunServing(ctx, func(ctx context.Context) error {
-		b.sockets.open()
+		b.sockets.group.Open()
 		if b.cfg.URL != "" {
 			b.registrar.Run(ctx)
 		}
 		<-ctx.Done()
-		b.sockets.close()
+		b.sockets.group.Close(stopPatience)
 		return nil
 	})
 	all.Wait()

@@ -86,7 +86,7 @@ func TestFramesAreCharged(t *testing.T) {
 			t.Fatal("forged frames are answered without end")
 		}
 	}
-	r.b.sockets.close()
+	r.b.sockets.group.Close(stopPatience)
 }
 
 // TestForgeriesBarTheAddress: invalid signatures bar the address at every door (AM-43): in one batch, in single
@@ -130,7 +130,7 @@ func TestForgeriesBarTheAddress(t *testing.T) {
 			}
 		}
 		barred(t, r, srv)
-		r.b.sockets.close()
+		r.b.sockets.group.Close(stopPatience)
 	})
 }
 

@@ -64,7 +64,7 @@ func TestHostileDoors(t *testing.T) {
 			}
 		})
 	}
-	r.b.sockets.close()
+	r.b.sockets.group.Close(stopPatience)
 }
 
 // door is a way into the endpoint: say sends one message and returns the answer. ended reports that the connection

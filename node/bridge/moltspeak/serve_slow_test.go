@@ -92,5 +92,5 @@ func TestSilentStreamsGiveWay(t *testing.T) {
 	case <-time.After(30 * time.Second):
 		t.Error("the first connection stays, although it never said hello")
 	}
-	r.b.sockets.close()
+	r.b.sockets.group.Close(stopPatience)
 }

@@ -12,6 +12,9 @@ import (
 // helloTime is how long a WebSocket may stay open before it is bound to a peer.
 const helloTime = 10 * time.Second
 
+// stopPatience is how long a bridge that stops waits until its WebSockets have closed.
+const stopPatience = 5 * time.Second
+
 // socket is an open WebSocket.
 type socket struct {
 	conn  *websocket.Conn
@@ -25,22 +28,22 @@ type socket struct {
 
 // sockets holds the open WebSockets.
 type sockets struct {
-	mu   sync.Mutex
-	all  map[*websocket.Conn]*socket
-	down bool
-	wait sync.WaitGroup
+	group websocket.Group // also those that are closing
+
+	mu  sync.Mutex
+	all map[*websocket.Conn]*socket
 }
 
 func newSockets() *sockets { return &sockets{all: make(map[*websocket.Conn]*socket)} }
 
 // add registers a connection, which is not bound yet. If too many connections are not bound, it closes the oldest one
-// of the source that has most of them. After close, add returns false.
+// of the source that has most of them. While the bridge stops, add returns false.
 func (s *sockets) add(c *websocket.Conn, sources []rate.Source) bool {
-	s.mu.Lock()
-	defer s.mu.Unlock()
-	if s.down {
+	if s.group.Enter(c, 2*maxSockets) != nil {
 		return false
 	}
+	s.mu.Lock()
+	defer s.mu.Unlock()
 	waiting := func(o *socket) bool { return o.peer == "" }
 	if s.count(waiting) >= unboundSockets {
 		newestFirst := func(a, b *socket) int { return b.since.Compare(a.since) }
@@ -54,7 +57,6 @@ func (s *sockets) add(c *websocket.Conn, sources []rate.Source) bool {
 	}
 	hello := time.AfterFunc(helloTime, func() { c.Close(websocket.CodeProtocol, "the WebSocket was not bound to a sender in time") })
 	s.all[c] = &socket{conn: c, sources: sources, since: time.Now(), hello: hello}
-	s.wait.Add(1)
 	return true
 }
 
@@ -100,7 +102,7 @@ func (s *sockets) remove(c *websocket.Conn) {
 		delete(s.all, c)
 	}
 	s.mu.Unlock()
-	s.wait.Done()
+	s.group.Leave(c)
 }
 
 // push queues raw on the newest connection of the peer with this identity. It returns false if the peer has no
@@ -116,22 +118,4 @@ func (s *sockets) push(peer string, raw []byte) bool {
 	}
 	s.mu.Unlock()
 	return newest != nil && newest.conn.Send(websocket.Text(raw)) == nil
-}
-
-// open allows connections again after close.
-func (s *sockets) open() {
-	s.mu.Lock()
-	defer s.mu.Unlock()
-	s.down = false
-}
-
-// close closes all connections and waits for their readers.
-func (s *sockets) close() {
-	s.mu.Lock()
-	s.down = true
-	for c := range s.all {
-		c.Close(websocket.CodeGoingAway, "")
-	}
-	s.mu.Unlock()
-	s.wait.Wait()
 }

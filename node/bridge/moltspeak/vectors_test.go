@@ -194,5 +194,5 @@ func TestVectorsAtTheDoors(t *testing.T) {
 	if len(n.got) != 0 {
 		t.Errorf("the node got %d messages", len(n.got))
 	}
-	r.b.sockets.close()
+	r.b.sockets.group.Close(stopPatience)
 }

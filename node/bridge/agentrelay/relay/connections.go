@@ -21,18 +21,17 @@ const (
 type connections struct {
 	perMinute, perHour int // frames of one agent
 
+	group websocket.Group
+
 	mu         sync.Mutex
-	stopping   bool
 	newest     map[string]*session      // by agent
 	frameRates map[string]*rate.Windows // by agent
-	open       map[*session]struct{}
-	running    sync.WaitGroup
 }
 
 func newConnections(cfg Config) *connections {
 	return &connections{
 		perMinute: cmp.Or(cfg.PerMinute, defaultPerMinute), perHour: cmp.Or(cfg.PerHour, defaultPerHour),
-		newest: make(map[string]*session), frameRates: make(map[string]*rate.Windows), open: make(map[*session]struct{}),
+		newest: make(map[string]*session), frameRates: make(map[string]*rate.Windows),
 	}
 }
 
@@ -42,13 +41,11 @@ func newConnections(cfg Config) *connections {
 func (c *connections) enter(s *session, agents *registry, welcome []byte) *websocket.CloseError {
 	c.mu.Lock()
 	defer c.mu.Unlock()
-	switch {
-	case c.stopping:
-		return &websocket.CloseError{Code: websocket.CodeGoingAway, Reason: "going down"}
-	case len(c.open) >= maxConnections:
-		return &websocket.CloseError{Code: websocket.CodeTryLater, Reason: "the relay is full"}
-	case !s.isAdmitted(agents):
+	if !s.isAdmitted(agents) {
 		return &websocket.CloseError{Code: frame.CloseBadToken, Reason: "the token is no longer good"}
+	}
+	if refusal := c.group.Enter(s.conn, maxConnections); refusal != nil {
+		return refusal
 	}
 	if old := c.newest[s.id]; old != nil {
 		old.conn.Close(frame.ClosePolicy, "another connection of this agent took over")
@@ -58,8 +55,6 @@ func (c *connections) enter(s *session, agents *registry, welcome []byte) *webso
 	}
 	s.frameRate = c.frameRates[s.id]
 	c.newest[s.id] = s
-	c.open[s] = struct{}{}
-	c.running.Add(1)
 	_ = s.conn.Send(websocket.Text(welcome))
 	return nil
 }
@@ -76,9 +71,8 @@ func (c *connections) leave(s *session) {
 	if c.newest[s.id] == s {
 		delete(c.newest, s.id)
 	}
-	delete(c.open, s)
 	c.mu.Unlock()
-	c.running.Done()
+	c.group.Leave(s.conn)
 }
 
 // disconnect closes the newest connection of an agent.
@@ -128,30 +122,4 @@ func (c *connections) sweep(now time.Time) {
 	c.mu.Lock()
 	defer c.mu.Unlock()
 	maps.DeleteFunc(c.frameRates, func(id string, r *rate.Windows) bool { return c.newest[id] == nil && r.Count(now) == 0 })
-}
-
-// admit lets agents connect again after close.
-func (c *connections) admit() {
-	c.mu.Lock()
-	defer c.mu.Unlock()
-	c.stopping = false
-}
-
-// close closes all connections with 1001 and waits until they are gone. After stopPatience it aborts the rest.
-func (c *connections) close() {
-	c.mu.Lock()
-	c.stopping = true
-	for s := range c.open {
-		s.conn.Close(websocket.CodeGoingAway, "going down")
-	}
-	c.mu.Unlock()
-	abort := time.AfterFunc(stopPatience, func() {
-		c.mu.Lock()
-		defer c.mu.Unlock()
-		for s := range c.open {
-			s.conn.Abort()
-		}
-	})
-	defer abort.Stop()
-	c.running.Wait()
 }

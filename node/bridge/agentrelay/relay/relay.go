@@ -128,7 +128,7 @@ func (r *Relay) Run(ctx context.Context) error {
 	if err := r.agents.Load(ctx); err != nil && ctx.Err() == nil { // another instance may have served the relay
 		return err
 	}
-	r.conns.admit()
+	r.conns.group.Open()
 	ticker := time.Tick(maintainEvery) // the first time after a minute, when agents have connected and hear how votes ended
 	for ctx.Err() == nil {
 		select {
@@ -137,7 +137,7 @@ func (r *Relay) Run(ctx context.Context) error {
 			r.maintain(ctx)
 		}
 	}
-	r.conns.close()
+	r.conns.group.Close(stopPatience)
 	return nil
 }
 

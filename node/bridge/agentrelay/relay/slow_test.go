@@ -137,12 +137,3 @@ func TestFloods(t *testing.T) {
 		}
 	}
 }
-
-// TestStoppingRelaySaysSo: an agent that connects while the relay stops is not told that the relay is full.
-func TestStoppingRelaySaysSo(t *testing.T) {
-	c := newConnections(Config{})
-	c.close()
-	if refused := c.enter(&session{id: "aaa"}, nil, nil); refused == nil || refused.Code != websocket.CodeGoingAway {
-		t.Errorf("the agent is refused with %+v, want %d", refused, websocket.CodeGoingAway)
-	}
-}

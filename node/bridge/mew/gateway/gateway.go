@@ -73,11 +73,10 @@ type Gateway struct {
 	began    time.Time
 	files    []*lineFile // output logs
 
+	conns websocket.Group // joined or not
+
 	mu       sync.Mutex
 	reloaded time.Time // when the token folder was last read
-	stopping bool
-	open     map[*session]struct{} // connections, joined or not
-	sessions sync.WaitGroup
 }
 
 const (
@@ -92,7 +91,6 @@ func New(ctx context.Context, cfg Config) (*Gateway, error) {
 	cfg.Audit = cmp.Or(cfg.Audit, acl.NewAudit(cfg.Records, acl.AuditConfig{Logger: cfg.Logger}))
 	g := &Gateway{
 		cfg: cfg, log: cfg.Logger, spaces: make(map[string]*Space), accounts: newAccounts(cfg.Records), began: time.Now(),
-		open: make(map[*session]struct{}),
 	}
 	g.cfg.Spaces = nil // they contain tokens
 	if err := g.accounts.Load(ctx); err != nil {
@@ -216,58 +214,13 @@ func (g *Gateway) Run(ctx context.Context) error {
 			}
 		}
 	}
-	g.closeAll()
-	stopWriters()
-	writing.Wait()
-	return nil
-}
-
-// addSession registers a connection. It returns false if the gateway is stopping or has too many connections; otherwise
-// the caller must call removeSession.
-func (g *Gateway) addSession(ses *session) bool {
-	g.mu.Lock()
-	defer g.mu.Unlock()
-	if g.stopping || len(g.open) >= maxSessions {
-		return false
-	}
-	g.open[ses] = struct{}{}
-	g.sessions.Add(1)
-	return true
-}
-
-func (g *Gateway) removeSession(ses *session) {
-	g.mu.Lock()
-	delete(g.open, ses)
-	g.mu.Unlock()
-	g.sessions.Done()
-}
-
-// closeAll closes all connections and waits until they are gone.
-func (g *Gateway) closeAll() {
 	for _, s := range g.order {
 		s.mu.Lock()
 		s.stopping = true
 		s.unlock()
 	}
-	g.mu.Lock()
-	g.stopping = true
-	for ses := range g.open {
-		ses.conn.Close(websocket.CodeGoingAway, "going down")
-	}
-	g.mu.Unlock()
-	abort := time.AfterFunc(stopPatience, func() {
-		g.mu.Lock()
-		defer g.mu.Unlock()
-		for ses := range g.open {
-			ses.conn.Abort()
-		}
-	})
-	defer abort.Stop()
-	g.sessions.Wait()
-}
-
-func (g *Gateway) countClients() int {
-	g.mu.Lock()
-	defer g.mu.Unlock()
-	return len(g.open)
+	g.conns.Close(stopPatience)
+	stopWriters()
+	writing.Wait()
+	return nil
 }

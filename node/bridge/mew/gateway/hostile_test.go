@@ -212,7 +212,7 @@ func TestJoinsAndLeaves(t *testing.T) {
 			runtime.Gosched()
 		}
 	}
-	if n := r.G.countClients(); n > 1 {
+	if n := r.G.conns.Len(); n > 1 {
 		t.Errorf("%d connections are open", n)
 	}
 }
@@ -239,7 +239,7 @@ func TestIdleMemory(t *testing.T) {
 	for i := range many {
 		dialRaw(r, fmt.Sprintf("t%d", i))
 	}
-	for r.G.countClients() < many {
+	for r.G.conns.Len() < many {
 		runtime.Gosched()
 	}
 	// The announcement of the last join is still being delivered for a while.

@@ -276,7 +276,7 @@ var features = []string{"capability-grants", "participant-control", "http-inject
 func (g *Gateway) health(w http.ResponseWriter) {
 	answer(w, http.StatusOK, wire.Obj(
 		wire.TextField("status", "ok"), wire.Field("spaces", wire.Int(int64(len(g.order)))),
-		wire.Field("clients", wire.Int(int64(g.countClients()))),
+		wire.Field("clients", wire.Int(int64(g.conns.Len()))),
 		wire.Field("uptime", wire.Int(int64(time.Since(g.began).Seconds()))),
 		wire.Field("features", wire.Texts(features)),
 	))

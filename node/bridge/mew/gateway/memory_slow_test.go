@@ -25,7 +25,7 @@ func TestSilentJoins(t *testing.T) {
 	}
 	tick := time.NewTicker(5 * time.Millisecond)
 	defer tick.Stop()
-	for patience := time.After(30 * time.Second); r.G.countClients() > 0; {
+	for patience := time.After(30 * time.Second); r.G.conns.Len() > 0; {
 		select {
 		case <-tick.C:
 		case <-patience:

@@ -91,7 +91,7 @@ func (g *Gateway) serveSocket(w http.ResponseWriter, r *http.Request) {
 		return // answered
 	}
 	ses.conn = conn
-	if !g.addSession(ses) {
+	if g.conns.Enter(conn, maxSessions) != nil {
 		conn.Abort()
 		conn.Drain()
 		return
@@ -122,7 +122,7 @@ func (g *Gateway) chargeFailedJoin(from netip.Addr, space string, r *envelope.Re
 // connections only wait.
 func (g *Gateway) serveSession(ses *session, joined bool) {
 	go func() {
-		defer g.removeSession(ses)
+		defer g.conns.Leave(ses.conn)
 		defer ses.conn.Drain()
 		if joined {
 			g.readMessages(ses)

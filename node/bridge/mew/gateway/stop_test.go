@@ -14,7 +14,7 @@ import (
 func TestStop(t *testing.T) {
 	r := start(t, newLabConfig(t))
 	alice, silent := r.Join("alice-token"), r.Open("/ws", "")
-	for r.G.countClients() < 2 {
+	for r.G.conns.Len() < 2 {
 	}
 	const many = 500
 	s := r.G.Space("lab")
