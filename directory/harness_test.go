@@ -53,7 +53,9 @@ type (
 		Cards  []CardExport `json:"cards"`
 		Reason string       `json:"reason"`
 	}
-	tokenList struct{ Tokens []credential.Code }
+	tokenList struct {
+		Tokens []credential.Code `json:"items"`
+	}
 )
 
 const testBase = "https://directory.example/v1"

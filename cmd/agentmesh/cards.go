@@ -9,7 +9,6 @@ import (
 	"fmt"
 	"io"
 	"maps"
-	"net/http"
 	"net/url"
 	"slices"
 	"strings"
@@ -58,7 +57,7 @@ func (c *cardsListCmd) Run(ctx context.Context, a *app) error {
 		query.Add("verified", v)
 	}
 	heads := []string{"AGENT", "NAME", "HOST", "OWNER", "EXPIRES", "PROVEN"}
-	return showPages(ctx, a, "directory/cards", query, "cursor", c.Limit, "no cards", heads, func(l directory.OperatorCard) []string {
+	return showPages(ctx, a, operator.ListCards.Call().WithQuery(query), c.Limit, "no cards", heads, func(l directory.OperatorCard) []string {
 		return []string{string(l.AgentID), terminal.Truncate(l.Name, 40), terminal.Truncate(l.Host, 40), l.Owner, terminal.FormatTime(l.Expires), orDash(joinProofs(l))}
 	})
 }
@@ -78,38 +77,33 @@ func joinProofs(l directory.OperatorCard) string {
 }
 
 // showPages shows what [fetchPages] returns: as JSON with --json, or else like [showList].
-func showPages[T any](ctx context.Context, a *app, path string, query url.Values, nextParam string, limit int, emptyText string, heads []string, row func(T) []string) error {
-	page, err := withResult(ctx, a, func(o *daemon.Client) (owner.List[T], error) {
-		return fetchPages[T](ctx, o, path, query, nextParam, limit)
-	})
+func showPages[T any](ctx context.Context, a *app, c owner.Call[owner.List[T]], limit int, emptyText string, heads []string, row func(T) []string) error {
+	page, err := withResult(ctx, a, func(o *daemon.Client) (owner.List[T], error) { return fetchPages(ctx, o, c, limit) })
 	if err != nil {
 		return err
 	}
 	return a.report(owner.Page(page.Items, ""), func() { showList(a, page, emptyText, heads, row) })
 }
 
-// fetchPages reads up to limit items of a list, page by page. nextParam is the query parameter for the next page. If Next
-// is empty, the list is complete.
-func fetchPages[T any](ctx context.Context, o *daemon.Client, path string, query url.Values, nextParam string, limit int) (all owner.List[T], err error) {
-	type itemPage struct {
-		Items  []T    `json:"items"`
-		Tokens []T    `json:"tokens"` // the items, in the list of invite codes
-		Cursor string `json:"cursor"` // where the next page begins; in other lists, Next
-		Next   string `json:"next"`
-	}
+// fetchPages reads up to limit items of a list, page by page. If Next is empty, the list is complete.
+func fetchPages[T any](ctx context.Context, o *daemon.Client, c owner.Call[owner.List[T]], limit int) (all owner.List[T], err error) {
+	query := maps.Clone(c.Query)
 	for {
-		page, err := daemon.Fetch(ctx, o, getCall[itemPage](path, query))
+		page, err := daemon.Fetch(ctx, o, c.WithQuery(query))
 		if err != nil {
 			return all, err
 		}
-		all.Items, all.Next = append(append(all.Items, page.Items...), page.Tokens...), page.Cursor+page.Next
+		all.Items, all.Next = append(all.Items, page.Items...), page.Next
 		if n := len(all.Items); n > limit {
 			all.Items, all.Next = all.Items[:limit], "cut"
 		}
 		if all.Next == "" || len(all.Items) == limit {
 			return all, nil
 		}
-		query.Set(nextParam, all.Next)
+		if query == nil {
+			query = url.Values{}
+		}
+		query.Set("after", all.Next)
 	}
 }
 
@@ -119,7 +113,7 @@ type cardsRemoveCmd struct {
 }
 
 func (c *cardsRemoveCmd) Run(ctx context.Context, a *app) error {
-	order := postCall[operator.OrderResult]("directory/cards/"+url.PathEscape(c.ID)+"/remove", operator.Order{Reason: c.Reason})
+	order := operator.RemoveCard.With(operator.Order{Reason: c.Reason}, c.ID)
 	return callAndShow(ctx, a, order, func(operator.OrderResult) { a.Note("removed") })
 }
 
@@ -129,7 +123,7 @@ type cardsHandoverCmd struct {
 }
 
 func (c *cardsHandoverCmd) Run(ctx context.Context, a *app) error {
-	order := postCall[operator.OrderResult]("directory/cards/"+url.PathEscape(c.ID)+"/handover", operator.Order{Reason: c.Reason})
+	order := operator.HandOverCard.With(operator.Order{Reason: c.Reason}, c.ID)
 	return callAndShow(ctx, a, order, func(operator.OrderResult) {
 		a.Note("the next registration that proves the key of the card gets the card")
 	})
@@ -141,7 +135,7 @@ type cardsBanCmd struct {
 }
 
 func (c *cardsBanCmd) Run(ctx context.Context, a *app) error {
-	return callAndShow(ctx, a, postCall[operator.OrderResult]("directory/bans", operator.Order{What: c.What, Reason: c.Reason}), func(result operator.OrderResult) {
+	return callAndShow(ctx, a, operator.Ban.With(operator.Order{What: c.What, Reason: c.Reason}), func(result operator.OrderResult) {
 		a.Note("banned %s %s; %s removed", result.Ban.Kind, terminal.Clean(result.Ban.Value), countText(result.Removed, "card"))
 	})
 }
@@ -152,7 +146,7 @@ type cardsUnbanCmd struct {
 }
 
 func (c *cardsUnbanCmd) Run(ctx context.Context, a *app) error {
-	return callAndShow(ctx, a, postCall[operator.OrderResult]("directory/bans/lift", operator.Order{What: c.What, Reason: c.Reason}), func(result operator.OrderResult) {
+	return callAndShow(ctx, a, operator.LiftBan.With(operator.Order{What: c.What, Reason: c.Reason}), func(result operator.OrderResult) {
 		a.Note("%s %s may register again", result.Ban.Kind, terminal.Clean(result.Ban.Value))
 	})
 }
@@ -164,7 +158,7 @@ type cardsBansCmd struct{}
 
 func (c *cardsBansCmd) Run(ctx context.Context, a *app) error {
 	heads := []string{"KIND", "VALUE", "SINCE", "REASON"}
-	return showPages(ctx, a, "directory/bans", url.Values{}, "after", noLimit, "nobody is banned", heads, func(b moderation.Ban) []string {
+	return showPages(ctx, a, operator.ListBans.Call(), noLimit, "nobody is banned", heads, func(b moderation.Ban) []string {
 		return []string{string(b.Kind), b.Value, terminal.FormatTime(b.At), terminal.Truncate(b.Reason, 80)}
 	})
 }
@@ -175,7 +169,7 @@ type cardsReportsCmd struct {
 
 func (c *cardsReportsCmd) Run(ctx context.Context, a *app) error {
 	heads := []string{"REPORT", "AGENT", "KIND", "FROM", "AT", "TEXT"}
-	return showPages(ctx, a, "directory/reports", params("agent_id", c.ID), "after", noLimit, "no reports", heads, func(r directory.Report) []string {
+	return showPages(ctx, a, operator.ListReports.Call().WithQuery(params("agent_id", c.ID)), noLimit, "no reports", heads, func(r directory.Report) []string {
 		return []string{r.ID, string(r.AgentID), r.Kind, r.From, terminal.FormatTime(r.At), terminal.Truncate(r.Text, 80)}
 	})
 }
@@ -185,8 +179,7 @@ type cardsDismissCmd struct {
 }
 
 func (c *cardsDismissCmd) Run(ctx context.Context, a *app) error {
-	dismiss := owner.Call[owner.None]{Method: http.MethodDelete, Path: "directory/reports/" + url.PathEscape(c.Report)}
-	return callAndShow(ctx, a, dismiss, func(owner.None) { a.Note("dismissed") })
+	return callAndShow(ctx, a, operator.DismissReport.Call(c.Report), func(owner.None) { a.Note("dismissed") })
 }
 
 type cardsExportCmd struct{}

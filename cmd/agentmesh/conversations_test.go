@@ -4,7 +4,6 @@ import (
 	"encoding/json"
 	"fmt"
 	"net/http"
-	"net/url"
 	"testing"
 
 	"github.com/google/go-cmp/cmp"
@@ -38,9 +37,9 @@ func TestConversationPages(t *testing.T) {
 // TestPages: fetchPages joins all pages of a list.
 func TestPages(t *testing.T) {
 	pages := map[string]string{
-		"/owner/tokens":         `{"tokens":[{"id":"a"},{"id":"b"}],"next":"b"}`,
-		"/owner/tokens?after=b": `{"tokens":[{"id":"c"}],"next":"c"}`,
-		"/owner/tokens?after=c": `{"tokens":[]}`,
+		"/owner/tokens":         `{"items":[{"id":"a"},{"id":"b"}],"next":"b"}`,
+		"/owner/tokens?after=b": `{"items":[{"id":"c"}],"next":"c"}`,
+		"/owner/tokens?after=c": `{"items":[]}`,
 	}
 	o := &daemon.Client{Client: owner.Client{HTTP: &http.Client{Transport: client.InProcess(http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
 		page, ok := pages[r.URL.RequestURI()]
@@ -50,7 +49,7 @@ func TestPages(t *testing.T) {
 		}
 		fmt.Fprint(w, page)
 	}))}}}
-	all, err := fetchPages[json.RawMessage](t.Context(), o, "tokens", url.Values{}, "after", noLimit)
+	all, err := fetchPages(t.Context(), o, getCall[owner.List[json.RawMessage]]("tokens", nil), noLimit)
 	if all.Next != "" || err != nil {
 		t.Fatal(all.Next, err)
 	}

@@ -4,8 +4,6 @@ import (
 	"context"
 	"errors"
 	"fmt"
-	"net/http"
-	"net/url"
 	"strings"
 	"time"
 
@@ -13,7 +11,6 @@ import (
 	"github.com/agentmesh/agentmesh/cmd/internal/exit"
 	"github.com/agentmesh/agentmesh/cmd/internal/terminal"
 	"github.com/agentmesh/agentmesh/directory/operator"
-	"github.com/agentmesh/agentmesh/node/owner"
 )
 
 // tokenCmd manages the codes that a directory in mode invite requires (AM-56).
@@ -36,7 +33,7 @@ func (c *tokenCreateCmd) Run(ctx context.Context, a *app) error {
 	if c.Count != 1 {
 		return c.makeMany(ctx, a, order)
 	}
-	return callAndShow(ctx, a, postCall[operator.IssuedToken]("tokens", order), func(t operator.IssuedToken) {
+	return callAndShow(ctx, a, operator.IssueToken.With(order), func(t operator.IssuedToken) {
 		a.Print("%s", terminal.Clean(t.Code))
 		times := "once"
 		if t.Uses > 1 {
@@ -58,7 +55,7 @@ func (c *tokenCreateCmd) makeMany(ctx context.Context, a *app, order operator.To
 	defer o.Close()
 	for i := range c.Count {
 		order.Label = strings.TrimSpace(fmt.Sprintf("%s %d", c.Label, i+1))
-		raw, err := daemon.Raw(ctx, o, postCall[operator.IssuedToken]("tokens", order))
+		raw, err := daemon.Raw(ctx, o, operator.IssueToken.With(order))
 		if _, err := showAnswer(a, raw, err, func(t operator.IssuedToken) { a.Print("%s", terminal.Clean(t.Code)) }); err != nil {
 			return fmt.Errorf("code %d of %d: %w", i+1, c.Count, err)
 		}
@@ -71,7 +68,7 @@ type tokenListCmd struct{}
 
 func (c *tokenListCmd) Run(ctx context.Context, a *app) error {
 	heads := []string{"ID", "EXPIRES", "USES", "USED", "BY", "LABEL"}
-	return showPages(ctx, a, "tokens", url.Values{}, "after", noLimit, "no codes: agentmesh token create makes one", heads, func(t operator.Token) []string {
+	return showPages(ctx, a, operator.ListTokens.Call(), noLimit, "no codes: agentmesh token create makes one", heads, func(t operator.Token) []string {
 		uses := fmt.Sprintf("%d/%d", t.Count, max(1, t.Uses))
 		return []string{t.ID, terminal.FormatTime(t.Expires), uses, terminal.FormatTime(t.Used), orDash(t.UsedBy), terminal.Truncate(t.Label, 60)}
 	})
@@ -82,7 +79,7 @@ type tokenRevokeCmd struct {
 }
 
 func (c *tokenRevokeCmd) Run(ctx context.Context, a *app) error {
-	if _, err := callRaw(ctx, a, owner.Call[owner.None]{Method: http.MethodDelete, Path: "tokens/" + url.PathEscape(c.ID)}); err != nil {
+	if _, err := callRaw(ctx, a, operator.RevokeToken.Call(c.ID)); err != nil {
 		return err
 	}
 	result := struct {

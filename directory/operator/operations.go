@@ -19,11 +19,26 @@ import (
 )
 
 const (
-	maxTokenBody     = 4 << 10
-	maxOrderBody     = 40 << 10 // enough for a ban that contains a whole public key
 	maxImportBody    = 16 << 20
 	defaultTokenDays = 7
 	operationPage    = 100 // bans, reports or invite codes
+)
+
+// The operations of the operator.
+var (
+	ListCards     = owner.Endpoint[owner.None, owner.List[directory.OperatorCard]]{Method: http.MethodGet, Path: "/directory/cards", Right: owner.Read}
+	RemoveCard    = owner.Endpoint[Order, OrderResult]{Method: http.MethodPost, Path: "/directory/cards/:id/remove", Right: owner.Decide}
+	HandOverCard  = owner.Endpoint[Order, OrderResult]{Method: http.MethodPost, Path: "/directory/cards/:id/handover", Right: owner.Decide}
+	ListBans      = owner.Endpoint[owner.None, owner.List[moderation.Ban]]{Method: http.MethodGet, Path: "/directory/bans", Right: owner.Decide}
+	Ban           = owner.Endpoint[Order, OrderResult]{Method: http.MethodPost, Path: "/directory/bans", Right: owner.Decide}
+	LiftBan       = owner.Endpoint[Order, OrderResult]{Method: http.MethodPost, Path: "/directory/bans/lift", Right: owner.Decide}
+	ListReports   = owner.Endpoint[owner.None, owner.List[directory.Report]]{Method: http.MethodGet, Path: "/directory/reports", Right: owner.Decide}
+	DismissReport = owner.Endpoint[owner.None, owner.None]{Method: http.MethodDelete, Path: "/directory/reports/:report", Right: owner.Decide}
+	ExportCards   = owner.Endpoint[owner.None, directory.ExportPage]{Method: http.MethodGet, Path: "/directory/export", Right: owner.Decide}
+	ImportCards   = owner.Endpoint[ImportOrder, directory.ImportResult]{Method: http.MethodPost, Path: "/directory/import", Right: owner.Decide}
+	IssueToken    = owner.Endpoint[TokenRequest, IssuedToken]{Method: http.MethodPost, Path: "/tokens", Right: owner.Decide}
+	ListTokens    = owner.Endpoint[owner.None, owner.List[Token]]{Method: http.MethodGet, Path: "/tokens", Right: owner.Decide}
+	RevokeToken   = owner.Endpoint[owner.None, owner.None]{Method: http.MethodDelete, Path: "/tokens/:token", Right: owner.Decide}
 )
 
 // Operations returns the operator's part of the owner API: invite codes (AM-56), reports, and the operations that
@@ -31,38 +46,27 @@ const (
 func Operations(r *directory.Registry) []owner.Operation {
 	o := operations{r}
 	return []owner.Operation{
-		owner.Raw(http.MethodGet, "/directory/cards", owner.Read, o.listCards),
-		owner.Raw(http.MethodPost, "/directory/cards/:id/remove", owner.Decide, o.handleOrder(o.remove)),
-		owner.Raw(http.MethodPost, "/directory/cards/:id/handover", owner.Decide, o.handleOrder(o.handOver)),
-		owner.Raw(http.MethodGet, "/directory/bans", owner.Decide, o.listBans),
-		owner.Raw(http.MethodPost, "/directory/bans", owner.Decide, o.handleOrder(o.ban)),
-		owner.Raw(http.MethodPost, "/directory/bans/lift", owner.Decide, o.handleOrder(o.unban)),
-		owner.Raw(http.MethodGet, "/directory/reports", owner.Decide, o.listReports),
-		owner.Raw(http.MethodDelete, "/directory/reports/:report", owner.Decide, o.dismissReport),
-		owner.Raw(http.MethodGet, "/directory/export", owner.Decide, o.exportCards),
-		owner.Raw(http.MethodPost, "/directory/import", owner.Decide, o.importCards),
-		owner.Raw(http.MethodPost, "/tokens", owner.Decide, o.issueToken),
-		owner.Raw(http.MethodGet, "/tokens", owner.Decide, o.listTokens),
-		owner.Raw(http.MethodDelete, "/tokens/:token", owner.Decide, o.revokeToken),
+		ListCards.Serve(o.listCards), serveOrder(RemoveCard, o.remove), serveOrder(HandOverCard, o.handOver),
+		ListBans.Serve(o.listBans), serveOrder(Ban, o.ban), serveOrder(LiftBan, o.unban),
+		ListReports.Serve(o.listReports), DismissReport.Serve(o.dismissReport), ExportCards.Serve(o.exportCards),
+		owner.Raw(ImportCards.Method, ImportCards.Path, ImportCards.Right, o.importCards), // may be larger than a message
+		IssueToken.Serve(o.issueToken), ListTokens.Serve(o.listTokens), RevokeToken.Serve(o.revokeToken),
 	}
 }
 
 type operations struct{ dir *directory.Registry }
 
-func respond(c echo.Context, v any, err error) error {
-	if err != nil {
-		return err
+func (o operations) listCards(c echo.Context, _ owner.None) (list owner.List[directory.OperatorCard], err error) {
+	query := c.QueryParams()
+	if after := query.Get("after"); after != "" {
+		query.Set("cursor", after)
 	}
-	return httpapi.JSON(c, http.StatusOK, v)
-}
-
-func (o operations) listCards(c echo.Context) error {
-	q, err := directory.ParseQuery(c.Request().URL.RawQuery)
+	q, err := directory.ParseQuery(query.Encode())
 	if err != nil {
-		return err
+		return list, err
 	}
 	page, err := directory.ListCards(c.Request().Context(), o.dir, q)
-	return respond(c, page, err)
+	return owner.Page(page.Cards, page.Cursor), err
 }
 
 // Order is an instruction of the operator and the reason for it. In a ban, What is the banned party in any form that
@@ -79,17 +83,13 @@ type OrderResult struct {
 	Removed int             `json:"removed"`
 }
 
-// handleOrder returns the handler that reads an order and passes it to execute. by is the client that the operator
-// used.
-func (o operations) handleOrder(execute func(ctx context.Context, id wire.AgentID, order Order, by string) (OrderResult, error)) echo.HandlerFunc {
-	return func(c echo.Context) error {
-		var order Order
-		if err := httpapi.Decode(c, maxOrderBody, &order); err != nil {
-			return err
-		}
-		result, err := execute(c.Request().Context(), wire.AgentID(c.Param("id")), order, owner.Door(c))
-		return respond(c, result, err)
-	}
+// serveOrder returns an operation that passes an order to execute. by is the client that the operator used.
+func serveOrder(
+	e owner.Endpoint[Order, OrderResult], execute func(ctx context.Context, id wire.AgentID, order Order, by string) (OrderResult, error),
+) owner.Operation {
+	return e.Serve(func(c echo.Context, in Order) (OrderResult, error) {
+		return execute(c.Request().Context(), wire.AgentID(c.Param("id")), in, owner.Door(c))
+	})
 }
 
 func (o operations) remove(ctx context.Context, id wire.AgentID, order Order, by string) (OrderResult, error) {
@@ -128,42 +128,27 @@ func explainMissing(err error, message, hint string) error {
 	return err
 }
 
-// BanPage and ReportPage are pages of a list. Next is the parameter "after" of the request for the next page.
-type (
-	BanPage struct {
-		Bans []moderation.Ban `json:"items"`
-		Next string           `json:"next,omitempty"`
-	}
-	ReportPage struct {
-		Reports []directory.Report `json:"items"`
-		Next    string             `json:"next,omitempty"`
-	}
-)
-
-func (o operations) listBans(c echo.Context) error {
+func (o operations) listBans(c echo.Context, _ owner.None) (owner.List[moderation.Ban], error) {
 	list, next, err := o.dir.Bans().List(c.Request().Context(), c.QueryParam("after"), operationPage)
-	return respond(c, BanPage{list, next}, err)
+	return owner.Page(list, next), err
 }
 
-func (o operations) listReports(c echo.Context) error {
+func (o operations) listReports(c echo.Context, _ owner.None) (owner.List[directory.Report], error) {
 	list, next, err := o.dir.Reports(c.Request().Context(), wire.AgentID(c.QueryParam("agent_id")), c.QueryParam("after"), operationPage)
-	return respond(c, ReportPage{list, next}, err)
+	return owner.Page(list, next), err
 }
 
-func (o operations) dismissReport(c echo.Context) error {
-	if err := o.dir.DismissReport(c.Request().Context(), c.Param("report")); err != nil {
-		return explainMissing(err, "there is no such report", "list them with: agentmesh cards reports")
-	}
-	return c.NoContent(http.StatusNoContent)
+func (o operations) dismissReport(c echo.Context, _ owner.None) (owner.None, error) {
+	err := o.dir.DismissReport(c.Request().Context(), c.Param("report"))
+	return owner.None{}, explainMissing(err, "there is no such report", "list them with: agentmesh cards reports")
 }
 
-func (o operations) exportCards(c echo.Context) error {
+func (o operations) exportCards(c echo.Context, _ owner.None) (directory.ExportPage, error) {
 	after, err := strconv.ParseUint(c.QueryParam("after"), 10, 64)
 	if err != nil && c.QueryParam("after") != "" {
-		return wire.ErrQuery.At("after must be a number")
+		return directory.ExportPage{}, wire.ErrQuery.At("after must be a number")
 	}
-	page, err := o.dir.Export(c.Request().Context(), after)
-	return respond(c, page, err)
+	return o.dir.Export(c.Request().Context(), after)
 }
 
 // ImportOrder is the request body of an import.
@@ -182,7 +167,10 @@ func (o operations) importCards(c echo.Context) error {
 		return wire.ErrSyntax.Because(err)
 	}
 	result, err := o.dir.Import(c.Request().Context(), order.Cards, order.Reason, owner.Door(c))
-	return respond(c, result, err)
+	if err != nil {
+		return err
+	}
+	return httpapi.JSON(c, http.StatusOK, result)
 }
 
 // TokenRequest is the request for an invite code.
@@ -202,50 +190,35 @@ type IssuedToken struct {
 	Code string `json:"code"`
 }
 
-// TokenList is a page of invite codes. Next is the parameter "after" of the request for the next page.
-type TokenList struct {
-	Tokens []Token `json:"tokens"`
-	Next   string  `json:"next,omitempty"`
-}
-
-func (o operations) issueToken(c echo.Context) error {
-	var req TokenRequest
-	if err := httpapi.Decode(c, maxTokenBody, &req); err != nil {
-		return err
-	}
+func (o operations) issueToken(c echo.Context, req TokenRequest) (IssuedToken, error) {
 	if req.Days == 0 {
 		req.Days = defaultTokenDays
 	}
 	if req.Days < 1 || req.Days > maxInviteDays {
-		return wire.ErrQuery.At("days must be 1 to 365")
+		return IssuedToken{}, wire.ErrQuery.At("days must be 1 to 365")
 	}
 	expires := wire.Now().AddDate(0, 0, req.Days)
 	if !req.Expires.IsZero() {
 		expires = req.Expires
 	}
 	code, t, err := o.dir.Admission().IssueToken(c.Request().Context(), req.Label, req.Uses, expires, owner.Door(c))
-	if err != nil {
-		return err
-	}
-	return httpapi.JSON(c, http.StatusCreated, IssuedToken{t, code})
+	return IssuedToken{t, code}, err
 }
 
-func (o operations) listTokens(c echo.Context) error {
+func (o operations) listTokens(c echo.Context, _ owner.None) (owner.List[Token], error) {
 	limit := operationPage
 	if text := c.QueryParam("limit"); text != "" {
 		n, err := strconv.Atoi(text)
 		if err != nil || n < 1 || n > operationPage {
-			return wire.ErrQuery.At("limit must be 1 to 100")
+			return owner.List[Token]{}, wire.ErrQuery.At("limit must be 1 to 100")
 		}
 		limit = n
 	}
 	tokens, next, err := o.dir.Admission().Tokens(c.Request().Context(), c.QueryParam("after"), limit)
-	return respond(c, TokenList{tokens, next}, err)
+	return owner.Page(tokens, next), err
 }
 
-func (o operations) revokeToken(c echo.Context) error {
-	if err := o.dir.Admission().RevokeToken(c.Request().Context(), c.Param("token"), owner.Door(c)); err != nil {
-		return explainMissing(err, "there is no such code", "list them with: agentmesh token list")
-	}
-	return c.NoContent(http.StatusNoContent)
+func (o operations) revokeToken(c echo.Context, _ owner.None) (owner.None, error) {
+	err := o.dir.Admission().RevokeToken(c.Request().Context(), c.Param("token"), owner.Door(c))
+	return owner.None{}, explainMissing(err, "there is no such code", "list them with: agentmesh token list")
 }

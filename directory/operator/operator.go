@@ -15,6 +15,7 @@ import (
 	"github.com/agentmesh/agentmesh/directory"
 	"github.com/agentmesh/agentmesh/directory/moderation"
 	"github.com/agentmesh/agentmesh/node/httpapi"
+	"github.com/agentmesh/agentmesh/node/owner"
 	"github.com/agentmesh/agentmesh/node/wire"
 )
 
@@ -189,7 +190,7 @@ func (p *pages) showReports(c echo.Context) error {
 	if err != nil {
 		return err
 	}
-	return p.render(c, p.reports, "Reports", ReportPage{list, next})
+	return p.render(c, p.reports, "Reports", owner.Page(list, next))
 }
 
 func (p *pages) dismiss(c echo.Context, form url.Values) error {
@@ -201,7 +202,7 @@ func (p *pages) showBans(c echo.Context) error {
 	if err != nil {
 		return err
 	}
-	return p.render(c, p.bans, "Bans", BanPage{list, next})
+	return p.render(c, p.bans, "Bans", owner.Page(list, next))
 }
 
 func (p *pages) changeBan(c echo.Context, form url.Values) error {
