@@ -96,6 +96,9 @@ func (l *link) create(ctx context.Context, key string, k shared, request wire.Va
 	l.createMu.Lock()
 	defer l.createMu.Unlock()
 	ref, err := l.findSent(ctx, request)
+	if _, refused := refusalReason(err); refused { // an exchange that lists nothing may still take requests
+		err = nil
+	}
 	switch {
 	case err != nil:
 	case ref != "":

@@ -206,6 +206,25 @@ func TestSameRequestOfTwoThroughALink(t *testing.T) {
 	}
 }
 
+// unlistedRemote is an exchange that takes requests and lists none.
+type unlistedRemote struct{ createRemote }
+
+func (b *unlistedRemote) list(context.Context) ([]remoteThread, error) {
+	return nil, &client.SendError{Status: http.StatusNotFound, Refusal: &wire.Error{Status: http.StatusNotFound, Message: "no such route"}}
+}
+
+// TestRequestWithoutAList: an exchange that lists no threads gets our request all the same.
+func TestRequestWithoutAList(t *testing.T) {
+	l, remote, _ := newListRemote(t)
+	maker := &unlistedRemote{createRemote{listRemote: remote, next: "2026-01-31-001"}}
+	l.remote = maker
+	request := thread.Block{{Type: "request", Body: wire.Obj(wire.TextField("intent", "look"))}}
+	m := wire.Message{Conversation: "conv_ours", Payload: wire.Obj(wire.Field("mess", request.Tree()))}
+	if err := l.Deliver(t.Context(), bridge.Delivery{ID: "a", Address: l.Address().String(), Message: m}); err != nil || maker.made != 1 {
+		t.Errorf("it was made %d times, %v", maker.made, err)
+	}
+}
+
 // TestRequestForAnotherLink: a request for one exchange alone is not sent to a second one, whose claim would be refused.
 func TestRequestForAnotherLink(t *testing.T) {
 	a := newForeignLink(t, func(c *Config) {
