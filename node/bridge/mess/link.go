@@ -95,7 +95,7 @@ type link struct {
 	log     *slog.Logger
 	remote  remote
 	wake    chan struct{} // has a value if the next poll should begin now
-	retry   chan struct{} // has a value after the owner has tested the link successfully
+	keeper  *bridge.Keeper
 
 	looks map[string]look // by thread; used only by the goroutine that polls
 
@@ -103,7 +103,6 @@ type link struct {
 	lostCreate time.Time  // when a creation last failed that the exchange may have carried out; under createMu
 
 	mu         sync.Mutex
-	status     bridge.LinkStatus
 	peers      map[string]bool          // the peers from which messages came
 	opened     []string                 // threads that were recorded as ours, perhaps after a look passed over them
 	prefetched map[string]exchange.File // prefetched files of the message that is being received, by address
@@ -115,10 +114,11 @@ const maxPeers = 10_000
 // newLink returns a link. It starts nothing.
 func newLink(cfg LinkConfig) *link {
 	l := &link{
-		cfg: cfg, x: cfg.Home, records: cfg.Records, log: cfg.Logger, wake: make(chan struct{}, 1), retry: make(chan struct{}, 1), peers: map[string]bool{},
+		cfg: cfg, x: cfg.Home, records: cfg.Records, log: cfg.Logger, wake: make(chan struct{}, 1), peers: map[string]bool{},
 		looks:  map[string]look{},
-		status: bridge.LinkStatus{Name: cfg.Name, Kind: Kind, To: cfg.URL + cfg.Dir, State: bridge.LinkConnecting},
+		keeper: bridge.NewKeeper(bridge.LinkStatus{Name: cfg.Name, Kind: Kind, To: cfg.URL + cfg.Dir}, cfg.Logger.With("link", cfg.Name)),
 	}
+	l.keeper.First = folder.PollEvery
 	if cfg.Dir != "" {
 		l.remote = &dirRemote{dir: cfg.Dir, name: cfg.Options["as"], git: cfg.Options["git"] == "true", findEnclosure: l.findEnclosure}
 		return l
@@ -132,58 +132,38 @@ func newLink(cfg LinkConfig) *link {
 
 // Run polls until ctx ends. A link that is down waits until the owner tests it (see [bridge.LinkDown]).
 func (l *link) Run(ctx context.Context) error {
-	l.mu.Lock()
-	l.status.Set(bridge.LinkConnecting, "")
-	l.mu.Unlock()
-	for {
-		err := l.poll(ctx)
-		if ctx.Err() != nil {
-			return nil
+	l.keeper.Run(ctx, l.pollUntilFailure)
+	return nil
+}
+
+// pollUntilFailure polls until a poll fails.
+func (l *link) pollUntilFailure(ctx context.Context) bridge.End {
+	for isUp := false; ; isUp = true {
+		if err := l.poll(ctx); err != nil {
+			return bridge.End{Fault: explainLinkError(err).Error(), Down: mustOwnerAct(err)}
 		}
-		l.setStatus(err)
-		wake, next := l.wake, time.After(l.remote.pause())
-		if l.isDown() {
-			l.log.Error("a link is down until the owner tests it: agentmesh links test "+l.cfg.Name, "link", l.cfg.Name, "error", err)
-			wake, next = nil, nil // only a test ends the wait
+		l.keeper.Set(bridge.LinkUp, "")
+		if !isUp {
+			l.cfg.Mesh.Reachable(addressAt(l.cfg.Name, "")) // all peers of the link
 		}
 		select {
 		case <-ctx.Done():
-			return nil
-		case <-wake:
-		case <-next:
-		case <-l.retry:
+			return bridge.End{}
+		case <-l.wake:
+		case <-time.After(l.remote.pause()):
 		}
 	}
 }
 
-// setStatus records the state of the link after a poll that ended with err.
-func (l *link) setStatus(err error) {
-	state, text := bridge.LinkUp, ""
-	if err != nil {
-		state, text = bridge.LinkConnecting, explainLinkError(err).Error()
-	}
-	if _, isFault := errors.AsType[*bridge.LinkFault](err); isFault {
-		state = bridge.LinkDown
-	} else if e, isSendErr := errors.AsType[*client.SendError](err); isSendErr && (e.Status == http.StatusUnauthorized || e.Status == http.StatusForbidden) {
-		state = bridge.LinkDown
-	}
-	l.mu.Lock()
-	isBack := state == bridge.LinkUp && l.status.State != bridge.LinkUp
-	l.status.Set(state, text)
-	if state == bridge.LinkConnecting {
-		l.status.Retry = time.Now().Add(folder.PollEvery)
-	}
-	l.mu.Unlock()
-	if isBack {
-		l.cfg.Mesh.Reachable(addressAt(l.cfg.Name, "")) // all peers of the link
-	}
+// mustOwnerAct reports whether polls fail until the owner acts.
+func mustOwnerAct(err error) bool {
+	_, isFault := errors.AsType[*bridge.LinkFault](err)
+	_, isNotYet := errors.AsType[notYet](err)
+	e, isSendErr := errors.AsType[*client.SendError](err)
+	return isFault || isSendErr && !isNotYet && (e.Status == http.StatusUnauthorized || e.Status == http.StatusForbidden)
 }
 
-func (l *link) isDown() bool {
-	l.mu.Lock()
-	defer l.mu.Unlock()
-	return l.status.State == bridge.LinkDown
-}
+func (l *link) isDown() bool { return l.keeper.Status().State == bridge.LinkDown }
 
 // explainLinkError returns the failure of a call to the exchange in words for the owner.
 func explainLinkError(err error) error {

@@ -8,7 +8,6 @@ import (
 	"github.com/agentmesh/agentmesh/node/bridge"
 	"github.com/agentmesh/agentmesh/node/bridge/mess/exchange"
 	"github.com/agentmesh/agentmesh/node/bridge/mess/thread"
-	"github.com/agentmesh/agentmesh/node/waiting"
 	"github.com/agentmesh/agentmesh/node/wire"
 	"github.com/agentmesh/agentmesh/store"
 )
@@ -17,7 +16,7 @@ import (
 func (l *link) Status() bridge.LinkStatus {
 	l.mu.Lock()
 	defer l.mu.Unlock()
-	s := l.status
+	s := l.keeper.Status()
 	s.Peers = len(l.peers)
 	return s
 }
@@ -27,7 +26,9 @@ func (l *link) Test(ctx context.Context) error {
 	if err := l.remote.probe(ctx); err != nil {
 		return err
 	}
-	waiting.Wake(l.retry)
+	if l.isDown() {
+		l.keeper.Wake()
+	}
 	return nil
 }
 
