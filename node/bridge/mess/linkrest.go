@@ -233,40 +233,27 @@ const (
 	maxPages  = 10
 )
 
-func (r *restRemote) list(ctx context.Context) ([]remoteThread, error) {
-	var out []remoteThread
+func (r *restRemote) list(ctx context.Context) (out []remoteThread, err error) {
 	after := ""
 	for range maxPages {
-		list, next, err := r.page(ctx, smallPage, after)
+		v, err := r.get(ctx, "requests?limit="+strconv.Itoa(smallPage)+after)
 		if err != nil {
 			return nil, err
 		}
-		out = append(out, list...)
-		if next == "" || len(list) == 0 {
+		list, _ := v.Get("threads")
+		for t := range list.Elems() {
+			if ref := t.GetStr("ref"); thread.IsSafeRef(ref) {
+				// the time alone may hide a change within a second
+				out = append(out, remoteThread{ref, t.GetStr("requestor_id"), t.GetStr("updated_at") + t.GetStr("status")})
+			}
+		}
+		next := v.GetStr("next")
+		if next == "" || list.Len() == 0 {
 			break
 		}
-		after = next
+		after = "&after=" + url.QueryEscape(next)
 	}
 	return out, nil
-}
-
-func (r *restRemote) page(ctx context.Context, limit int, after string) (out []remoteThread, next string, err error) {
-	path := "requests?limit=" + strconv.Itoa(limit)
-	if after != "" {
-		path += "&after=" + url.QueryEscape(after)
-	}
-	v, err := r.get(ctx, path)
-	if err != nil {
-		return nil, "", err
-	}
-	list, _ := v.Get("threads")
-	for t := range list.Elems() {
-		if ref := t.GetStr("ref"); thread.IsSafeRef(ref) {
-			// the time alone may hide a change within a second
-			out = append(out, remoteThread{ref, t.GetStr("requestor_id"), t.GetStr("updated_at") + t.GetStr("status")})
-		}
-	}
-	return out, v.GetStr("next"), nil
 }
 
 func (r *restRemote) view(ctx context.Context, ref string) (remoteView, error) {

@@ -146,7 +146,7 @@ func HasValue(v wire.Value, key string) bool {
 func (f *Fields) checkURI(key, s string) {
 	if !strings.HasPrefix(s, "data:") {
 		f.Check(s != "" && len(s) <= MaxURI && !hasControls(s), key, "must be a URI")
-	} else if _, _, err := splitData(s); err != nil {
+	} else if _, _, err := DecodeData(s); err != nil {
 		f.fail(key, err.Error())
 	}
 }
@@ -170,42 +170,23 @@ func isMIMEType(s string) bool {
 	return m != nil && len(m[1]) <= 100 && len(m[2]) <= 100
 }
 
-// DecodeData returns the MIME type and the content of a data URI.
+// DecodeData returns the MIME type and the content of data:<mime>;base64,<data> (MESS-11).
 func DecodeData(uri string) (mime string, data []byte, err error) {
-	mime, text, err := splitData(uri)
-	if err == nil {
-		data, err = base64.StdEncoding.Strict().DecodeString(text)
-	}
-	return mime, data, err
-}
-
-// splitData splits "data:<mime>;base64,<data>". It checks the data without decoding all of it (MESS-11).
-func splitData(s string) (mime, data string, err error) {
-	head, data, ok := strings.Cut(strings.TrimPrefix(s, "data:"), ",")
+	head, text, ok := strings.Cut(strings.TrimPrefix(uri, "data:"), ",")
 	mime, hasBase64 := strings.CutSuffix(head, ";base64")
 	switch {
 	case !ok || !hasBase64:
-		return "", "", errors.New("must be data:<mime>;base64,<data>")
+		return "", nil, errors.New("must be data:<mime>;base64,<data>")
 	case !isMIMEType(mime):
-		return "", "", errors.New("the MIME type of the data URI is not acceptable")
-	case len(data) > base64.StdEncoding.EncodedLen(MaxDocument):
-		return "", "", errors.New("the data is too large")
-	case !isBase64(data):
-		return "", "", errors.New("the data is not strict base64")
+		return "", nil, errors.New("the MIME type of the data URI is not acceptable")
+	case len(text) > base64.StdEncoding.EncodedLen(MaxDocument):
+		return "", nil, errors.New("the data is too large")
+	}
+	data, err = base64.StdEncoding.Strict().DecodeString(text)
+	if err != nil || text == "" || strings.ContainsAny(text, "\r\n") { // the decoder skips line breaks
+		return "", nil, errors.New("the data is not strict base64")
 	}
 	return mime, data, nil
-}
-
-// isBase64 reports whether s is base64 with a correct alphabet, padding and last character.
-func isBase64(s string) bool {
-	const alphabet = "ABCDEFGHIJKLMNOPQRSTUVWXYZabcdefghijklmnopqrstuvwxyz0123456789+/"
-	body := strings.TrimRight(s, "=")
-	if len(s) == 0 || len(s)%4 != 0 || len(s)-len(body) > 2 || strings.Trim(body, alphabet) != "" {
-		return false
-	}
-	var tail [3]byte
-	_, err := base64.StdEncoding.Strict().Decode(tail[:], []byte(s[len(s)-4:]))
-	return err == nil
 }
 
 // Digest returns a short hash of a value. The order of the members of objects does not matter.
