@@ -60,6 +60,7 @@ type shownProofs struct {
 type shownTag struct{ Name, URL string }
 
 type shownAgent struct {
+	ID                           wire.AgentID
 	URL, Name, Description, Host string
 	Capabilities                 []shownTag
 	Proofs                       shownProofs
@@ -174,7 +175,7 @@ func newShownAgent(c store.Card, now time.Time) (shownAgent, wire.Card, error) {
 		return shownAgent{}, wire.Card{}, err
 	}
 	a := shownAgent{
-		URL: "/agents/" + url.PathEscape(c.ID), Name: card.Name, Description: card.Description, Host: listing.Host(card),
+		ID: card.ID, URL: "/agents/" + url.PathEscape(c.ID), Name: card.Name, Description: card.Description, Host: listing.Host(card),
 		Proofs: shownProofs{m.Verification(now), m.Misses == 0},
 	}
 	for _, tag := range card.Capabilities {

@@ -31,6 +31,7 @@ var pageFuncs = template.FuncMap{
 	"left": pageTimeLeft,
 	"id":   pageID,
 	"hash": pageHash,
+	"face": pageFace,
 	// key returns the keyboard shortcut of the navigation entry at an index.
 	"key": func(i int) int { return i + 1 },
 	// words writes an internal name in plain words.

@@ -26,6 +26,9 @@ type ShownName struct {
 	// Claimed reports that Text is what the peer calls itself. If Text is neither trusted nor claimed, it is a short
 	// form of an id or an address.
 	Claimed bool
+	// Face is the agent id from which pages draw the peer's face; "" if the name is not that of a peer. For a foreign peer,
+	// it is the id that stands for the peer in conversations.
+	Face string
 	// Network is the bridge and the link of a foreign peer without an alias, as in "agentrelay:free".
 	Network string
 }
@@ -43,6 +46,12 @@ func (s ShownName) String() string {
 	return text
 }
 
+// Faceless returns the name for somebody who only claims to be the peer.
+func (s ShownName) Faceless() ShownName {
+	s.Face = ""
+	return s
+}
+
 // The lengths of names, in characters.
 const (
 	maxClaimedName = 40
@@ -54,19 +63,25 @@ const (
 // form of its foreign address or its id. address and id may be the same or empty.
 func ShowName(names PeerNames, address, id string) ShownName {
 	network, foreignID, foreign := strings.Cut(address, "/")
-	if !foreign || !strings.Contains(network, ":") {
-		network, foreignID = "", ""
+	_, link, _ := strings.Cut(network, ":")
+	shown := ShownName{Face: id}
+	if foreign && link != "" {
+		shown.Face, shown.Network = string(wire.DeriveAgentID([]byte("agentmesh-bridge"), []byte(link), []byte(foreignID))), network
+	} else {
+		foreignID = ""
 	}
 	claimed := wire.OneLine(names.PeerName, maxClaimedName)
 	switch {
 	case names.PeerAlias != "":
-		return ShownName{Text: names.PeerAlias, Trusted: true}
+		shown.Text, shown.Trusted, shown.Network = names.PeerAlias, true, ""
 	case claimed != "" && names.PeerName != foreignID: // a name that repeats the id adds nothing
-		return ShownName{Text: claimed, Claimed: true, Network: network}
+		shown.Text, shown.Claimed = claimed, true
 	case foreignID != "":
-		return ShownName{Text: wire.OneLine(foreignID, maxClaimedName), Network: network}
+		shown.Text = wire.OneLine(foreignID, maxClaimedName)
+	default:
+		shown.Text = ShortID(cmp.Or(id, address))
 	}
-	return ShownName{Text: ShortID(cmp.Or(id, address))}
+	return shown
 }
 
 // ShowSubject decides how the subject of an audit entry is shown. An operator decides about a card or a ban, such as
