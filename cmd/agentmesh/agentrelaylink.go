@@ -4,7 +4,6 @@ import (
 	"cmp"
 	"context"
 	"encoding/json"
-	"net/url"
 	"strconv"
 	"strings"
 
@@ -89,14 +88,8 @@ type relayMessage struct {
 }
 
 func (c *agentRelayHistoryCmd) Run(ctx context.Context, a *app) error {
-	type command struct {
-		Command string `json:"command"`
-		Limit   int    `json:"limit"`
-	}
-	call := postCall[relayHistory]("agentrelay/links/"+url.PathEscape(c.Link)+"/command", struct {
-		Type    string  `json:"type"`
-		Payload command `json:"payload"`
-	}{"command", command{"history", c.Limit}})
+	ask := link.Command{Type: "command", Payload: wire.Obj(wire.TextField("command", "history"), wire.Field("limit", wire.Int(int64(c.Limit))))}
+	call := owner.Call[relayHistory](link.SendCommand.With(ask, c.Link))
 	return callAndShow(ctx, a, call, func(r relayHistory) {
 		showList(a, owner.Page(r.Messages, ""), "the relay returned no messages", []string{"FROM", "TYPE", "TEXT"}, func(m relayMessage) []string {
 			return []string{terminal.Truncate(m.From, 64), orDash(terminal.Truncate(m.Type, 20)), terminal.Truncate(string(m.Payload), 100)}

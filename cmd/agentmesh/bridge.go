@@ -3,13 +3,15 @@ package main
 import (
 	"context"
 
+	"github.com/alecthomas/kong"
+
 	"github.com/agentmesh/agentmesh/cmd/internal/daemon"
 )
 
 type bridgeCmd struct {
-	List    bridgeListCmd    `cmd:"" default:"withargs" help:"List the protocols that this process can serve to others, with their setting: on, off or auto."`
-	Enable  bridgeEnableCmd  `cmd:"" help:"Serve a protocol to others: mess, agentrelay, moltspeak or a2a. A running agentmesh serve applies this at once."`
-	Disable bridgeDisableCmd `cmd:"" help:"Stop serving a protocol to others. Links to other networks keep working."`
+	List    bridgeListCmd   `cmd:"" default:"withargs" help:"List the protocols that this process can serve to others, with their setting: on, off or auto."`
+	Enable  bridgeSwitchCmd `cmd:"" help:"Serve a protocol to others: mess, agentrelay, moltspeak or a2a. A running agentmesh serve applies this at once."`
+	Disable bridgeSwitchCmd `cmd:"" help:"Stop serving a protocol to others. Links to other networks keep working."`
 }
 
 type bridgeListCmd struct{}
@@ -20,20 +22,13 @@ func (c *bridgeListCmd) Run(ctx context.Context, a *app) error {
 	})
 }
 
-type bridgeKindArg struct {
+// bridgeSwitchCmd makes this process serve the protocol to others, or stop serving it.
+type bridgeSwitchCmd struct {
 	Kind string `arg:"" help:"mess, agentrelay, moltspeak or a2a."`
 }
 
-type bridgeEnableCmd struct{ bridgeKindArg }
-
-func (c *bridgeEnableCmd) Run(ctx context.Context, a *app) error { return c.setServing(ctx, a, true) }
-
-type bridgeDisableCmd struct{ bridgeKindArg }
-
-func (c *bridgeDisableCmd) Run(ctx context.Context, a *app) error { return c.setServing(ctx, a, false) }
-
-// setServing makes this process serve the protocol to others, or stop serving it.
-func (c *bridgeKindArg) setServing(ctx context.Context, a *app, on bool) error {
+func (c *bridgeSwitchCmd) Run(ctx context.Context, a *app, command *kong.Context) error {
+	on := command.Selected().Name == "enable"
 	return callAndShow(ctx, a, daemon.SwitchBridge.With(daemon.BridgeSwitch{Serve: on}, c.Kind), func(change daemon.ConfigChange) {
 		state := map[bool]string{true: "on", false: "off"}[on]
 		if !change.Running {

@@ -25,7 +25,7 @@ type calendarCmd struct {
 type calendarShowCmd struct{}
 
 func (c *calendarShowCmd) Run(ctx context.Context, a *app) error {
-	return callAndShow(ctx, a, getCall[daemon.CalendarView]("calendar", nil), func(v daemon.CalendarView) {
+	return callAndShow(ctx, a, daemon.ShowCalendar.Call(), func(v daemon.CalendarView) {
 		rows := [][]string{{"zone", v.Zone}}
 		for _, b := range v.Busy {
 			rows = append(rows, []string{"busy", formatSpan(b.Start, b.End)})
@@ -62,7 +62,7 @@ type freeFlags struct {
 
 // call returns the call that finds the free times.
 func (f freeFlags) call() owner.Call[daemon.CalendarFree] {
-	return getCall[daemon.CalendarFree]("calendar/free", params("around", f.Around, "duration", f.Duration))
+	return daemon.ListFreeTimes.Call().WithQuery(params("around", f.Around, "duration", f.Duration))
 }
 
 type calendarFreeCmd struct{ freeFlags }

@@ -5,6 +5,8 @@ import (
 	"context"
 	"strings"
 
+	"github.com/alecthomas/kong"
+
 	"github.com/agentmesh/agentmesh/cmd/internal/terminal"
 	"github.com/agentmesh/agentmesh/node/owner"
 )
@@ -12,10 +14,10 @@ import (
 type peersCmd struct {
 	List   peersListCmd   `cmd:"" default:"withargs" help:"List the agents that you have made decisions about."`
 	Add    peersAddCmd    `cmd:"" help:"Add an agent from a card that you trust, in a file or at a URL."`
-	Allow  peersAllowCmd  `cmd:"" help:"Allow messages from an agent."`
-	Block  peersBlockCmd  `cmd:"" help:"Block an agent. This overrides all other rules."`
+	Allow  peersChangeCmd `cmd:"" help:"Allow messages from an agent."`
+	Block  peersChangeCmd `cmd:"" help:"Block an agent. This overrides all other rules."`
 	Write  peersWriteCmd  `cmd:"" help:"Allow all messages to an agent, even if outgoing.mode is approval."`
-	Forget peersForgetCmd `cmd:"" help:"Forget an agent's rules, aliases, pinned key and added card."`
+	Forget peersChangeCmd `cmd:"" help:"Forget an agent's rules, aliases, pinned key and added card."`
 	Alias  peersAliasCmd  `cmd:"" help:"Give an agent a short name."`
 	Repin  peersRepinCmd  `cmd:"" help:"Accept a new key for an agent, or a key from which the agent's id is not derived."`
 }
@@ -99,16 +101,11 @@ type agentArg struct {
 	Agent string `arg:"" help:"Agent id or alias."`
 }
 
-type peersAllowCmd struct{ agentArg }
+// peersChangeCmd makes the change that has the name of the command.
+type peersChangeCmd struct{ agentArg }
 
-func (c *peersAllowCmd) Run(ctx context.Context, a *app) error {
-	return a.changePeer(ctx, c.Agent, owner.PeerChange{Action: "allow"})
-}
-
-type peersBlockCmd struct{ agentArg }
-
-func (c *peersBlockCmd) Run(ctx context.Context, a *app) error {
-	return a.changePeer(ctx, c.Agent, owner.PeerChange{Action: "block"})
+func (c *peersChangeCmd) Run(ctx context.Context, a *app, command *kong.Context) error {
+	return a.changePeer(ctx, c.Agent, owner.PeerChange{Action: command.Selected().Name})
 }
 
 type peersWriteCmd struct {
@@ -122,12 +119,6 @@ func (c *peersWriteCmd) Run(ctx context.Context, a *app) error {
 		action = "no-write"
 	}
 	return a.changePeer(ctx, c.Agent, owner.PeerChange{Action: action})
-}
-
-type peersForgetCmd struct{ agentArg }
-
-func (c *peersForgetCmd) Run(ctx context.Context, a *app) error {
-	return a.changePeer(ctx, c.Agent, owner.PeerChange{Action: "forget"})
 }
 
 type peersAliasCmd struct {

@@ -7,7 +7,6 @@ import (
 	"github.com/labstack/echo/v4"
 
 	"github.com/agentmesh/agentmesh/node/calendar"
-	"github.com/agentmesh/agentmesh/node/httpapi"
 	"github.com/agentmesh/agentmesh/node/owner"
 	"github.com/agentmesh/agentmesh/node/wire"
 )
@@ -33,6 +32,12 @@ type CalendarFree struct {
 	Free     []time.Time `json:"free"` // start times
 }
 
+// The operations of the calendar.
+var (
+	ShowCalendar  = owner.Endpoint[owner.None, CalendarView]{Method: http.MethodGet, Path: "/calendar", Right: owner.Read}
+	ListFreeTimes = owner.Endpoint[owner.None, CalendarFree]{Method: http.MethodGet, Path: "/calendar/free", Right: owner.Read}
+)
+
 // calendarOperations returns the operations of the owner API for the calendar.
 func (p *Process) calendarOperations(s *calendar.Scheduler) []owner.Operation {
 	look := func(c echo.Context) (calendar.View, error) {
@@ -43,14 +48,14 @@ func (p *Process) calendarOperations(s *calendar.Scheduler) []owner.Operation {
 		return view, nil
 	}
 	return []owner.Operation{
-		owner.Raw(http.MethodGet, "/calendar", owner.Read, func(c echo.Context) error {
+		ShowCalendar.Serve(func(c echo.Context, _ owner.None) (CalendarView, error) {
 			view, err := look(c)
 			if err != nil {
-				return err
+				return CalendarView{}, err
 			}
 			agreed, err := s.Book.Events(c.Request().Context(), time.Now())
 			if err != nil {
-				return err
+				return CalendarView{}, err
 			}
 			out := CalendarView{Zone: s.Planner.Zone().String(), Busy: []calendarBusy{}, Agreed: agreed, Problems: view.Problems}
 			for _, b := range view.Busy() {
@@ -58,25 +63,25 @@ func (p *Process) calendarOperations(s *calendar.Scheduler) []owner.Operation {
 					out.Busy = append(out.Busy, calendarBusy{b.Start.In(s.Planner.Zone()), b.End.In(s.Planner.Zone())})
 				}
 			}
-			return httpapi.JSON(c, http.StatusOK, out)
+			return out, nil
 		}),
-		owner.Raw(http.MethodGet, "/calendar/free", owner.Read, func(c echo.Context) error {
+		ListFreeTimes.Serve(func(c echo.Context, _ owner.None) (CalendarFree, error) {
 			near, length, err := freeParams(c)
 			if err != nil {
-				return err
+				return CalendarFree{}, err
 			}
 			if !p.cfg.Calendar.On() {
-				return owner.Fault(http.StatusNotFound, "no calendar is configured", "set calendar.files or calendar.url")
+				return CalendarFree{}, owner.Fault(http.StatusNotFound, "no calendar is configured", "set calendar.files or calendar.url")
 			}
 			view, err := look(c)
 			if err != nil {
-				return err
+				return CalendarFree{}, err
 			}
 			out := CalendarFree{Duration: length.String(), Free: []time.Time{}}
 			for _, t := range view.Near(near, length, 3, time.Time{}) { // as many as one counterproposal offers
 				out.Free = append(out.Free, t.In(s.Planner.Zone()))
 			}
-			return httpapi.JSON(c, http.StatusOK, out)
+			return out, nil
 		}),
 	}
 }

@@ -50,18 +50,21 @@ type ClientProbe struct {
 	Probe string `json:"probe"`
 }
 
-// probeOperations returns operations that show which client address the process sees through the public URL.
+// The operations that show which client address the process sees through the public URL.
+var (
+	ExpectProbe = owner.Endpoint[owner.None, ClientProbe]{Method: http.MethodPost, Path: "/clients/probes", Right: owner.Decide}
+	ShowProbe   = owner.Endpoint[owner.None, SeenClient]{Method: http.MethodGet, Path: "/clients/probes/:probe", Right: owner.Read}
+)
+
 func (p *Process) probeOperations() []owner.Operation {
 	return []owner.Operation{
-		owner.Raw(http.MethodPost, "/clients/probes", owner.Decide, func(c echo.Context) error {
-			return httpapi.JSON(c, http.StatusOK, ClientProbe{p.server.ExpectProbe()})
-		}),
-		owner.Raw(http.MethodGet, "/clients/probes/:probe", owner.Read, func(c echo.Context) error {
+		ExpectProbe.Serve(func(echo.Context, owner.None) (ClientProbe, error) { return ClientProbe{p.server.ExpectProbe()}, nil }),
+		ShowProbe.Serve(func(c echo.Context, _ owner.None) (SeenClient, error) {
 			addr, seen := p.server.ProbeClient(c.Param("probe"))
 			if addr == rate.Unknown {
-				return httpapi.JSON(c, http.StatusOK, SeenClient{Seen: seen, Unknown: true})
+				return SeenClient{Seen: seen, Unknown: true}, nil
 			}
-			return httpapi.JSON(c, http.StatusOK, SeenClient{Seen: seen, Client: addr})
+			return SeenClient{Seen: seen, Client: addr}, nil
 		}),
 	}
 }

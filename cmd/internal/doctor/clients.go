@@ -10,7 +10,6 @@ import (
 
 	"github.com/agentmesh/agentmesh/cmd/internal/daemon"
 	"github.com/agentmesh/agentmesh/cmd/internal/terminal"
-	"github.com/agentmesh/agentmesh/node/owner"
 )
 
 // checkClients sends a request with a forged X-Forwarded-For to the public URL and asks the running process which
@@ -26,7 +25,7 @@ func (d *examination) checkClients(ctx context.Context, base string) {
 		return // serve has stopped
 	}
 	defer o.Close()
-	probe, err := daemon.Fetch(ctx, o, owner.Call[daemon.ClientProbe]{Method: http.MethodPost, Path: "clients/probes", Body: struct{}{}})
+	probe, err := daemon.Fetch(ctx, o, daemon.ExpectProbe.Call())
 	if err != nil {
 		d.fail(check, "look at the log of the process", "%v", err)
 		return
@@ -41,7 +40,7 @@ func (d *examination) checkClients(ctx context.Context, base string) {
 			d.warn(check, "is the reverse proxy up? (docs/operations.md)", "the public URL does not answer, so this check cannot tell how clients are distinguished: %s", terminal.Clean(err.Error()))
 			return
 		}
-		if seen, err = daemon.Fetch(ctx, o, owner.Call[daemon.SeenClient]{Method: http.MethodGet, Path: "clients/probes/" + probe.Probe}); err != nil {
+		if seen, err = daemon.Fetch(ctx, o, daemon.ShowProbe.Call(probe.Probe)); err != nil {
 			d.fail(check, "look at the log of the process", "%v", err)
 			return
 		}
