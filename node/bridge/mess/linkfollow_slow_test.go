@@ -3,6 +3,7 @@
 package mess
 
 import (
+	"log/slog"
 	"os"
 	"path/filepath"
 	"strings"
@@ -10,6 +11,7 @@ import (
 	"time"
 
 	"github.com/agentmesh/agentmesh/node"
+	"github.com/agentmesh/agentmesh/node/bridge"
 	"github.com/agentmesh/agentmesh/node/bridge/mess/folder"
 	"github.com/agentmesh/agentmesh/node/bridge/mess/thread"
 )
@@ -22,7 +24,7 @@ func TestDirectoryIsFollowed(t *testing.T) {
 		t.Run(name, func(t *testing.T) {
 			s := newSharedFolder(t, inGit, func(side func(string) *dirRemote) {
 				old := &sharedFolder{t: t, side: side, home: &meshNode{bridge: &Bridge{}}}
-				old.home.bridge.links.Put(&link{wake: make(chan struct{}, 1)})
+				old.home.bridge.links.Put(&link{wake: make(chan struct{}, 1), keeper: bridge.NewKeeper(bridge.LinkStatus{}, slog.New(slog.DiscardHandler))})
 				done := old.create("neighbour", "{id: old, intent: what was done long ago}")
 				old.say("bob", done, "- status: {re: x, code: claimed}")
 				old.say("bob", done, "- status: {re: x, code: completed}")
