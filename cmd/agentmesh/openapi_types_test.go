@@ -7,6 +7,7 @@ import (
 	"go/parser"
 	"go/token"
 	"io/fs"
+	"maps"
 	"os"
 	"path/filepath"
 	"reflect"
@@ -54,9 +55,7 @@ type member struct {
 
 func newGoTypes(t *testing.T) goTypes {
 	named := map[string]reflect.Type{}
-	for name, typ := range publicTypes {
-		named[name] = typ
-	}
+	maps.Copy(named, publicTypes)
 	return goTypes{t: t, named: named, members: map[string]member{}, asked: map[reflect.Type]bool{}, docs: map[string]map[string]string{}}
 }
 

@@ -210,22 +210,6 @@ func (r *readHook) Get(ctx context.Context, ns, key string, now time.Time) (stor
 	return rec, err
 }
 
-// eventually waits until done reports true, for a change that another goroutine makes.
-func eventually(t *testing.T, what string, done func() bool) {
-	t.Helper()
-	deadline := time.NewTimer(time.Minute)
-	defer deadline.Stop()
-	again := time.NewTicker(5 * time.Millisecond)
-	defer again.Stop()
-	for !done() {
-		select {
-		case <-again.C:
-		case <-deadline.C:
-			t.Fatalf("%s did not happen", what)
-		}
-	}
-}
-
 func (l *lab) readRequest(who, ref string) wire.Value {
 	l.t.Helper()
 	th, err := l.Thread(l.t.Context(), actor(who), ref)

@@ -10,15 +10,6 @@ import (
 	"github.com/agentmesh/agentmesh/node/bridge/mess/thread"
 )
 
-func (l *lab) has(ref, file string) bool {
-	l.t.Helper()
-	_, err := l.Attachment(l.t.Context(), Owner("test"), ref, file)
-	if got := statusOf(err); got != http.StatusOK && got != http.StatusNotFound {
-		l.t.Fatal(err)
-	}
-	return err == nil
-}
-
 // TestUploadsWithoutAMessageGo: an upload that no message names is removed after a day.
 func TestUploadsWithoutAMessageGo(t *testing.T) {
 	l := newLab(t)
