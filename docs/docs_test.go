@@ -169,7 +169,7 @@ var outside = []struct {
 	},
 	{"github.com/modelcontextprotocol/go-sdk", []string{"node/owner/mcp"}, "the protocol changes every few months, so one package knows it"},
 	{"golang.org/x/crypto/acme", []string{"node/httpapi/certs"}, "one package calls authorities and limits how often"},
-	{"github.com/gorilla/websocket", []string{"node/websocket"}, "all bridges share one type of connection with one queue"},
+	{"github.com/gobwas/ws", []string{"node/websocket"}, "all bridges share one type of connection with one queue"},
 	{"github.com/getkin/kin-openapi", []string{"node/httpapi/apitest"}, "it is for tests only"},
 	{
 		"github.com/VictoriaMetrics/metrics",

@@ -1,7 +1,8 @@
 package websocket
 
 import (
-	"bufio"
+	"bytes"
+	"cmp"
 	"context"
 	"errors"
 	"fmt"
@@ -10,62 +11,41 @@ import (
 	"net/url"
 	"time"
 
-	"github.com/gorilla/websocket"
+	"github.com/gobwas/ws"
+	"golang.org/x/net/http/httpguts"
 )
 
 // handshakeTimeout bounds the peer's part of the handshake.
 const handshakeTimeout = 10 * time.Second
 
-// readBufferSize is small because every idle connection has a read buffer. A larger message is read directly into
-// its own buffer. Gorilla accepts only readers of more than 256 bytes.
-const readBufferSize = 512
-
 // IsUpgrade reports whether a request asks for a WebSocket.
-func IsUpgrade(r *http.Request) bool { return websocket.IsWebSocketUpgrade(r) }
+func IsUpgrade(r *http.Request) bool {
+	return httpguts.HeaderValuesContainsToken(r.Header["Connection"], "upgrade") && httpguts.HeaderValuesContainsToken(r.Header["Upgrade"], "websocket")
+}
 
 // Accept takes over the connection of an HTTP/1.1 request. The handler may return at once; the connection lives until
 // Read returns an error. If Accept fails, it has already refused the request, with 403 for a foreign origin, or closed
 // its connection.
 func Accept(w http.ResponseWriter, r *http.Request, opt Options) (*Conn, error) {
 	c := &Conn{opt: opt.withDefaults()}
-	up := websocket.Upgrader{
-		HandshakeTimeout: handshakeTimeout,
-		WriteBufferPool:  noBuffers{}, // we write the frames, so gorilla needs no buffer
-		WriteBufferSize:  256,
-		CheckOrigin:      c.opt.checkOrigin,
-		Error: func(w http.ResponseWriter, _ *http.Request, status int, reason error) {
-			w.Header().Set("Sec-WebSocket-Version", "13")
-			http.Error(w, http.StatusText(status), status)
-		},
+	if !c.opt.checkOrigin(r) {
+		http.Error(w, http.StatusText(http.StatusForbidden), http.StatusForbidden)
+		return nil, errors.New("accept a WebSocket: a page of a foreign origin")
 	}
-	ws, err := up.Upgrade(responseWriter{w, c}, r, nil)
+	upgrader := ws.HTTPUpgrader{Timeout: handshakeTimeout}
+	conn, rw, _, err := upgrader.Upgrade(r, w)
+	if err == nil && rw.Reader.Buffered() > 0 {
+		err = errors.New("data came before the handshake was over")
+	}
 	if err != nil {
+		if conn != nil {
+			conn.Close()
+		}
 		return nil, fmt.Errorf("accept a WebSocket: %w", err)
 	}
-	c.open(ws)
+	c.conn, c.waiter = conn, newWaiter(conn)
+	c.open(nil)
 	return c, nil
-}
-
-// responseWriter hands gorilla a connection whose writes go through our queue after the handshake.
-type responseWriter struct {
-	http.ResponseWriter
-	c *Conn
-}
-
-func (t responseWriter) Hijack() (net.Conn, *bufio.ReadWriter, error) {
-	conn, rw, err := http.NewResponseController(t.ResponseWriter).Hijack()
-	if err != nil {
-		return nil, nil, err
-	}
-	if rw.Reader.Buffered() > 0 {
-		conn.Close()
-		return nil, nil, errors.New("data came before the handshake was over")
-	}
-	t.c.conn = conn
-	queued := &queuedConn{conn, t.c}
-	t.c.in, t.c.waiter = bufio.NewReaderSize(queued, readBufferSize), newWaiter(conn)
-	rw.Reader = t.c.in // gorilla uses the buffer that it gets
-	return queued, rw, nil
 }
 
 // Dialer opens the connection of a WebSocket: TCP for ws, TLS for wss. It decides which addresses may be dialed.
@@ -89,33 +69,34 @@ func Dial(ctx context.Context, dial Dialer, target string, opt Options) (*Conn, 
 		return nil, fmt.Errorf("dial a WebSocket: %w", err)
 	}
 	c := &Conn{opt: opt.withDefaults(), client: true}
-	connect := func(ctx context.Context, _, _ string) (net.Conn, error) {
-		conn, err := dial(ctx, u)
-		if err != nil {
-			return nil, err
-		}
-		c.conn = conn
-		return &queuedConn{conn, c}, nil
-	}
-	d := websocket.Dialer{
-		NetDialContext: connect, NetDialTLSContext: connect,
-		HandshakeTimeout: handshakeTimeout, ReadBufferSize: readBufferSize, WriteBufferPool: noBuffers{}, WriteBufferSize: 256,
-	}
-	ws, resp, err := d.DialContext(ctx, u.String(), c.opt.Header)
-	if errors.Is(err, websocket.ErrBadHandshake) && resp != nil {
-		return nil, &HandshakeError{resp.StatusCode}
-	}
-	if err != nil {
+	ctx, cancel := context.WithTimeout(ctx, handshakeTimeout)
+	defer cancel()
+	if c.conn, err = dial(ctx, u); err != nil {
 		return nil, fmt.Errorf("dial a WebSocket: %w", err)
 	}
-	// Drop the deadline of the handshake. An error here shows up at the first read.
-	_ = c.conn.SetDeadline(time.Time{})
-	c.open(ws)
+	early, err := c.upgrade(ctx, u)
+	if err != nil {
+		c.conn.Close()
+		if refused, ok := errors.AsType[ws.StatusError](err); ok {
+			return nil, &HandshakeError{int(refused)}
+		}
+		return nil, fmt.Errorf("dial a WebSocket: %w", err)
+	}
+	c.open(early)
 	return c, nil
 }
 
-// noBuffers keeps gorilla from holding a write buffer for each connection.
-type noBuffers struct{}
-
-func (noBuffers) Get() any { return nil }
-func (noBuffers) Put(any)  {}
+// upgrade makes the handshake of a client, and returns what the server sent right after it.
+func (c *Conn) upgrade(ctx context.Context, u *url.URL) (early []byte, err error) {
+	stop := context.AfterFunc(ctx, func() { _ = c.conn.SetDeadline(time.Unix(1, 0)) }) // ends a read or a write
+	rest, _, err := ws.Dialer{Header: ws.HandshakeHeaderHTTP(c.opt.Header)}.Upgrade(c.conn, u)
+	if !stop() {
+		err = cmp.Or(err, ctx.Err())
+	}
+	if rest != nil {
+		early, _ = rest.Peek(rest.Buffered())
+		early = bytes.Clone(early)
+		ws.PutReader(rest)
+	}
+	return early, err
+}

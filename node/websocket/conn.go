@@ -14,7 +14,7 @@ import (
 	"sync/atomic"
 	"time"
 
-	"github.com/gorilla/websocket"
+	"github.com/gobwas/ws"
 )
 
 // Close codes of RFC 6455 §7.4.1, and 1013 of the IANA registry.
@@ -70,11 +70,10 @@ const (
 type Conn struct {
 	opt    Options
 	conn   net.Conn
-	ws     *websocket.Conn // reads; see queuedConn for writing
-	in     *bufio.Reader   // of ws; nil after Dial
-	waiter *waiter         // nil if in is nil
-	client bool            // opened by Dial, so our frames are masked
-	opened bool            // the handshake is over; set before Accept or Dial returns
+	in     *bufio.Reader // frames from the peer
+	waiter *waiter       // nil after Dial
+	client bool          // opened by Dial, so our frames are masked
+	silent atomic.Bool   // tests: pings get no pong
 
 	activity peerActivity
 	buf      *bytes.Buffer // the message that Read has returned; nil while Read waits
@@ -104,61 +103,32 @@ func (a *peerActivity) silence() time.Duration {
 	return time.Since(a.start) - time.Duration(a.last.Load())
 }
 
-// queuedConn is the connection as gorilla sees it. After the handshake, gorilla writes only the close frame for a
-// protocol error or a message that is too large. That frame goes through the queue, so that frames never interleave.
-type queuedConn struct {
+// notedConn notes when the peer sends something.
+type notedConn struct {
 	net.Conn
-	c *Conn
+	activity *peerActivity
 }
 
-func (t *queuedConn) Read(p []byte) (int, error) {
+func (t notedConn) Read(p []byte) (int, error) {
 	n, err := t.Conn.Read(p)
 	if n > 0 {
-		t.c.activity.note()
+		t.activity.note()
 	}
 	return n, err
 }
 
-func (t *queuedConn) Write(p []byte) (int, error) {
-	if !t.c.opened {
-		return t.Conn.Write(p)
-	}
-	t.c.mu.Lock()
-	defer t.c.mu.Unlock()
-	t.c.end(&Frame{bytes: bytes.Clone(p), head: len(p)}) // gorilla has encoded the whole frame
-	return len(p), nil
-}
+// readBufferSize is small because every idle connection has a read buffer. A larger message is read directly into its
+// own buffer.
+const readBufferSize = 512
 
-// SetWriteDeadline keeps gorilla from changing the deadline of our writer.
-func (t *queuedConn) SetWriteDeadline(d time.Time) error {
-	if t.c.opened {
-		return nil
-	}
-	return t.Conn.SetWriteDeadline(d)
-}
-
-// open prepares the connection for messages, after the handshake.
-func (c *Conn) open(ws *websocket.Conn) {
-	c.ws = ws
+// open prepares the connection for messages, after the handshake. early is what the peer sent right after it.
+func (c *Conn) open(early []byte) {
 	c.activity.start = time.Now()
-	c.activity.last.Store(0)
-	ws.SetReadLimit(c.opt.ReadLimit)
-	ws.SetPingHandler(func(payload string) error {
-		_ = c.Send(encode(opPong, []byte(payload))) // a closed connection needs no pong
-		return nil
-	})
-	ws.SetPongHandler(func(name string) error { c.acceptPong(name); return nil })
-	ws.SetCloseHandler(func(code int, _ string) error {
-		if code == CodeNone {
-			code = CodeNormal
-		}
-		c.mu.Lock()
-		defer c.mu.Unlock()
-		c.queue.drop()
-		c.end(closeFrame(code, ""))
-		return nil
-	})
-	c.opened = true
+	var from io.Reader = notedConn{c.conn, &c.activity}
+	if len(early) > 0 {
+		from = io.MultiReader(bytes.NewReader(early), from)
+	}
+	c.in = bufio.NewReaderSize(from, readBufferSize)
 	if c.opt.Ping > 0 {
 		c.mu.Lock()
 		c.timer = time.AfterFunc(c.opt.Ping, c.tick)
@@ -170,7 +140,7 @@ func (c *Conn) open(ws *websocket.Conn) {
 func (c *Conn) RemoteAddr() net.Addr { return c.conn.RemoteAddr() }
 
 // Ping asks the peer for a sign of life.
-func (c *Conn) Ping() error { return c.Send(encode(opPing, nil)) }
+func (c *Conn) Ping() error { return c.Send(encode(ws.OpPing, nil)) }
 
 // pingList has the pings of Confirm. The mutex of the connection guards it.
 type pingList struct {
@@ -199,7 +169,7 @@ func (c *Conn) Confirm(ctx context.Context, timeout time.Duration) error {
 		c.pings.waiting = slices.DeleteFunc(c.pings.waiting, func(p waitingPing) bool { return p == ping })
 		c.mu.Unlock()
 	}()
-	if err := c.Send(encode(opPing, []byte(ping.name))); err != nil {
+	if err := c.Send(encode(ws.OpPing, []byte(ping.name))); err != nil {
 		return err
 	}
 	for again := true; again; again = !c.activity.reading.Load() && !c.isClosing() {
@@ -304,7 +274,7 @@ func (c *Conn) Read() (Type, []byte, error) {
 	c.activity.reading.Store(true)
 	defer c.activity.reading.Store(false)
 	for {
-		if c.in != nil && c.in.Buffered() == 0 {
+		if c.waiter != nil && c.in.Buffered() == 0 {
 			c.waiter.wait()
 		}
 		typ, err := c.readMessage()
@@ -316,17 +286,6 @@ func (c *Conn) Read() (Type, []byte, error) {
 		}
 		c.release() // drop a message that came after our close
 	}
-}
-
-// readMessage reads the next message into c.buf.
-func (c *Conn) readMessage() (Type, error) {
-	t, r, err := c.ws.NextReader()
-	if err == nil {
-		c.buf = messageBuffers.Get().(*bytes.Buffer)
-		c.buf.Reset()
-		_, err = c.buf.ReadFrom(r)
-	}
-	return Type(t), err
 }
 
 // messageBuffers lends a buffer for a message while it is handled, so that an idle connection has none.
@@ -354,11 +313,15 @@ func (c *Conn) finish(err error) error {
 	c.mu.Lock()
 	fault := c.fault
 	if fault == nil {
-		fault = newCloseError(err)
+		var ok bool
+		if fault, ok = errors.AsType[*CloseError](err); !ok {
+			fault = &CloseError{Code: CodeAbnormal, cause: err}
+		}
 	}
 	c.fault = fault
 	c.endPings(len(c.pings.waiting), fault)
-	answered := websocket.IsCloseError(err, fault.Code) || fault.Remote
+	remote, ok := errors.AsType[*CloseError](err)
+	answered := fault.Remote || ok && remote.Remote && remote.Code == fault.Code
 	mustLinger := c.ending && !answered && fault.Code != CodeAbnormal // the peer has not answered our close
 	c.ending = true
 	if c.timer != nil {
@@ -386,19 +349,4 @@ func (c *Conn) linger() {
 	if c.conn.SetReadDeadline(time.Now().Add(lingerTime)) == nil {
 		_, _ = io.CopyN(io.Discard, c.conn, lingerBytes) // the connection ends in any case
 	}
-}
-
-// newCloseError returns how the connection ended, from an error of gorilla's reader.
-func newCloseError(err error) *CloseError {
-	if remote, ok := errors.AsType[*websocket.CloseError](err); ok && remote.Code != CodeAbnormal {
-		return &CloseError{Code: remote.Code, Reason: remote.Text, Remote: true}
-	}
-	if errors.Is(err, websocket.ErrReadLimit) {
-		return &CloseError{Code: CodeTooLarge, cause: err}
-	}
-	if _, network := errors.AsType[net.Error](err); network || errors.Is(err, io.ErrUnexpectedEOF) ||
-		errors.Is(err, io.EOF) || errors.Is(err, net.ErrClosed) || websocket.IsCloseError(err, CodeAbnormal) {
-		return &CloseError{Code: CodeAbnormal, cause: err}
-	}
-	return &CloseError{Code: CodeProtocol, cause: err}
 }

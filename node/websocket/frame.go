@@ -2,8 +2,9 @@ package websocket
 
 import (
 	"crypto/rand"
-	"encoding/binary"
 	"strings"
+
+	"github.com/gobwas/ws"
 )
 
 // Type is the kind of a message: text or binary.
@@ -15,18 +16,10 @@ const (
 	BinaryType Type = 2
 )
 
-// The control opcodes of RFC 6455 §5.5, and the parts of the head of a frame.
 const (
-	opClose = 8
-	opPing  = 9
-	opPong  = 10
-
-	bitFinal  = 0x80 // in the first byte, which has the opcode
+	bitFinal  = 0x80 // in the first byte of a frame, which has the opcode
 	bitMasked = 0x80 // in the second byte, which has the length
-
-	maxFrameHead      = 10  // without a mask
-	maskSize          = 4   // §5.3
-	maxControlPayload = 125 // §5.5
+	maskSize  = 4    // RFC 6455 §5.3
 )
 
 // Frame is an encoded message. It is immutable, so it may be sent on any number of connections.
@@ -36,10 +29,10 @@ type Frame struct {
 }
 
 // Text encodes a text message. The payload must be UTF-8.
-func Text(payload []byte) *Frame { return encode(byte(TextType), payload) }
+func Text(payload []byte) *Frame { return encode(ws.OpText, payload) }
 
 // Of encodes a message of type t.
-func Of(t Type, payload []byte) *Frame { return encode(byte(t), payload) }
+func Of(t Type, payload []byte) *Frame { return encode(ws.OpCode(t), payload) }
 
 // Payload returns the message. The caller must not change it.
 func (f *Frame) Payload() []byte { return f.bytes[f.head:] }
@@ -47,31 +40,19 @@ func (f *Frame) Payload() []byte { return f.bytes[f.head:] }
 // Type returns the type of the message.
 func (f *Frame) Type() Type { return Type(f.bytes[0] &^ bitFinal) }
 
-// encode encodes a message of one frame. The head has one of the three forms of a length (RFC 6455 §5.2).
-func encode(op byte, payload []byte) *Frame {
-	b := make([]byte, 0, maxFrameHead+len(payload))
-	switch n := len(payload); {
-	case n <= 125:
-		b = append(b, bitFinal|op, byte(n))
-	case n <= 0xffff:
-		b = append(b, bitFinal|op, 126)
-		b = binary.BigEndian.AppendUint16(b, uint16(n))
-	default:
-		b = append(b, bitFinal|op, 127)
-		b = binary.BigEndian.AppendUint64(b, uint64(n))
-	}
-	return &Frame{bytes: append(b, payload...), head: len(b)}
+// encode encodes a message of one frame.
+func encode(op ws.OpCode, payload []byte) *Frame {
+	b := ws.MustCompileFrame(ws.NewFrame(op, true, payload))
+	return &Frame{bytes: b, head: len(b) - len(payload)}
 }
 
 // closeFrame encodes a close frame. It cuts the reason to the size of a control frame, between two characters, because
 // the reason must be UTF-8 (RFC 6455 §5.5.1).
 func closeFrame(code int, reason string) *Frame {
-	payload := binary.BigEndian.AppendUint16(nil, uint16(code))
-	if maxReason := maxControlPayload - len(payload); len(reason) > maxReason {
-		reason = strings.ToValidUTF8(reason[:maxReason], "")
+	if most := ws.MaxControlFramePayloadSize - 2; len(reason) > most {
+		reason = strings.ToValidUTF8(reason[:most], "")
 	}
-	payload = append(payload, reason...)
-	return encode(opClose, payload)
+	return encode(ws.OpClose, ws.NewCloseFrameBody(ws.StatusCode(code), reason))
 }
 
 // appendWithMask appends f with a random mask, as a client must send it (§5.3).
@@ -84,8 +65,6 @@ func (f *Frame) appendWithMask(dst []byte) []byte {
 	dst = append(dst, key[:]...)
 	payload := len(dst)
 	dst = append(dst, f.bytes[f.head:]...)
-	for i := range dst[payload:] {
-		dst[payload+i] ^= key[i&3]
-	}
+	ws.Cipher(dst[payload:], key, 0)
 	return dst
 }

@@ -6,7 +6,6 @@ import (
 	"net"
 	"net/http"
 	"net/url"
-	"sync/atomic"
 	"testing"
 	"testing/synctest"
 	"time"
@@ -132,14 +131,7 @@ func TestConfirm(t *testing.T) {
 func TestConfirmWithoutPong(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		s, c := pair(t, Options{Ping: -1}, Options{Ping: -1})
-		var answers atomic.Bool
-		pong := s.ws.PingHandler()
-		s.ws.SetPingHandler(func(name string) error {
-			if answers.Load() {
-				return pong(name)
-			}
-			return nil
-		})
+		s.silent.Store(true)
 		ends := make(chan *CloseError, 2)
 		go func() { ends <- s.readToEnd() }()
 		go func() { ends <- c.readToEnd() }()
@@ -160,11 +152,11 @@ func TestConfirmWithoutPong(t *testing.T) {
 		if err := confirm(t.Context(), talk); err != nil {
 			t.Errorf("the peer has never answered a ping, but sends: %v", err)
 		}
-		answers.Store(true)
+		s.silent.Store(false)
 		if err := confirm(t.Context(), talk); err != nil {
 			t.Errorf("the peer answers: %v", err)
 		}
-		answers.Store(false)
+		s.silent.Store(true)
 		if err := confirm(t.Context(), talk); !errors.Is(err, errSilent) {
 			t.Errorf("the peer has answered a ping before, and only sends: %v", err)
 		}

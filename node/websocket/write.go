@@ -149,7 +149,7 @@ func (c *Conn) writeAll(frames []*Frame, batch []byte) (size int, err error) {
 			flush()
 		}
 		switch {
-		case c.client && f.bytes[1]&bitMasked == 0: // frames that gorilla/websocket encoded are masked already
+		case c.client:
 			batch = f.appendWithMask(batch)
 			if len(batch) > batchSize {
 				flush()
