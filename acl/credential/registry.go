@@ -127,6 +127,7 @@ func NewRegistry[T any, P Record[T]](cfg Config[P]) *Registry[T, P] {
 }
 
 // Load reads the accounts from the store. Call it again after a failure, and when another process may have changed them.
+// Keys of [Registry.Claim] must then be claimed again.
 func (r *Registry[T, P]) Load(ctx context.Context) error {
 	r.mu.RLock()
 	gone := maps.Clone(r.byID)
@@ -474,7 +475,10 @@ func (r *Registry[T, P]) Claim(key string, p P) error {
 func (r *Registry[T, P]) Find(key string) P {
 	r.mu.RLock()
 	defer r.mu.RUnlock()
-	return r.byID[r.keys[HashOf(key)]]
+	if p := r.byID[r.keys[HashOf(key)]]; p != nil && !r.hasEnded(p, time.Now()) {
+		return p
+	}
+	return nil
 }
 
 // Get returns an account, or nil.

@@ -179,12 +179,15 @@ func TestRegistryIsBounded(t *testing.T) {
 			if i == 2 {
 				want = credential.ErrFull
 			}
-			if _, err := r.Add(t.Context(), newAccount(fmt.Sprint(i)), ""); !errors.Is(err, want) {
+			if _, err := r.Add(t.Context(), newAccount(fmt.Sprint(i)), fmt.Sprint("key-", i)); !errors.Is(err, want) {
 				t.Errorf("account %d: %v, want %v", i, err, want)
 			}
 		}
+		if r.Get("0") == nil || r.Find("key-0") == nil {
+			t.Error("an account is missing")
+		}
 		time.Sleep(time.Hour)
-		if r.Get("0") != nil {
+		if r.Get("0") != nil || r.Find("key-0") != nil {
 			t.Error("an account that ended is still there")
 		}
 		if _, err := r.Add(t.Context(), newAccount("0"), ""); err != nil {
