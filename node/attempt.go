@@ -327,7 +327,7 @@ func (d *deliveries) onCommit(changes []store.Change) {
 		}
 		e, err := decodeEntry(c.Record)
 		if err != nil {
-			d.log.Error("read outbox entry", entryLogKey, c.Record.Key, "err", err) // a bug: this node wrote the record
+			d.log.Error("outbox entry cannot be read; its message will not be delivered", entryLogKey, c.Record.Key, "err", err) // a bug: this node wrote the record
 			continue
 		}
 		if e.State != SendQueued || e.Err != nil && !e.InFlight {

@@ -276,7 +276,7 @@ func (s screened) Deliver(ctx context.Context, d bridge.Delivery) (bridge.Delive
 			Text: strings.Join(types, ", ") + " to " + d.Address, Peer: d.To, Conv: store.ConvKey{Peer: string(d.To), ID: string(d.Message.Conversation)},
 		}
 		if err := s.n.store.Records().Apply(ctx, []store.Change{s.n.notices.Change(notice)}, notice.At); err != nil {
-			s.n.log.ErrorContext(ctx, "store notice", "err", err)
+			s.n.log.ErrorContext(ctx, "notice not stored; the owner will not see it", "err", err)
 		}
 	}
 	return s.Transport.Deliver(ctx, d)

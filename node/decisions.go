@@ -93,7 +93,7 @@ func (o OwnerAPI) Decide(ctx context.Context, id string, d owner.Decision, wait 
 func (o OwnerAPI) RejectStrangers(ctx context.Context, by string) (int, error) {
 	rejected, err := rejectStrangers(ctx, o.n.asks, o.n.rules, by)
 	if err != nil {
-		o.n.log.Warn("reject strangers", "rejected", rejected, "err", err)
+		o.n.log.Warn("some strangers not rejected", "rejected", rejected, "err", err)
 		return rejected, owner.Fault(http.StatusConflict, fmt.Sprintf("%d senders were rejected, but some could not be", rejected), "see agentmesh approvals list, and try again")
 	}
 	return rejected, nil
@@ -130,7 +130,7 @@ func (n *Node) resolveReady(ctx context.Context, asks []acl.Ask) (busy string, e
 func (n *Node) resolveQueuedAsk(ctx context.Context, ask acl.Ask) (busy string, err error) {
 	v, err := n.newHeldDecision(ask, acl.Decision{Choice: ask.Choice, By: ask.By})
 	if err != nil {
-		n.log.Error("carry out a decision", "ask", ask.ID, "err", err)
+		n.log.Error("decision cannot be carried out", "ask", ask.ID, "err", err)
 		return "", nil
 	}
 	var item Item

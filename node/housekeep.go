@@ -106,7 +106,7 @@ func (d duties) readState(changes []store.Change) {
 	for _, c := range changes {
 		if c.Record.NS == nsState && !c.Delete && (c.Record.Key == keyPaused || c.Record.Key == keyOverfull) {
 			if err := d.n.takeState(c.Record); err != nil {
-				d.n.log.Error("read state", "err", err)
+				d.n.log.Error("state cannot be read; this process keeps what it has", "err", err)
 			}
 		}
 	}
@@ -119,7 +119,7 @@ func (d duties) rereadAll() {
 	n.inboxChanged.Broadcast()
 	ctx, now := context.Background(), time.Now()
 	if err := errors.Join(n.restoreState(ctx, now), n.registrar.Reread(ctx, now)); err != nil {
-		n.log.Warn("read state", "err", err)
+		n.log.Warn("state cannot be read; tries again", "err", err)
 		n.store.RereadLater()
 	}
 }
@@ -223,7 +223,7 @@ func (n *Node) housekeep(ctx context.Context) {
 			return
 		case now := <-meter:
 			if err := n.saveMeter(ctx, now); err != nil && ctx.Err() == nil {
-				n.log.Warn("store limits", "err", err)
+				n.log.Warn("use of the rate limits not stored; it counts again after a crash", "err", err)
 			}
 		case now := <-sweep:
 			if n.clock.Reliable() { // a wrong clock must not delete what is still valid
@@ -236,14 +236,14 @@ func (n *Node) housekeep(ctx context.Context) {
 // sweep removes expired records, warns the owner of what will soon expire, and trims the conversations.
 func (n *Node) sweep(ctx context.Context, now time.Time) {
 	if err := n.clock.Sweep(ctx, n.store); err != nil {
-		n.log.Warn("sweep", "err", err)
+		n.log.Warn("sweep failed; expired records stay until the next one", "err", err)
 		return
 	}
 	if err := n.warnOfListings(ctx, now); err != nil {
-		n.log.Warn("warn of expiry", "err", err)
+		n.log.Warn("owner not warned of listings that expire; the next sweep tries again", "err", err)
 	}
 	if err := n.trim(ctx, now); err != nil {
-		n.log.Warn("trim conversations", "err", err)
+		n.log.Warn("old conversations not removed; the next sweep tries again", "err", err)
 	}
 }
 

@@ -174,7 +174,7 @@ func (w answerWait) awaitAnswer(ctx context.Context, key store.ConvKey, sent Sen
 	for {
 		found, final, err := w.findAnswer(context.WithoutCancel(ctx), key)
 		if err != nil {
-			w.n.log.WarnContext(ctx, "look for an answer", "conversation_id", key.ID, "err", err)
+			w.n.log.WarnContext(ctx, "answer cannot be looked for; the caller gets none yet", "conversation_id", key.ID, "err", err)
 			return sent
 		}
 		if found.Kind() == wire.Object {

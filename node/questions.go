@@ -101,7 +101,7 @@ func (n *Node) reportKeyChange(ctx context.Context, change client.KeyChange) {
 	notice := n.notice("key-change", change.Agent, "", store.ConvKey{Peer: string(change.Agent)}, now)
 	notice.Ask = ask.ID
 	if err := n.store.Records().Apply(ctx, append(changes, n.notices.Change(notice)), now); err != nil && !errors.Is(err, store.ErrConflict) {
-		n.log.Error("ask about changed key", "peer", change.Agent, "err", err)
+		n.log.Error("question about a changed key not stored; the next message of the peer asks again", "peer", change.Agent, "err", err)
 	}
 }
 

@@ -206,7 +206,7 @@ func (r recovery) run(ctx context.Context) {
 	for item, err := range n.allItems(ctx, stateTerm(ItemRunning)) {
 		if err != nil {
 			if ctx.Err() == nil {
-				n.log.Error("find interrupted hooks", "err", err)
+				n.log.Error("interrupted hooks cannot be found; the next start looks again", "err", err)
 			}
 			break
 		}
@@ -216,7 +216,7 @@ func (r recovery) run(ctx context.Context) {
 	}
 	for _, id := range interrupted {
 		if err := r.recoverRun(ctx, id); err != nil && ctx.Err() == nil {
-			n.log.Error("recover interrupted hook", "item", id, "err", err)
+			n.log.Error("interrupted hook not recovered; the next start tries again", "item", id, "err", err)
 		}
 	}
 }

@@ -177,7 +177,7 @@ func (r *run) await(ctx context.Context, provisional bridge.Outcome) bridge.Outc
 		return <-r.result // the hook was first and is storing its reply
 	}
 	if err := r.n.recordPending(context.WithoutCancel(ctx), r.key, r.itemID, r.provisional); err != nil {
-		r.n.log.Warn("record pending answer", "item", r.itemID, "err", err)
+		r.n.log.Warn("pending answer not recorded in the transcript", "item", r.itemID, "err", err)
 	}
 	return provisional
 }
@@ -243,7 +243,7 @@ func (r *run) newCall(ctx context.Context, item Item, conv conversations.Convers
 	after := conv.Entries - min(conv.Entries, history)
 	entries, err := n.book.Transcript(ctx, item.key(), after, history)
 	if err != nil {
-		n.log.Warn("read transcript for hook", "conversation", item.Conversation, "err", err)
+		n.log.Warn("transcript cannot be read; the hook gets no history", "conversation", item.Conversation, "err", err)
 	}
 	entries = slices.DeleteFunc(entries, func(e store.Entry) bool { // newer than conv, or not released
 		return e.N > conv.Entries || !e.Out && !conv.IsReleased(wire.MessageID(e.MessageID))
@@ -303,7 +303,7 @@ func (r *run) settle(ctx context.Context, answer hook.Answer, hookErr error) {
 		out, err = s.commit(ctx)
 	}
 	if err != nil {
-		r.n.log.Error("store hook reply", "item", r.itemID, "err", err) // the item stays "running" until a process recovers it
+		r.n.log.Error("reply of a hook not stored; the message runs again after recovery", "item", r.itemID, "err", err) // the item stays "running" until a process recovers it
 		out = s.provisional(ctx)
 	}
 	if !s.viaOutbox {

@@ -223,7 +223,7 @@ func (p queuedMessage) addReply(ctx context.Context, sent Sent) Sent {
 	}
 	m, err := n.originalMessage(ctx, Item{Item: owner.Item{Peer: e.To, Conversation: e.Conversation, MessageID: e.Reply}})
 	if err != nil {
-		n.log.WarnContext(ctx, "read reply", entryLogKey, e.ID, "err", err)
+		n.log.WarnContext(ctx, "reply cannot be read; the caller gets none", entryLogKey, e.ID, "err", err)
 		return sent
 	}
 	opened, seal, _ := n.unsealReply(bridge.Delivered{Reply: &m})

@@ -89,7 +89,7 @@ func (s *Session) Do(ctx context.Context, name string, work func(ctx context.Con
 		lease, err := s.acquire(ctx, name)
 		if err != nil {
 			if !errors.Is(err, ErrLeaseTaken) && ctx.Err() == nil {
-				s.log.Warn("acquire lease", "lease", name, "err", err)
+				s.log.Warn("lease not acquired; tries again", "lease", name, "err", err)
 			}
 			wait(ctx, retryLease)
 			continue
@@ -181,14 +181,14 @@ func (s *Session) do(ctx context.Context, lease Lease, askedAt time.Time, work f
 	}
 	s.mu.Unlock()
 	if errors.Is(context.Cause(ctx), ErrLeaseLost) {
-		s.log.Warn("lost a lease", "lease", lease.Name, "fence", lease.Fence)
+		s.log.Warn("lease lost; its duty ends here", "lease", lease.Name, "fence", lease.Fence)
 		return false
 	}
 	if !last {
 		return true
 	}
 	if err := s.leases.Release(context.WithoutCancel(ctx), []Lease{lease}); err != nil {
-		s.log.Warn("release lease", "lease", lease.Name, "err", err)
+		s.log.Warn("lease not released; it ends by itself", "lease", lease.Name, "err", err)
 	}
 	return true
 }
@@ -226,7 +226,7 @@ func (s *Session) renew(timeout time.Duration) {
 	defer cancel()
 	lost, err := s.leases.Renew(ctx, held)
 	if err != nil {
-		s.log.Warn("renew leases", "err", err) // the next round stops the duties whose lease may have ended
+		s.log.Warn("leases not renewed; duties stop when theirs end", "err", err) // the next round stops the duties whose lease may have ended
 		return
 	}
 	s.mu.Lock()

@@ -146,7 +146,7 @@ func (b *Book) write(ctx context.Context, e entry, now time.Time) error {
 		if e.Attempts == 0 {
 			b.cfg.Failed(ctx, e.Event, e.State == cancelled, err)
 		}
-		b.cfg.Logger.Warn("write event", "uid", e.Event.UID, "attempt", e.Attempts+1, "err", err)
+		b.cfg.Logger.Warn("event not written to the calendar; the next attempt is later", "uid", e.Event.UID, "attempt", e.Attempts+1, "err", err)
 		e.Due = now.Add(min(firstPause<<min(e.Attempts, 6), lastPause))
 		e.Attempts++
 	case !isRemoved:

@@ -141,7 +141,7 @@ func (b *Box) OnCommit(changes []store.Change) {
 		}
 		n, err := decode(c.Record.Body)
 		if err != nil {
-			b.cfg.Logger.Error("read notice", "err", err)
+			b.cfg.Logger.Error("notice cannot be read; the owner will not see it", "err", err)
 			continue
 		}
 		if n.Count == 0 || n.Count&(n.Count-1) == 0 { // in a flood, log only counts that are powers of two

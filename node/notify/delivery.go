@@ -185,7 +185,7 @@ func (b *Box) withLink(ctx context.Context, n Notice) Notice {
 	}
 	var err error
 	if n.Link, err = b.cfg.Link(ctx, n.Ask, time.Now()); err != nil {
-		b.cfg.Logger.Warn("make a link for a notice", "ask", n.Ask, "err", err)
+		b.cfg.Logger.Warn("link for a notice not made; the notice has none", "ask", n.Ask, "err", err)
 	}
 	return n
 }

@@ -147,7 +147,7 @@ func (r *Registrar) rotate(ctx context.Context, key *signing.PrivateKey) error {
 		err = r.storeRecord(ctx, recordRotated, struct{}{}, store.Any)
 	}
 	if err != nil {
-		r.cfg.Logger.Error("tell other processes of the new key", "err", err) // they read the new key at their next start
+		r.cfg.Logger.Error("other processes not told of the new key; they read it at their next start", "err", err) // they read the new key at their next start
 	}
 	return nil
 }

@@ -64,7 +64,7 @@ func (r *Registrar) Withdraw(ctx context.Context, directory string) ([]owner.Lis
 	return r.each(ctx, directory, func(p *registration) {
 		err := r.change(ctx, p, func(s *registrationState) (next time.Time, err error) { return r.removeCard(ctx, p, s), nil })
 		if err != nil {
-			r.cfg.Logger.Warn("withdraw", "directory", p.dir.Base, "err", err)
+			r.cfg.Logger.Warn("card not withdrawn; the directory still lists it", "directory", p.dir.Base, "err", err)
 		}
 	})
 }
@@ -118,7 +118,7 @@ func (r *Registrar) removeCard(ctx context.Context, p *registration, s *registra
 		id = r.ID() // the directory may list the node although our records do not
 	}
 	if err := p.dir.Withdraw(ctx, id, r.Credential(p.dir)); err != nil && !errors.Is(err, client.ErrUnknownAgent) {
-		r.cfg.Logger.Warn("withdraw", "directory", s.Directory, "err", err)
+		r.cfg.Logger.Warn("card not withdrawn; the directory still lists it", "directory", s.Directory, "err", err)
 		s.Error, s.Hint = wire.OneLine(err.Error(), 300), client.HintOf(err)
 		s.Withdrawn = s.AgentID == "" // without a record of a registration, count the node as withdrawn, so that it does not register
 		return time.Now().Add(checkEvery)

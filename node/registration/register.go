@@ -32,7 +32,7 @@ func (r *Registrar) register(ctx context.Context, p *registration, s *registrati
 		}
 		if isForeign || !canChange && how != renewAndAdopt {
 			if err := p.dir.Withdraw(ctx, reg.AgentID, credential); err != nil {
-				r.cfg.Logger.Warn("withdraw registration", "directory", s.Directory, "agent_id", reg.AgentID, "err", err)
+				r.cfg.Logger.Warn("earlier registration not withdrawn; it ends by itself", "directory", s.Directory, "agent_id", reg.AgentID, "err", err)
 			}
 			s.AgentID = ""
 			if isForeign {

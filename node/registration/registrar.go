@@ -320,7 +320,7 @@ func (r *Registrar) update(ctx context.Context, p *registration, how visitMode) 
 		return r.recordVisit(s, err), nil
 	})
 	if err != nil && ctx.Err() == nil {
-		r.cfg.Logger.Error("store directory state", "directory", p.dir.Base, "err", err) // the next visit finds out the state again
+		r.cfg.Logger.Error("state of a directory not stored; the next visit finds it out again", "directory", p.dir.Base, "err", err) // the next visit finds out the state again
 	}
 }
 
@@ -346,7 +346,7 @@ func (r *Registrar) recordVisit(s *registrationState, err error) (next time.Time
 		s.Refused = true
 	}
 	next = now.Add(max(min(r.cfg.Pause(s.Failures), maxRetryPause), after))
-	r.cfg.Logger.Warn("keep listed", "directory", s.Directory, "err", s.Error, "hint", s.Hint, "next", next)
+	r.cfg.Logger.Warn("card not renewed; the next attempt is later", "directory", s.Directory, "err", s.Error, "hint", s.Hint, "next", next)
 	return next
 }
 

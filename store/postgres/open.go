@@ -275,7 +275,7 @@ func (s *Store) forgetLanes(ctx context.Context) {
 		return err
 	})
 	if err != nil {
-		s.log.Warn("remove old rows of lanes", slog.Any("err", err))
+		s.log.Warn("old rows of lanes not removed; the next start tries again", slog.Any("err", err))
 	}
 }
 
@@ -301,7 +301,7 @@ func (s *Store) Close() error {
 		defer cancel()
 		// If this fails, the leases end by themselves.
 		if _, err := s.pool.Exec(ctx, "delete from leases where holder = $1", s.id); err != nil {
-			s.log.Warn("give leases back", slog.Any("err", err))
+			s.log.Warn("leases not given back; they end by themselves", slog.Any("err", err))
 		}
 		_, _ = s.pool.Exec(ctx, "delete from lanes where id = $1", s.id)
 		s.pool.Close()

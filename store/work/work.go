@@ -377,7 +377,7 @@ func (w *Worker) lookAt(ctx context.Context, q *queue, now time.Time, calls *syn
 	if q.Ends && !w.clock.Reliable() {
 		retry = now.Add(2 * maxSleep)
 	} else if err := w.startDue(ctx, q, now, calls); err != nil && ctx.Err() == nil {
-		w.log.Warn("read what is due", "queue", q.NS, "err", err)
+		w.log.Warn("due records cannot be read; tries again", "queue", q.NS, "err", err)
 		retry = now.Add(min(time.Second<<min(q.failed, 10), errPause))
 		failed = q.failed + 1
 	}
@@ -554,7 +554,7 @@ func (w *Worker) start(ctx context.Context, q *queue, rec store.Record, read int
 	calls.Go(func() {
 		later, err := q.Do(ctx, rec, fresh)
 		if err != nil && !errors.Is(err, store.ErrConflict) && ctx.Err() == nil {
-			w.log.Warn("work on what is due", "queue", q.NS, "key", rec.Key, "err", err)
+			w.log.Warn("due record not settled; tries again", "queue", q.NS, "key", rec.Key, "err", err)
 		}
 		w.end(q, rec, c, later, err)
 	})

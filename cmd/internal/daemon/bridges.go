@@ -111,7 +111,7 @@ func (p *Process) stopLink(ctx context.Context, kind, name string) {
 // auditPolicy puts the access rules into the audit log after a change of the links. The next start tries again.
 func auditPolicy(ctx context.Context, p *Process) {
 	if err := p.node.AuditPolicy(context.WithoutCancel(ctx)); err != nil {
-		p.log.Error("store audit entry of the access rules", "err", err)
+		p.log.Error("audit entry of the access rules not stored; the next start tries again", "err", err)
 	}
 }
 

@@ -167,7 +167,7 @@ func (h *hosting) run(ctx context.Context, p *Process) error {
 	}
 	err := g.Wait()
 	if errors.Is(context.Cause(h.leaseCtx), store.ErrLeaseLost) {
-		p.log.Warn("start again, because the lease for the bridges is lost", "err", err)
+		p.log.Warn("lease for the bridges lost; the process starts again", "err", err)
 		if awaitStore(ctx, p.store) {
 			p.rerun.restart()
 		}
@@ -220,7 +220,7 @@ func (h *hosting) await(ctx context.Context, p *Process) error {
 		state, taken, err := h.state(ctx, p)
 		if err != nil {
 			if !outage && ctx.Err() == nil {
-				p.log.Warn("look for lease", "lease", h.lease, "err", err)
+				p.log.Warn("lease of the bridges cannot be read; the process looks again", "lease", h.lease, "err", err)
 			}
 			outage = true
 			continue
@@ -236,13 +236,13 @@ func (h *hosting) await(ctx context.Context, p *Process) error {
 		leaseCtx, release, err := standby.Claim(context.WithoutCancel(ctx), h.lease)
 		if err != nil {
 			if !errors.Is(err, store.ErrLeaseTaken) {
-				p.log.Warn("acquire lease", "lease", h.lease, "err", err)
+				p.log.Warn("lease of the bridges not acquired; the process tries again", "lease", h.lease, "err", err)
 			}
 			continue
 		}
 		h.release = release
 		if err := h.store(leaseCtx, p, host{Starting: true}); err != nil {
-			p.log.Warn("store which process runs the bridges", "err", err)
+			p.log.Warn("name of the process that runs the bridges not stored; others cannot forward requests yet", "err", err)
 		}
 		p.log.Info("start again, to run the bridges")
 		p.rerun.takesOver.Store(true)
@@ -339,7 +339,7 @@ func (h *hosting) forward(c echo.Context, p *Process) error {
 // last call, read ends the requests that were forwarded to the previous one.
 func (h *hosting) read(p *Process, record store.Record) (found host, hostCtx context.Context) {
 	if err := json.Unmarshal(record.Body, &found); err != nil && len(record.Body) > 0 {
-		p.log.Error("read which process runs the bridges", "err", err)
+		p.log.Error("name of the process that runs the bridges cannot be read; requests for them are not forwarded", "err", err)
 	}
 	h.mu.Lock()
 	defer h.mu.Unlock()

@@ -177,7 +177,7 @@ func (p *Process) sweep(ctx context.Context) {
 	clock := store.NewWallClock(p.log)
 	for waiting.Pause(ctx, sweepEvery) {
 		if err := clock.Sweep(ctx, p.store); err != nil {
-			p.log.Warn("sweep", "err", err)
+			p.log.Warn("sweep failed; expired records stay until the next one", "err", err)
 		}
 	}
 }

@@ -48,6 +48,6 @@ func (p *Process) setSecrets(hook *notify.Webhook) error {
 // notifyOwner stores a notice to the owner, in a transaction of its own. It logs an error.
 func (p *Process) notifyOwner(ctx context.Context, n notify.Notice) {
 	if err := p.store.Records().Apply(ctx, []store.Change{p.notices.Change(n)}, n.At); err != nil {
-		p.log.ErrorContext(ctx, "store notice", "err", err)
+		p.log.ErrorContext(ctx, "notice not stored; the owner will not see it", "err", err)
 	}
 }

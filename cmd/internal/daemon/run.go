@@ -119,7 +119,7 @@ func Run(
 		case ctx.Err() != nil && !up && hasServed && (isDatabaseAway(err) || errors.Is(err, context.Canceled)):
 			return nil // somebody ended the process while it started again
 		case !up && hasServed && isDatabaseAway(err):
-			o.Logger.Warn("start again in a second, because the database does not answer", "err", err)
+			o.Logger.Warn("database does not answer; the process starts again in a second", "err", err)
 			r.addUndo(undo)
 			if !waiting.Pause(ctx, time.Second) {
 				return nil

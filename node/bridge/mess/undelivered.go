@@ -22,7 +22,7 @@ func (b *Bridge) Undelivered(ctx context.Context, u bridge.Undelivered) (subject
 		return "", false, nil
 	}
 	if err := b.x.Load(); err != nil {
-		b.log.Error("end the thread of a refused message", "err", err)
+		b.log.Error("thread of a refused message not ended; it stays open", "err", err)
 		return "", false, nil
 	}
 	if ref, _ := b.x.OfferedIn(ctx, string(u.To), string(u.ConvID)); ref != "" { // we opened the conversation, so we are the requester
@@ -35,7 +35,7 @@ func (b *Bridge) Undelivered(ctx context.Context, u bridge.Undelivered) (subject
 	}
 	if isTooLate(u) {
 		if err := b.cancelTooLate(ctx, ref); err != nil {
-			b.log.Error("end the thread of a refused message", "err", err)
+			b.log.Error("thread of a refused message not ended; it stays open", "err", err)
 		}
 	}
 	return "MESS " + ref, false, nil

@@ -57,7 +57,7 @@ func (s *Space) control(p *submission, result string, apply func(*member)) {
 	ctx, cancel := context.WithTimeout(context.Background(), storeTimeout)
 	defer cancel()
 	if err := s.gatewayCfg.Audit.Add(ctx, entries...); err != nil {
-		s.gatewayCfg.Logger.Error("store audit entries", "space", s.cfg.ID, "err", err)
+		s.gatewayCfg.Logger.Error("audit entries not stored; what they describe has happened", "space", s.cfg.ID, "err", err)
 	}
 }
 

@@ -238,14 +238,14 @@ func (d *DropIn) Reload(claim func(token, space, name string) error) {
 	for _, p := range d.Space.Participants {
 		token, err := d.readToken(p.Name)
 		if err != nil {
-			d.log.Warn("read the token folder", "err", err)
+			d.log.Warn("token cannot be read from the folder; it admits nobody yet", "err", err)
 			continue
 		}
 		if token == "" {
 			continue
 		}
 		if err := claim(token, d.Space.ID, p.Name); err != nil {
-			d.log.Warn("accept a token from the folder", "err", err)
+			d.log.Warn("token from the folder not accepted", "err", err)
 		}
 	}
 }

@@ -119,7 +119,7 @@ func (f *lineFile) write(data []byte) {
 		return
 	}
 	if err := f.append(data); err != nil {
-		f.log.Error("write a log", "file", f.path, "err", err)
+		f.log.Error("lines of a log not written; they are lost", "file", f.path, "err", err)
 		f.close()
 	}
 }
@@ -173,7 +173,7 @@ func (f *lineFile) rotatedPath(i int) string {
 func (f *lineFile) close() {
 	if f.file != nil {
 		if err := f.file.Close(); err != nil {
-			f.log.Error("close a log", "file", f.path, "err", err)
+			f.log.Error("log file not closed", "file", f.path, "err", err)
 		}
 		f.file = nil
 	}

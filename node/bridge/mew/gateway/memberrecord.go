@@ -151,7 +151,7 @@ func (e *edit) commit(entries ...acl.AuditEntry) *envelope.Refusal {
 	for _, m := range e.order {
 		body, err := json.Marshal(e.changed[m])
 		if err != nil {
-			e.s.gatewayCfg.Logger.Error("encode a participant", "space", e.s.cfg.ID, "err", err)
+			e.s.gatewayCfg.Logger.Error("participant not encoded; the change is refused", "space", e.s.cfg.ID, "err", err)
 			return envelope.RefuseStore()
 		}
 		changes = append(changes, store.Change{IfRev: store.Any, Record: store.Record{NS: nsMembers, Key: m.record.ID, Body: body}})
@@ -160,7 +160,7 @@ func (e *edit) commit(entries ...acl.AuditEntry) *envelope.Refusal {
 		changes = append(changes, e.s.gatewayCfg.Audit.Change(entry))
 	}
 	if err := e.s.gatewayCfg.Records.Apply(ctx, changes, time.Now()); err != nil {
-		e.s.gatewayCfg.Logger.Error("store participants", "space", e.s.cfg.ID, "err", err)
+		e.s.gatewayCfg.Logger.Error("participants not stored; the change is refused", "space", e.s.cfg.ID, "err", err)
 		return envelope.RefuseStore()
 	}
 	for _, m := range e.order {

@@ -181,7 +181,7 @@ func (m *membership) obey(ctx context.Context, e *envelope.Envelope) bool {
 			wire.TextField("reason", "this node keeps no context that could be compacted")))
 	case envelope.KindClear, envelope.KindRestart:
 		if err := m.records.clear(ctx); err != nil {
-			m.log.Warn("clear the context of the link", "err", err)
+			m.log.Warn("context of the link not cleared", "err", err)
 		}
 		m.answer(e, envelope.KindStatus, m.statusPayload(ctx))
 	case envelope.KindShutdown:

@@ -142,7 +142,7 @@ func (l *Link) queue(j job) {
 			l.dropProposal(&j)
 		}
 		if n := l.dropped.Add(1); n&(n-1) == 0 { // log only if n is a power of two
-			l.log.Warn("drop envelopes to this node, because their queue is full", "dropped", n)
+			l.log.Warn("envelopes to this node dropped: their queue is full", "dropped", n)
 		}
 	}
 }

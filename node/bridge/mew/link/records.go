@@ -73,7 +73,7 @@ func load[T any](ctx context.Context, r *records, kind, rest string) (v T, ok bo
 	}
 	_, ok, err := store.ReadRecord(ctx, r.store, nsLinks, r.key(kind, rest), &v, time.Now())
 	if err != nil && ctx.Err() == nil {
-		r.log.Warn("read the state of the link", "err", err)
+		r.log.Warn("state of the link cannot be read", "err", err)
 	}
 	return v, ok && err == nil
 }
@@ -110,7 +110,7 @@ func (r *records) drop(kind, rest string) store.Change {
 // apply makes changes. It logs an error and does not return it.
 func (r *records) apply(ctx context.Context, changes ...store.Change) {
 	if err := r.store.Apply(ctx, changes, time.Now()); err != nil && ctx.Err() == nil {
-		r.log.Warn("store the state of the link", "err", err)
+		r.log.Warn("state of the link not stored", "err", err)
 	}
 }
 
