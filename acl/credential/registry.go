@@ -5,6 +5,7 @@ import (
 	"context"
 	"errors"
 	"fmt"
+	"log/slog"
 	"maps"
 	"net/netip"
 	"slices"
@@ -144,6 +145,21 @@ func (r *Registry[T, P]) Load(ctx context.Context) error {
 	r.drop(func(p P) bool { return gone[p.account().ID] != nil })
 	r.Publish(all...)
 	return nil
+}
+
+// Reload is [Registry.Load] for the begin of a duty. While the store fails, it tries again every second, until ctx ends.
+func (r *Registry[T, P]) Reload(ctx context.Context, log *slog.Logger) {
+	for {
+		err := r.Load(ctx)
+		if err == nil || ctx.Err() != nil {
+			return
+		}
+		log.WarnContext(ctx, "accounts of strangers not read; tries again", "namespace", r.cfg.NS, "err", err)
+		select {
+		case <-ctx.Done():
+		case <-time.After(time.Second):
+		}
+	}
 }
 
 func (r *Registry[T, P]) decode(rec store.Record) (P, error) {

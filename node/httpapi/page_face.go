@@ -21,7 +21,7 @@ var facePoints = func() (points [12]string) {
 
 // pageFace draws the face of an agent: a disc whose two colors and pattern come from its id, which is derived from its
 // key, and the first letter of its name. Another agent with the same name has another face. The name stands beside it,
-// so a screen reader skips it.
+// so a screen reader skips it, and the letter, which the style draws, is no part of a copied text.
 func pageFace(id, name any) template.HTML {
 	sum := sha256.Sum256([]byte(textOf(id)))
 	hue, pattern := (int(sum[0])<<8+int(sum[1]))%360, int(sum[2])<<8+int(sum[3])
@@ -38,7 +38,7 @@ func pageFace(id, name any) template.HTML {
 			break
 		}
 	}
-	return template.HTML(fmt.Sprintf(`<svg class="face" viewBox="0 0 32 32" width="28" height="28" aria-hidden="true"><circle cx="16" cy="16" r="16" fill="hsl(%d 45%% 30%%)"/>`+
-		`<path d="%s" stroke="hsl(%d 80%% 75%%)" stroke-width="4" stroke-linecap="round"/><text x="16" y="21" text-anchor="middle" font-size="14" font-weight="600" fill="#fff">%s</text></svg>`,
-		hue, ring.String(), (hue+30+int(sum[4]))%360, letter))
+	return template.HTML(fmt.Sprintf(`<span class="face" aria-hidden="true" data-initial="%s"><svg viewBox="0 0 32 32" width="28" height="28"><circle cx="16" cy="16" r="16" fill="hsl(%d 45%% 30%%)"/>`+
+		`<path d="%s" stroke="hsl(%d 80%% 75%%)" stroke-width="4" stroke-linecap="round"/></svg></span>`,
+		letter, hue, ring.String(), (hue+30+int(sum[4]))%360))
 }

@@ -125,9 +125,7 @@ func New(ctx context.Context, cfg Config) (*Relay, error) {
 // Run maintains the relay until ctx ends. Then it closes every connection with 1001, and returns when all of them are
 // gone. It may be called again then.
 func (r *Relay) Run(ctx context.Context) error {
-	if err := r.agents.Load(ctx); err != nil && ctx.Err() == nil { // another instance may have served the relay
-		return err
-	}
+	r.agents.Reload(ctx, r.log) // another instance may have served the relay
 	r.conns.group.Open()
 	ticker := time.Tick(maintainEvery) // the first time after a minute, when agents have connected and hear how votes ended
 	for ctx.Err() == nil {

@@ -34,9 +34,7 @@ func (p *proofs) add(id string) {
 
 // Run challenges the endpoints in the queue, one after the other, until ctx ends.
 func (s *Server) Run(ctx context.Context) {
-	if err := s.accounts.Load(ctx); err != nil { // another instance may have served the registry
-		s.cfg.Logger.WarnContext(ctx, "moltspeak: cannot load the registry", "err", err)
-	}
+	s.accounts.Reload(ctx, s.cfg.Logger) // another instance may have served the registry
 	for {
 		select {
 		case <-ctx.Done():
