@@ -346,7 +346,7 @@ func (r *Registrar) recordVisit(s *registrationState, err error) (next time.Time
 		s.Refused = true
 	}
 	next = now.Add(max(min(r.cfg.Pause(s.Failures), maxRetryPause), after))
-	r.cfg.Logger.Warn("card not renewed; the next attempt is later", "directory", s.Directory, "err", s.Error, "hint", s.Hint, "next", next)
+	r.cfg.Logger.Warn("registration failed", "directory", s.Directory, "err", s.Error, "hint", s.Hint, "next", next)
 	return next
 }
 

@@ -286,7 +286,7 @@ func TestStandbyDuringAnOutage(t *testing.T) {
 			if looks := counted.looks.Load() - before; looks < 5 || looks > 15 {
 				t.Errorf("outage %d: the process looked %d times in %v", outage, looks, 10*lookEvery)
 			}
-			if n := strings.Count(logged.String(), "look for lease"); n != outage {
+			if n := strings.Count(logged.String(), "lease of the bridges cannot be read"); n != outage {
 				t.Errorf("outage %d: %d log lines in all:\n%s", outage, n, &logged)
 			}
 			counted.Revive()
