@@ -6,7 +6,6 @@ import (
 	"errors"
 	"fmt"
 	"log/slog"
-	"math"
 	"net/http"
 	"slices"
 	"sync"
@@ -188,36 +187,26 @@ func (n *Node) registerMetrics(m *httpapi.Metrics) {
 	}
 	n.counters = t
 	for _, ns := range n.work.Namespaces() {
-		m.Gauge("work_waiting", "Records that wait to be worked on, by queue; at most 10,000 are counted.",
-			sample(func(ctx context.Context) (int, error) { return n.work.Waiting(ctx, ns) }), "queue", ns)
+		m.StoreGauge("work_waiting", "Records that wait to be worked on, by queue; at most 10,000 are counted.", func(ctx context.Context) (float64, error) {
+			waiting, err := n.work.Waiting(ctx, ns)
+			return float64(waiting), err
+		}, "queue", ns)
 		m.Gauge("work_running", "Records that are being worked on, by queue.",
 			func() float64 { return float64(n.work.Running(ns)) }, "queue", ns)
-		m.Gauge("work_late_seconds", "How long the first due record has waited beyond its time, by queue.",
-			sample(func(ctx context.Context) (float64, error) {
-				late, err := n.work.Late(ctx, ns)
-				return late.Seconds(), err
-			}), "queue", ns)
+		m.StoreGauge("work_late_seconds", "How long the first due record has waited beyond its time, by queue.", func(ctx context.Context) (float64, error) {
+			late, err := n.work.Late(ctx, ns)
+			return late.Seconds(), err
+		}, "queue", ns)
 	}
 	const hooks = "Hooks that run, and hooks that wait for their turn."
 	m.Gauge("hooks", hooks, func() float64 { running, _ := n.runs.Load(""); return float64(running) }, "state", "running")
 	m.Gauge("hooks", hooks, func() float64 { _, waiting := n.runs.Load(""); return float64(waiting) }, "state", "waiting")
-	m.Gauge("asks_open", "Questions that wait for the owner; at most 1000 are counted.",
-		sample(func(ctx context.Context) (int, error) { return OwnerAPI{n}.CountApprovals(ctx, statusCap) }))
+	m.StoreGauge("asks_open", "Questions that wait for the owner; at most 1000 are counted.", func(ctx context.Context) (float64, error) {
+		open, err := OwnerAPI{n}.CountApprovals(ctx, statusCap)
+		return float64(open), err
+	})
 	for _, limit := range acl.MeterLimits() {
 		m.LimiterFunc("messages-"+limit, func() uint64 { return n.meter.Refusals(limit) })
-	}
-}
-
-// sample returns a gauge that reads the store, and is NaN if the store fails.
-func sample[T int | float64](read func(context.Context) (T, error)) func() float64 {
-	return func() float64 {
-		ctx, cancel := context.WithTimeout(context.Background(), 5*time.Second)
-		defer cancel()
-		v, err := read(ctx)
-		if err != nil {
-			return math.NaN()
-		}
-		return float64(v)
 	}
 }
 

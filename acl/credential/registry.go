@@ -366,8 +366,10 @@ func (r *Registry[T, P]) Add(ctx context.Context, p P, key string, extra ...stor
 		a.Created = now.UTC().Round(time.Millisecond)
 	}
 	err := r.apply(ctx, p, extra)
-	if _, getErr := r.cfg.Records.Get(ctx, r.cfg.NS, a.ID, now); errors.Is(err, store.ErrConflict) && getErr == nil {
-		err = ErrTaken
+	if errors.Is(err, store.ErrConflict) { // of the account, or of one of the extra changes
+		if _, getErr := r.cfg.Records.Get(ctx, r.cfg.NS, a.ID, now); getErr == nil {
+			err = ErrTaken
+		}
 	}
 	return key, err
 }

@@ -6,6 +6,7 @@ import (
 	"unicode"
 	"unicode/utf8"
 
+	"github.com/agentmesh/agentmesh/node/owner"
 	"github.com/agentmesh/agentmesh/node/wire"
 )
 
@@ -82,12 +83,9 @@ func ValidPrincipal(s string) bool {
 	return ok && validKind(kind) && validLink(link)
 }
 
-// Pseudonym returns the agent id that stands for the peer in conversations and transcripts. It is stable, local to
-// this node and never registered anywhere. The hash leaves out the kind, because link names are unique; A2A and
+// Pseudonym is [owner.Pseudonym] of the peer. The hash leaves out the kind, because link names are unique; A2A and
 // MoltSpeak share the link name "inbound", but only the peers of MoltSpeak have an "@".
-func (a Address) Pseudonym() wire.AgentID {
-	return wire.DeriveAgentID([]byte("agentmesh-bridge"), []byte(a.Link), []byte(a.Peer))
-}
+func (a Address) Pseudonym() wire.AgentID { return owner.Pseudonym(a.Link, a.Peer) }
 
 // Mark returns the payload of a foreign message with metadata.bridge set, so that every reader sees which peer sent it
 // and whether the peer proved its identity (AM-16). It replaces any metadata.bridge that the foreign side wrote.

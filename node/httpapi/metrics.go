@@ -67,7 +67,7 @@ func (m *Metrics) Gauge(name, help string, read func() float64, labels ...string
 }
 
 // StoreGauge creates a gauge with a read function that asks a store. The gauge is NaN if the store does not answer.
-func (m *Metrics) StoreGauge(name, help string, read func(context.Context) (float64, error)) {
+func (m *Metrics) StoreGauge(name, help string, read func(context.Context) (float64, error), labels ...string) {
 	m.Gauge(name, help, func() float64 {
 		ctx, cancel := context.WithTimeout(context.Background(), 5*time.Second)
 		defer cancel()
@@ -76,7 +76,7 @@ func (m *Metrics) StoreGauge(name, help string, read func(context.Context) (floa
 			return math.NaN()
 		}
 		return v
-	})
+	}, labels...)
 }
 
 // Histogram creates one histogram with these upper bounds, in ascending order.

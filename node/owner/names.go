@@ -59,6 +59,12 @@ const (
 	maxSubject     = 100
 )
 
+// Pseudonym returns the agent id that stands for a foreign peer behind a link in conversations and transcripts. It is
+// stable, local to this node and never registered anywhere.
+func Pseudonym(link, peer string) wire.AgentID {
+	return wire.DeriveAgentID([]byte("agentmesh-bridge"), []byte(link), []byte(peer))
+}
+
 // ShowName decides how a peer is shown: by the owner's alias, else by the name that it gives itself, else by a short
 // form of its foreign address or its id. address and id may be the same or empty.
 func ShowName(names PeerNames, address, id string) ShownName {
@@ -66,7 +72,7 @@ func ShowName(names PeerNames, address, id string) ShownName {
 	_, link, _ := strings.Cut(network, ":")
 	shown := ShownName{Face: id}
 	if foreign && link != "" {
-		shown.Face, shown.Network = string(wire.DeriveAgentID([]byte("agentmesh-bridge"), []byte(link), []byte(foreignID))), network
+		shown.Face, shown.Network = string(Pseudonym(link, foreignID)), network
 	} else {
 		foreignID = ""
 	}

@@ -3,6 +3,7 @@ package websocket
 import (
 	"bufio"
 	"bytes"
+	"cmp"
 	"context"
 	"crypto/rand"
 	"errors"
@@ -311,17 +312,14 @@ func (c *Conn) isClosing() bool {
 func (c *Conn) finish(err error) error {
 	c.release()
 	c.mu.Lock()
-	fault := c.fault
-	if fault == nil {
-		var ok bool
-		if fault, ok = errors.AsType[*CloseError](err); !ok {
-			fault = &CloseError{Code: CodeAbnormal, cause: err}
-		}
+	end, ok := errors.AsType[*CloseError](err) // of the peer, or for what it sent
+	if !ok {
+		end = &CloseError{Code: CodeAbnormal, cause: err}
 	}
+	fault := cmp.Or(c.fault, end)
 	c.fault = fault
 	c.endPings(len(c.pings.waiting), fault)
-	remote, ok := errors.AsType[*CloseError](err)
-	answered := fault.Remote || ok && remote.Remote && remote.Code == fault.Code
+	answered := fault.Remote || end.Remote && end.Code == fault.Code
 	mustLinger := c.ending && !answered && fault.Code != CodeAbnormal // the peer has not answered our close
 	c.ending = true
 	if c.timer != nil {
