@@ -38,18 +38,22 @@ func newScript(a answer) script {
 type controlCmd struct{}
 
 func (controlCmd) Run(ctx context.Context, s streams) error {
-	in := json.NewDecoder(s.in)
 	var sc script
-	if err := in.Decode(&sc); err != nil {
+	if err := json.NewDecoder(s.in).Decode(&sc); err != nil {
 		return fmt.Errorf("read script: %w", err)
 	}
 	h, stop, err := sc.handler()
 	if err != nil {
 		return err
 	}
+	return errors.Join(serveControl(ctx, s, h), stop())
+}
+
+// serveControl serves h on a free loopback port until ctx or the standard input ends.
+func serveControl(ctx context.Context, s streams, h http.Handler) error {
 	l, err := net.Listen("tcp", "127.0.0.1:0")
 	if err != nil {
-		return errors.Join(err, stop())
+		return err
 	}
 	srv := &http.Server{Handler: h}
 	ctx, cancel := context.WithCancel(ctx)
@@ -62,9 +66,9 @@ func (controlCmd) Run(ctx context.Context, s streams) error {
 	unhook := context.AfterFunc(ctx, func() { shutdownErr <- srv.Shutdown(context.WithoutCancel(ctx)) })
 	fmt.Fprintf(s.out, "{\"url\":\"http://%s\",\"pid\":%d}\n", l.Addr(), os.Getpid())
 	if err := srv.Serve(l); unhook() { // the listener failed
-		return errors.Join(err, stop())
+		return err
 	}
-	return errors.Join(<-shutdownErr, stop())
+	return <-shutdownErr
 }
 
 // handler returns the handler of the control, and a function that closes its file.

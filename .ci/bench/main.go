@@ -26,6 +26,7 @@ type commands struct {
 	Figures figuresCmd `cmd:"" help:"Measure the table of .ci/bench/README.md and show which targets are met."`
 	Mew     mewCmd     `cmd:"" help:"Compare the MEW gateway with a Node.js relay that only broadcasts."`
 	Control controlCmd `cmd:"" hidden:"" help:"Run a control server."`
+	A2A     a2aCmd     `cmd:"" name:"a2a" hidden:"" help:"Run a control server of the A2A SDK."`
 
 	AgentRelay agentrelayCmd `cmd:"" name:"agentrelay" help:"Compare the hosted AgentRelay relay with a Node.js relay that only broadcasts."`
 }
