@@ -148,7 +148,8 @@ func (b *Bridge) Run(ctx context.Context) error {
 			case e.Gone != nil:
 				follow(*e.Gone)
 			case e.Item != nil:
-				if a, err := bridge.ParseAddress(e.Item.Address); err == nil && a.Kind == Kind {
+				_, changesTask := itemStates[e.Item.State]
+				if a, err := bridge.ParseAddress(e.Item.Address); err == nil && a.Kind == Kind && changesTask {
 					follow(store.ConvKey{Peer: string(a.Pseudonym()), ID: string(e.Item.Conversation)})
 				}
 			}
@@ -160,9 +161,16 @@ func (b *Bridge) Run(ctx context.Context) error {
 			return nil
 		case <-stale:
 		}
+		began := time.Now()
 		if err := b.syncAll(ctx); err != nil && ctx.Err() == nil {
 			b.log.WarnContext(ctx, "a2a: cannot compare tasks with the inbox, and tries again", "err", err)
 			time.AfterFunc(syncPause, func() { waiting.Wake(stale) })
+		}
+		// A comparison reads all open tasks. While many events come, some are always lost, so comparisons may take only
+		// a tenth of the time.
+		select {
+		case <-ctx.Done():
+		case <-time.After(9 * time.Since(began)):
 		}
 	}
 }
