@@ -5,11 +5,8 @@ import (
 	"context"
 	"errors"
 	"fmt"
-	"io/fs"
 	"net/http"
 	"net/url"
-	"os"
-	"path/filepath"
 	"time"
 
 	"github.com/agentmesh/agentmesh/node/wire"
@@ -21,34 +18,22 @@ func (s *study) measureRestart(ctx context.Context) error {
 	if err := fillBig(ctx, s.p, s.data, s.Cards); err != nil {
 		return err
 	}
-	for _, variant := range []struct {
-		name    string
-		prepare func() error
-	}{
-		{"as it was killed", func() error { return nil }},
-		{"without its index file", func() error { return removeIfExists(filepath.Join(s.data, databaseFile+".index")) }},
-	} {
-		s.p.say("restart, %s", variant.name)
-		word, wantIDs, err := s.killBusy(ctx)
-		if err != nil {
-			return err
-		}
-		if err := variant.prepare(); err != nil {
-			return err
-		}
-		took, srv, err := s.timedStart(ctx, s.data, func(base *url.URL) bool {
-			return bytes.Contains(search(ctx, base, url.Values{"q": {word}}), []byte(word)) &&
-				bytes.Equal(cardIDs(search(ctx, base, comparedSearch)), wantIDs)
-		})
-		if err != nil {
-			return err
-		}
-		if err := srv.stop(); err != nil {
-			return err
-		}
-		f := newFigure(fmt.Sprintf("SIGKILL to first correct search, %d cards, %s", s.Cards, variant.name), took.Seconds(), "s", "from exec of agentmesh serve")
-		s.add(f.withMax(10))
+	word, wantIDs, err := s.killBusy(ctx)
+	if err != nil {
+		return err
 	}
+	took, srv, err := s.timedStart(ctx, s.data, func(base *url.URL) bool {
+		return bytes.Contains(search(ctx, base, url.Values{"q": {word}}), []byte(word)) &&
+			bytes.Equal(cardIDs(search(ctx, base, comparedSearch)), wantIDs)
+	})
+	if err != nil {
+		return err
+	}
+	if err := srv.stop(); err != nil {
+		return err
+	}
+	f := newFigure(fmt.Sprintf("SIGKILL to first correct search, %d cards", s.Cards), took.Seconds(), "s", "from exec of agentmesh serve")
+	s.add(f.withMax(10))
 	return nil
 }
 
@@ -101,12 +86,4 @@ func cardIDs(page []byte) []byte {
 		ids = append(append(ids, a.GetStr("agent_id")...), ' ')
 	}
 	return ids
-}
-
-// removeIfExists deletes a file. If the file does not exist, it does nothing.
-func removeIfExists(path string) error {
-	if err := os.Remove(path); err != nil && !errors.Is(err, fs.ErrNotExist) {
-		return err
-	}
-	return nil
 }

@@ -2,7 +2,6 @@ package bolt
 
 import (
 	"context"
-	"errors"
 	"fmt"
 	"math/rand/v2"
 	"os"
@@ -162,47 +161,30 @@ func BenchmarkOpen(b *testing.B) {
 	}
 	mix := newCardMix(time.Now())
 	mix.fill(b, s, listCards(b))
-	// Remove the snapshot that filling may have started.
-	if err := errors.Join(s.Close(), os.RemoveAll(s.snapshotPath())); err != nil {
+	if err := s.Close(); err != nil {
 		b.Fatal(err)
 	}
 	s = nil
-	reopen := func(b *testing.B) {
-		var before, after runtime.MemStats
-		runtime.GC()
-		runtime.ReadMemStats(&before)
-		for b.Loop() {
-			s, err := Open(b.Context(), path, Config{})
-			if err != nil {
-				b.Fatal(err)
-			}
-			q := storetest.Words(storetest.WordOf(40))
-			q.Limit, q.Now = 20, mix.Now
-			if page, err := s.Cards().List(b.Context(), q); err != nil || len(page.Cards) == 0 {
-				b.Fatalf("first search finds %d cards, %v", len(page.Cards), err)
-			}
-			b.StopTimer()
-			runtime.GC()
-			runtime.ReadMemStats(&after)
-			if err := s.Close(); err != nil {
-				b.Fatal(err)
-			}
-			b.StartTimer()
-		}
-		b.ReportMetric(float64(after.HeapAlloc-before.HeapAlloc)/(1<<20), "heap-MiB")
-	}
-	b.Run("build", func(b *testing.B) {
-		if err := os.RemoveAll(path + ".index"); err != nil {
+	var before, after runtime.MemStats
+	runtime.GC()
+	runtime.ReadMemStats(&before)
+	for b.Loop() {
+		s, err := Open(b.Context(), path, Config{})
+		if err != nil {
 			b.Fatal(err)
 		}
-		reopen(b)
-	})
-	if s, err = Open(b.Context(), path, Config{}); err != nil {
-		b.Fatal(err)
+		q := storetest.Words(storetest.WordOf(40))
+		q.Limit, q.Now = 20, mix.Now
+		if page, err := s.Cards().List(b.Context(), q); err != nil || len(page.Cards) == 0 {
+			b.Fatalf("first search finds %d cards, %v", len(page.Cards), err)
+		}
+		b.StopTimer()
+		runtime.GC()
+		runtime.ReadMemStats(&after)
+		if err := s.Close(); err != nil {
+			b.Fatal(err)
+		}
+		b.StartTimer()
 	}
-	if err := errors.Join(s.writeSnapshot(b.Context()), s.Close()); err != nil {
-		b.Fatal(err)
-	}
-	s = nil
-	b.Run("snapshot", reopen)
+	b.ReportMetric(float64(after.HeapAlloc-before.HeapAlloc)/(1<<20), "heap-MiB")
 }

@@ -101,7 +101,7 @@ func (t *txn) PutChange(change engine.ChangeRow, card, old *engine.CardRow) erro
 // UnlistCard implements [engine.Tx].
 func (t *txn) UnlistCard(card engine.CardRow) {
 	s, terms := cardindex.Slot(card.Seq), card.Terms
-	t.indexChanges = append(t.indexChanges, func(ix *cardindex.Index) { ix.DropExpired(s, terms) })
+	t.indexChanges = append(t.indexChanges, func(ix *cardindex.Index) { ix.Drop(s, terms) })
 }
 
 // EndChange implements [engine.Tx]. The row in bucketIDs stays with the change.
@@ -137,8 +137,7 @@ func (c cards) Changes(ctx context.Context, after uint64, limit int) ([]store.Ca
 			if err != nil {
 				return err
 			}
-			// Skip the tombstone of an earlier registration of the id. It is not part of the feed, but index snapshots
-			// may need it.
+			// Skip the tombstone of an earlier registration of the id: the feed has one line for each id.
 			if number(seq) != change.Seq {
 				continue
 			}

@@ -4,7 +4,6 @@ package bolt
 
 import (
 	"bufio"
-	"errors"
 	"math/rand/v2"
 	"os"
 	"os/exec"
@@ -19,7 +18,7 @@ import (
 func TestKill(t *testing.T) {
 	path := filepath.Join(t.TempDir(), "mesh.db")
 	acked := make(map[string]bool)
-	for round := range 4 {
+	for range 4 {
 		child := exec.CommandContext(t.Context(), os.Args[0], "-test.run=^$")
 		child.Env = append(os.Environ(), childEnv+"="+path)
 		stdout, err := child.StdoutPipe()
@@ -42,16 +41,6 @@ func TestKill(t *testing.T) {
 		}
 		if err := child.Wait(); err == nil || said < enough {
 			t.Fatalf("child ended by itself after %d lines: %v", said, err)
-		}
-		if round == 1 {
-			// The next child, and audit, must bring an index snapshot up to date.
-			s, err := Open(t.Context(), path, Config{})
-			if err != nil {
-				t.Fatal(err)
-			}
-			if err := errors.Join(s.writeSnapshot(t.Context()), s.Close()); err != nil {
-				t.Fatal(err)
-			}
 		}
 	}
 	audit(t, open(t, path, Config{}), acked)

@@ -18,11 +18,7 @@
 // from the index under a read lock, releases the lock, and then checks the row of each candidate. The index may offer
 // cards that do not match, but never misses one that does.
 //
-// # The index file
-//
-// "<path>.index" is a snapshot of the index and only an optimization. The database contains the tags of the snapshots
-// that are valid for it, and the change feed brings a loaded snapshot up to date. If the snapshot is missing, damaged
-// or not valid, the engine builds the index from the cards.
+// Open builds the index from the cards.
 //
 // See schema.go for the buckets and package engine for the encoding of rows.
 package bolt

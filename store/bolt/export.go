@@ -70,8 +70,7 @@ func exportCards(tx *bbolt.Tx, put func(engine.Row) error) error {
 }
 
 // exportChanges exports the feed of card changes. A tombstone is the last change of a card that is gone. The export
-// leaves out the tombstones of ids that were registered again: only an older index snapshot needs them, and a new
-// database has no snapshot.
+// leaves out the tombstones of ids that were registered again, which are not part of the feed.
 func exportChanges(tx *bbolt.Tx, put func(engine.Row) error) error {
 	tombstones := make(map[uint64]int64) // from the number of a change to the time at which Sweep removes it
 	if err := forEachRow(tx, bucketExpiries, func(k, _ []byte) error {

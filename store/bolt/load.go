@@ -2,12 +2,8 @@ package bolt
 
 import (
 	"context"
-	"errors"
 	"fmt"
-	"io/fs"
-	"log/slog"
 	"runtime"
-	"time"
 
 	"github.com/RoaringBitmap/roaring/v2"
 	"go.etcd.io/bbolt"
@@ -25,29 +21,6 @@ func (s *Store) applyIndex(t *txn) {
 	if t.lastChange > 0 {
 		s.through.Store(t.lastChange)
 	}
-	s.snapshots.countChanges(len(t.indexChanges))
-}
-
-// loadIndex fills the index from its snapshot and the change feed or, if the snapshot cannot be used, from the cards.
-// In the latter case, built is the number of cards.
-func (s *Store) loadIndex(ctx context.Context) (built int, err error) {
-	start := time.Now()
-	err = s.loadSnapshot()
-	if err == nil {
-		if err := s.catchUp(); err != nil {
-			return 0, err
-		}
-		s.log.Debug("card index loaded from its snapshot", slog.Int("cards", s.index.Len()), slog.Duration("took", time.Since(start)))
-		return 0, nil
-	}
-	if !errors.Is(err, fs.ErrNotExist) {
-		s.log.Warn("card index snapshot is not used", slog.Any("err", err))
-	}
-	if err := s.buildIndex(ctx); err != nil {
-		return 0, err
-	}
-	s.log.Debug("card index built from the cards", slog.Int("cards", s.index.Len()), slog.Duration("took", time.Since(start)))
-	return s.index.Len(), nil
 }
 
 // buildIndex fills the index from the cards, in several goroutines.

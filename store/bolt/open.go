@@ -37,7 +37,7 @@ var (
 
 // Config holds the options of Open. The zero value is usable.
 type Config struct {
-	// Logger gets messages about the engine's own work, such as recovery, rebuilding and snapshots. Nil discards them.
+	// Logger gets messages about the engine's own work, such as recovery. Nil discards them.
 	Logger *slog.Logger
 	// MinFree is the number of free bytes on the disk below which the engine refuses writes with store.ErrUnavailable,
 	// so that it stops before the disk is full. 0 means 64 MiB; a negative number disables the check.
@@ -83,14 +83,13 @@ type Store struct {
 	index   *cardindex.Index
 	through atomic.Uint64 // the number of the newest change that the index contains
 
-	damage    *engine.DamageLog
-	leases    local.Leases
-	watchers  local.Watchers
-	self      *local.Handle // the handle of this Store; see Handle for others
-	writer    *writer
-	snapshots *snapshotter
-	closing   sync.Once
-	closeErr  error
+	damage   *engine.DamageLog
+	leases   local.Leases
+	watchers local.Watchers
+	self     *local.Handle // the handle of this Store; see Handle for others
+	writer   *writer
+	closing  sync.Once
+	closeErr error
 }
 
 var _ store.Store = (*Store)(nil)
@@ -109,21 +108,16 @@ func Open(ctx context.Context, path string, cfg Config) (*Store, error) {
 	if err := s.openFile(); err != nil {
 		return nil, fmt.Errorf("open store %s: %w", path, err)
 	}
-	built := 0 // cards that the index snapshot lacks
-	err = catchDamage(func() (err error) {
+	err = catchDamage(func() error {
 		if err := errors.Join(s.prepare(), s.removeTempCopies()); err != nil {
 			return err
 		}
-		built, err = s.loadIndex(ctx)
-		return err
+		return s.buildIndex(ctx)
 	})
 	if err != nil {
 		return nil, errors.Join(fmt.Errorf("open store %s: %w", path, err), s.closeFile())
 	}
 	s.writer = newWriter(s)
-	s.snapshots = newSnapshotter(s)
-	s.snapshots.countChanges(built)
-	go s.snapshots.run()
 	return s, nil
 }
 
@@ -362,7 +356,6 @@ func (s *Store) Ping(ctx context.Context) error {
 // Close commits the queued writes and closes the file. Later calls fail with store.ErrUnavailable.
 func (s *Store) Close() error {
 	s.closing.Do(func() {
-		s.snapshots.stop()
 		s.writer.queue.Close()
 		s.watchers.Close()
 		s.mu.Lock()

@@ -12,7 +12,6 @@ import (
 // bucket.
 //
 //	meta         "schema" → u64 ·
-//	             "snapshots" → tags of the last two index snapshots · "floor" → u64, the newest change that Sweep removed ·
 //	             "fences" → u64, added to the fence of every lease ·
 //	             "tally" → for each bucket, in the order below, its rows u64 and the sum of their checksums u64, see [tally] ·
 //	             The sequence of this bucket is the newest revision.
@@ -58,11 +57,9 @@ var (
 		bucketReplays, bucketRecords, bucketRecordTerms, bucketLanes, bucketHeads, bucketExpiries,
 	}
 
-	keySchema    = []byte("schema")
-	keySnapshots = []byte("snapshots")
-	keyFloor     = []byte("floor")
-	keyFences    = []byte("fences")
-	keyTally     = []byte("tally")
+	keySchema = []byte("schema")
+	keyFences = []byte("fences")
+	keyTally  = []byte("tally")
 )
 
 // schema is the number of this layout of the buckets and rows.

@@ -152,11 +152,9 @@ func sweepRow(t *txn, kind byte, key []byte, now time.Time, limit int) (removed 
 	return engine.SweepRow(t, r, now, limit)
 }
 
-// dropTombstone removes the tombstone of a card: the change in the feed that tells that the card is gone. An index
-// snapshot that is older than the tombstone can then no longer catch up, so dropTombstone raises the floor below which
-// snapshots are not used.
+// dropTombstone removes the tombstone of a card: the change in the feed that tells that the card is gone.
 func dropTombstone(t *txn, change []byte) error {
-	changes, meta, ids := bucketChanges.in(t), bucketMeta.in(t), bucketIDs.in(t)
+	changes, ids := bucketChanges.in(t), bucketIDs.in(t)
 	row, err := changes.get(change)
 	if row == nil || err != nil {
 		return err
@@ -165,18 +163,11 @@ func dropTombstone(t *txn, change []byte) error {
 	if err != nil {
 		return err
 	}
-	floor, err := meta.get(keyFloor)
-	if err != nil {
-		return err
-	}
 	seq, err := ids.get([]byte(c.ID))
 	if err != nil {
 		return err
 	}
 	changes.delete(change)
-	if c.Change > number(floor) {
-		meta.put(keyFloor, u64(c.Change))
-	}
 	if number(seq) == c.Seq { // the id was not registered again
 		ids.delete([]byte(c.ID))
 	}

@@ -3,6 +3,7 @@ package cardindex
 import (
 	"maps"
 	"runtime"
+	"runtime/debug"
 	"slices"
 	"sync"
 
@@ -39,7 +40,11 @@ func (p *Part) Add(s Slot, expires int64, terms [][]byte) {
 	}
 }
 
-// Join makes one index from parts, which must be in the order of their slots. It uses all processors.
+// manyCards is the number of cards from which on [Join] gives memory back to the system at once.
+const manyCards = 50_000
+
+// Join makes one index from parts, which must be in the order of their slots. It uses all processors, and empties the
+// parts, which take more memory than the index.
 func Join(parts []Part) *Index {
 	ix := New()
 	sorted := make([][]string, len(parts))
@@ -74,6 +79,10 @@ func Join(parts []Part) *Index {
 	work.Wait()
 	for i, term := range terms {
 		ix.terms.appendLast(term, lists[i])
+	}
+	clear(parts)
+	if ix.Len() >= manyCards {
+		debug.FreeOSMemory()
 	}
 	return ix
 }

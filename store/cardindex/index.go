@@ -25,8 +25,6 @@ type Index struct {
 	// add to the map under prefixMu while they hold mu for reading.
 	prefixMu sync.Mutex
 	prefixes map[string]*roaring.Bitmap
-	expired  []expiredCard // to drop when no dump runs
-	dumping  bool
 }
 
 // New returns an empty index.
@@ -56,35 +54,6 @@ func (ix *Index) Put(s Slot, old, terms []string, expires int64) {
 func (ix *Index) Drop(s Slot, terms []string) {
 	ix.mu.Lock()
 	defer ix.mu.Unlock()
-	ix.drop(s, terms)
-}
-
-// DropExpired is Drop for an expired card. While [Index.Dump] runs, the card waits for the next call of DropExpired, and
-// stays if it is renewed before then. Otherwise the dump could contain the card under only some of its terms.
-func (ix *Index) DropExpired(s Slot, terms []string) {
-	ix.mu.Lock()
-	defer ix.mu.Unlock()
-	ix.expired = append(ix.expired, expiredCard{s, terms, ix.expires.get(s)})
-	if ix.dumping {
-		return
-	}
-	for _, c := range ix.expired {
-		if ix.expires.get(c.slot) == c.expires { // otherwise the card was renewed meanwhile
-			ix.drop(c.slot, c.terms)
-		}
-	}
-	ix.expired = nil
-}
-
-// expiredCard is a card to drop, with the time at which it expired.
-type expiredCard struct {
-	slot    Slot
-	terms   []string
-	expires int64
-}
-
-// drop removes a card. The caller holds mu.
-func (ix *Index) drop(s Slot, terms []string) {
 	if ix.expires.get(s) == 0 {
 		return
 	}
