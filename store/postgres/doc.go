@@ -16,7 +16,7 @@
 // units that were queued during the previous commit, as one group. A group takes two round trips. The first begins the
 // transaction, locks the rows that the units name, in the order of their keys, and reads them. Then each unit is
 // planned in Go: it checks its preconditions on the rows as the earlier units of the group left them. The second round
-// trip writes the changed rows and commits; see pipeline.go. If another process created one of the rows or took locks
+// trip writes the changed rows and commits. If another process created one of the rows or took locks
 // in another order, the whole group runs again.
 //
 // # Unknown outcomes

@@ -286,33 +286,44 @@ func (t *txn) CheckLease(held *store.Lease) error {
 // Note implements [engine.Tx].
 func (t *txn) Note(ns, key string) { t.hints = append(t.hints, store.Hint{NS: ns, Key: key}) }
 
-// flush adds to pipe the statements that write the changed rows.
-func (t *txn) flush(pipe *pipeline) {
+// flush adds to batch the statements that write the changed rows.
+func (t *txn) flush(batch *pgx.Batch) {
 	for _, prefix := range t.cut {
-		pipe.add("delete from entries where key >= $1 and key < $2", bytesArgument(prefix), bytesArgument(prefixEnd(prefix)))
+		batch.Queue("delete from entries where key >= $1 and key < $2", prefix, prefixEnd(prefix))
 	}
 	for _, tb := range tables {
-		var inserted, updated []changedRow
-		var removed []string
+		var inserted, updated columns
+		var removed [][]byte
 		for _, key := range slices.Sorted(maps.Keys(t.cells[tb])) {
 			switch c := t.cells[tb][key]; {
 			case c.before == c.after && (c.after != nil || !tb.dependent): // unchanged
 			case c.after == nil: // a dependent row may exist although before is nil, because drop does not read it
-				removed = append(removed, key)
+				removed = append(removed, []byte(key))
 			case c.before == nil:
-				inserted = append(inserted, changedRow{key, c.after})
+				inserted.add(key, c.after)
 			default:
-				updated = append(updated, changedRow{key, c.after})
+				updated.add(key, c.after)
 			}
 		}
 		if len(removed) > 0 {
-			pipe.add(tb.remove, keysArgument(removed))
+			batch.Queue(tb.remove, removed)
 		}
-		if len(updated) > 0 {
-			pipe.add(tb.update, columns(updated)...)
+		if len(updated.keys) > 0 {
+			batch.Queue(tb.update, updated.keys, updated.nums, updated.dues, updated.values)
 		}
-		if len(inserted) > 0 {
-			pipe.add(tb.insert, columns(inserted)...)
+		if len(inserted.keys) > 0 {
+			batch.Queue(tb.insert, inserted.keys, inserted.nums, inserted.dues, inserted.values)
 		}
 	}
+}
+
+// columns are the columns of rows to write.
+type columns struct {
+	keys, values [][]byte
+	nums, dues   []int64
+}
+
+func (c *columns) add(key string, r *row) {
+	c.keys, c.values = append(c.keys, []byte(key)), append(c.values, r.value)
+	c.nums, c.dues = append(c.nums, r.num), append(c.dues, r.due)
 }

@@ -66,8 +66,7 @@ type writer struct {
 
 	// Only the leader uses the following fields.
 
-	number   int64 // of the last group
-	pipeline pipeline
+	number int64 // of the last group
 	// unheard is true if other processes may not have received the notifications of a commit.
 	unheard   bool
 	tellTimer *time.Timer // executes an empty group, which then calls tellLost
@@ -193,24 +192,23 @@ func (t *txn) rollback() { _, _ = t.conn.Exec(t.ctx, "rollback") }
 // commit writes all rows and commits, in one round trip. If err is not nil, uncertain reports whether the transaction
 // may have been committed nevertheless.
 func (t *txn) commit(w *writer) (uncertain bool, err error) {
-	s, pipe := w.s, &w.pipeline
-	pipe.reset(t.conn)
-	t.flush(pipe)
-	commitIndex := pipe.n
-	pipe.add("commit")
-	// The server commits only one transaction with notifications at a time, so groups would wait for each other's writes
-	// to the disk. Therefore the notifications follow in a transaction of their own, which writes nothing.
-	for _, payload := range encodeHints(s.id, t.hints) {
-		pipe.add("select pg_notify($1, $2)", bytesArgument(s.channel), bytesArgument(payload))
+	var batch pgx.Batch
+	t.flush(&batch)
+	for _, q := range batch.QueuedQueries { // forget warnings before the commit
+		q.Exec(func(pgconn.CommandTag) error { takeWarning(t.conn); return nil })
 	}
 	// outcome is the answer to the commit, and warning is a warning that came with it.
 	var outcome, warning string
-	err = pipe.run(t.ctx, func(i int, tag string) {
-		text := takeWarning(t.conn)
-		if i == commitIndex {
-			outcome, warning = tag, text
-		}
+	batch.Queue("commit").Exec(func(tag pgconn.CommandTag) error {
+		outcome, warning = tag.String(), takeWarning(t.conn)
+		return nil
 	})
+	// The server commits only one transaction with notifications at a time, so groups would wait for each other's writes
+	// to the disk. Therefore the notifications follow in a transaction of their own, which writes nothing.
+	for _, payload := range encodeHints(w.s.id, t.hints) {
+		batch.Queue("select pg_notify($1, $2)", w.s.channel, payload)
+	}
+	err = t.conn.SendBatch(t.ctx, &batch).Close()
 	switch {
 	case warning != "":
 		// The wait for the standby was canceled. The transaction is committed on the server, but perhaps on no standby.
