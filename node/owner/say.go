@@ -43,6 +43,11 @@ func Say(payload json.RawMessage, isExact bool) Said {
 	}
 	s := Said{Action: v.GetStr("action")}
 	rest := v.Without("action", "in_reply_to")
+	if meta, ok := rest.Get("metadata"); ok && !isExact { // a page shows by its place what a message belongs to
+		if rest, meta = rest.Without("metadata"), meta.Without("in_reply_to", "agreed_in", "resend_of"); meta.Len() > 0 {
+			rest = rest.With("metadata", meta)
+		}
+	}
 	message, _ := v.Get("message")
 	if body := message.GetStr("body"); body != "" {
 		s.Text = strings.TrimPrefix(message.GetStr("subject")+"\n"+body, "\n")
@@ -174,9 +179,18 @@ func (s Said) Deed(intent wire.Intent) string {
 	return strings.Trim(string(intent)+" · "+s.Action, " ·")
 }
 
-// IsReceipt reports whether the message only confirms that another one arrived.
-func (s Said) IsReceipt() bool {
-	return s.Action == wire.ActionReceived && s.Text == "" && len(s.Facts) == 0
+// IsReport reports whether the message only says that something happened: that another message arrived or waits, that an
+// offer is accepted or not, or that the matter ended. It has no words for a person.
+func (s Said) IsReport() bool {
+	switch s.Action {
+	case wire.ActionPending:
+		return true // its words are those of a program
+	case wire.ActionReceived:
+		return s.Text == "" && len(s.Facts) == 0
+	case wire.ActionClose, "accept", "decline", "reject", "cancel", "withdraw":
+		return s.Text == ""
+	}
+	return false
 }
 
 // Lines returns everything that the sender wrote.

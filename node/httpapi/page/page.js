@@ -179,6 +179,7 @@
 
   let open = []; // ids of the open details, which a swap would close
   let chosen = []; // ids of the chosen radio buttons, which a swap would reset
+  let wasAtEnd = false; // of a chat
   let before = new Set(); // the entries that were shown; a new one stands out
   const entries = ".list > li, .talk > li, article.card";
   const keyOf = (e) => e.querySelector("h2[id], details[id]")?.id ?? e.querySelector("a[href]")?.getAttribute("href");
@@ -191,6 +192,7 @@
       return;
     }
     open = Array.from(live().querySelectorAll("details[open][id]"), (d) => d.id);
+    wasAtEnd = isAtEnd();
     before = new Set(Array.from(live().querySelectorAll(entries), keyOf));
     chosen = Array.from(live().querySelectorAll("input[type=radio][id]:checked"), (i) => i.id);
     const places = new Map();
@@ -212,6 +214,7 @@
       const i = document.getElementById(id);
       if (i) i.checked = true;
     }
+    if (wasAtEnd) newest()?.scrollIntoView({ block: "end" });
   }, true);
   const recent = () => changes.filter((p) => performance.now() - p.at < guardTime);
   // A click is accepted if its button was at this place before every recent change. So the owner can decide even while
@@ -227,6 +230,18 @@
       e.stopPropagation();
     }
   }, true);
+
+  // In a chat, Enter sends and Shift+Enter breaks the line. A keyboard on a screen has no second key for it.
+  document.addEventListener("keydown", (e) => {
+    if (e.key !== "Enter" || e.shiftKey || e.isComposing || !e.target.matches("[data-enter]") || matchMedia("(pointer: coarse)").matches) return;
+    e.preventDefault();
+    if (e.target.value.trim()) e.target.form.requestSubmit();
+  });
+
+  // A chat opens at its newest message, and stays there while messages arrive, unless the owner reads earlier ones.
+  const newest = () => document.querySelector(".talk") && live().lastElementChild;
+  const isAtEnd = () => newest()?.getBoundingClientRect().bottom <= innerHeight;
+  if (!location.hash && !/[?&]after=/.test(location.search)) newest()?.scrollIntoView({ block: "end" });
 
   // A form is sent once.
   document.addEventListener("submit", (e) => {

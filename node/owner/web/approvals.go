@@ -217,13 +217,17 @@ func (p *pages) decide(c echo.Context, form url.Values) error {
 		}
 	}
 	decided, err := p.n.Decide(ctx, c.Param("id"), owner.Decision{Choice: choice, Hash: form.Get("hash"), Text: form.Get("text"), By: door}, 0)
+	next := "approvals"
+	if decided.Conv.ID != "" { // what was decided about goes on there
+		if _, err := p.n.ReadTranscript(ctx, decided.Conv.ID, decided.Conv.Peer, noEntries); err == nil {
+			next = convPath(decided.Conv.Peer, decided.Conv.ID)
+		}
+	}
 	switch {
-	case err == nil && decided.State == acl.AskApproved && isProposal(decided.Ask): // the proposal waits for an answer
-		return doneWith(c, convPath(decided.Conv.Peer, decided.Conv.ID), didOf(decided.Ask), decided.Subject)
 	case err == nil && choice == acl.Block:
-		return p.doneBlocked(c, "approvals", decided.Subject, was)
+		return p.doneBlocked(c, next, decided.Subject, was)
 	case err == nil:
-		return doneWith(c, "approvals", didOf(decided.Ask), decided.Subject)
+		return doneWith(c, next, didOf(decided.Ask), decided.Subject)
 	case errors.Is(err, acl.ErrAskGone):
 		return p.renderApproval(c, http.StatusConflict, "This was decided before: "+decidedText(decided.Ask)+". Your choice changed nothing.")
 	case errors.Is(err, acl.ErrHashMismatch):
@@ -243,12 +247,6 @@ func didOf(decided acl.Ask) string {
 		return "let-in"
 	}
 	return string(decided.Choice)
-}
-
-// isProposal reports whether the question is about a meeting that somebody proposes to the owner.
-func isProposal(ask acl.Ask) bool {
-	var body owner.HeldBody
-	return ask.Kind == owner.AskMessage && ask.Conv.ID != "" && json.Unmarshal(ask.Body, &body) == nil && contentOf(body.Payload).Meeting != nil
 }
 
 // decidedText returns what was decided, through which interface, and when.

@@ -34,7 +34,7 @@ func TestBrowser(t *testing.T) {
 		"code": browserCode, "stranger": browserStranger, "keyboard": browserKeyboard, "phone": browserPhone, "schemes": browserSchemes,
 		"names": browserNames, "no script": browserWithoutScript, "restart": browserRestart, "two tabs": browserTwoTabs,
 		"hostile": browserHostile, "typing": browserKeepsWhatIsTyped, "line breaks": browserLineBreaks,
-		"guard": browserGuardsClicks, "barriers": browserBarriers, "shortcuts": browserShortcuts, "notifications": browserNotifications, "link": browserLink,
+		"guard": browserGuardsClicks, "chat": browserChat, "barriers": browserBarriers, "shortcuts": browserShortcuts, "notifications": browserNotifications, "link": browserLink,
 	} {
 		t.Run(name, func(t *testing.T) {
 			t.Parallel()
@@ -71,7 +71,7 @@ func browserCode(t *testing.T, browser context.Context) {
 	tb.Do(chromedp.Navigate(in.URL + "login#" + in.Code))
 	tb.Until(`document.getElementById("secret").value === "` + in.Code + `" && location.hash === ""`)
 	tb.Do(chromedp.KeyEvent("\r"))
-	tb.Shows("Nothing waits for a decision.")
+	tb.Shows("Nothing waits for you.")
 	tb.live()
 	tb.open("settings")
 	tb.Click("#sign-out-all")
@@ -431,8 +431,8 @@ func browserLineBreaks(t *testing.T, browser context.Context) {
 	readsLines(sarahTab, "first line", "second line")
 	peterTab.open(link(t, peterTab.page.must("conversations"), "conversations/am_"))
 	readsLines(peterTab, "first line", "second line")
-	peterTab.Do(chromedp.SendKeys("#text", "third line\rfourth line"))
-	peterTab.Click(`form[action$="/reply"] button:not([name])`)
+	peterTab.Do(chromedp.SendKeys("#text", "third line"), chromedp.KeyEvent("\r", chromedp.KeyModifiers(chromedp.ModifierShift)),
+		chromedp.KeyEvent("fourth line"), chromedp.KeyEvent("\r")) // Enter sends
 	readsLines(peterTab, "third line", "fourth line")
 	readsLines(sarahTab, "third line", "fourth line")
 	for _, m := range []*meshtest.Member{sarah, peter} {

@@ -8,7 +8,6 @@ import (
 	"net/url"
 	"slices"
 	"strconv"
-	"time"
 
 	"github.com/labstack/echo/v4"
 
@@ -19,52 +18,16 @@ import (
 	"github.com/agentmesh/agentmesh/node/wire"
 )
 
-type conversationsView struct {
-	State  conversations.State
-	States []conversations.State
-	Items  []owner.Conversation
-	Next   uint64
-}
-
-var convStates = []conversations.State{"", conversations.Open, conversations.Completed, conversations.Failed, conversations.Expired}
-
-func (p *pages) showConversations(c echo.Context) error {
-	ctx := c.Request().Context()
-	q, err := owner.ReadQuery(c, conversations.Open, conversations.Completed, conversations.Failed, conversations.Expired)
-	if err != nil {
-		return err
-	}
-	view := conversationsView{State: conversations.State(q.State), States: convStates}
-	list, err := p.n.ListConversations(ctx, owner.Query{State: q.State, Before: q.Before, Limit: pageSize})
-	if err != nil {
-		return err
-	}
-	view.Items, view.Next = list.Items, list.Next
-	return p.shell.Render(c, p.conversations, httpapi.View{
-		Title: "Conversations", Topics: []string{string(owner.TopicConversations)}, Done: p.doneMessage(c), Data: view,
-	})
-}
-
-type messageView struct {
-	N       uint64
-	Out     bool
-	At      time.Time
-	ID      string
-	Intent  wire.Intent
-	Sealed  bool
-	Content content
-}
-
 type conversationView struct {
 	owner.Conversation
-	URL      string // path below the page
-	Messages []messageView
-	Earlier  bool   // there are earlier messages
-	Later    uint64 // the parameter "after" of the next page
-	Chain    string // the state of the hash chain; "" if it was not checked
-	Open     bool
-	New      int // messages of the conversation that wait in the inbox
-	Form     replyForm
+	URL     string // path below the page
+	Parts   []part
+	Earlier bool   // there are earlier messages
+	Later   uint64 // the parameter "after" of the next page
+	Chain   string // the state of the hash chain; "" if it was not checked
+	Open    bool
+	New     int // messages of the conversation that wait in the inbox
+	Form    replyForm
 }
 
 // Matter returns the intent of what stands in the conversation, or else of the conversation (AM-89).
@@ -80,74 +43,8 @@ func matter(c owner.Conversation) wire.Intent {
 	return c.Intent
 }
 
-// choice is an offered time: as offered, and in the zone of the owner.
-type choice struct{ Value, Text string }
-
-// offer is a standing proposal with its form.
-type offer struct {
-	owner.Proposal
-	URL  string // of the conversation
-	Open bool   // the conversation
-	n    int
-}
-
-// Offers returns the standing proposals, the newest first.
-func (v conversationView) Offers() (list []offer) {
-	for n, p := range v.Proposals {
-		list = append(list, offer{p, v.URL, v.Open, n})
-	}
-	return list
-}
-
-// ID returns the id of an element of the offer on the page.
-func (o offer) ID(element string) string {
-	if o.n == 0 {
-		return element
-	}
-	return element + "-" + strconv.Itoa(o.n)
-}
-
-// Offered returns the times of the proposal in the zone of the owner.
-func (o offer) Offered() []choice {
-	list := make([]choice, len(o.Times))
-	for i, t := range o.Times {
-		list[i] = choice{t, owner.LocalTime(t)}
-	}
-	return list
-}
-
-// CanAnswer reports whether the offer came from the peer and waits for an answer of ours.
-func (o offer) CanAnswer() bool { return o.Open && o.By == conversations.Theirs && o.Accepted == "" }
-
-func (o offer) Length() string { return owner.Length(o.Duration) }
-
-// Choices returns the times that an accept must choose from; the list is empty if an accept need not choose.
-func (o offer) Choices() []choice {
-	if o.By != conversations.Theirs || len(o.Times) < 2 {
-		return nil
-	}
-	return o.Offered()
-}
-
 // CanAnswer reports whether an offer of the peer waits for an answer of ours.
 func (v conversationView) CanAnswer() bool { return slices.ContainsFunc(v.Offers(), offer.CanAnswer) }
-
-// agreed is an agreement with what the page shows of it.
-type agreed struct{ owner.Agreement }
-
-// Agreed returns what was agreed, the newest first.
-func (v conversationView) Agreed() (list []agreed) {
-	for _, a := range v.Agreements {
-		list = append(list, agreed{a})
-	}
-	return list
-}
-
-// IsEvent reports whether the page offers the agreement as a calendar file.
-func (a agreed) IsEvent() bool {
-	_, ok := calendar.AgreedEvent(a.Agreement.Agreement, "", "", "", a.At)
-	return ok && a.Standing == owner.StandingAgreed
-}
 
 // replyForm is what the owner typed. The page shows it again if it was refused. Selected is the time that an accept
 // chooses.
@@ -179,7 +76,13 @@ func (p *pages) renderConversation(c echo.Context, status int, errorText string,
 		Open: part.State == conversations.Open,
 	}
 	view.Earlier = len(part.Transcript) > 0 && part.Transcript[0].N > 1
-	view.Messages, view.Later = viewMessages(part)
+	messages, later := viewMessages(part)
+	view.Parts, view.Later = view.talk(messages), later
+	if later == 0 {
+		if err := p.says.markUndelivered(ctx, view.Parts); err != nil {
+			return err
+		}
+	}
 	waiting, err := p.newItems(ctx, part.Peer, part.ID)
 	if err != nil {
 		return err
@@ -196,7 +99,7 @@ func (p *pages) renderConversation(c echo.Context, status int, errorText string,
 		self += "?after=" + after
 	}
 	return p.shell.Render(c, p.conversation, httpapi.View{
-		Title: "Conversation", Status: status, Error: errorText, Done: p.doneMessage(c), Data: view,
+		Title: part.Shown().String(), Status: status, Error: errorText, Done: p.doneMessage(c), Undo: p.undo(c), Data: view,
 		Topics: []string{string(owner.TopicConversations)}, Self: self,
 	})
 }
@@ -260,23 +163,6 @@ func (p *pages) readPart(c echo.Context) (part owner.Transcript, err error) {
 	return p.n.ReadTranscript(ctx, id, peer, after)
 }
 
-// viewMessages returns the views of a part of a transcript, and the number to continue after; 0 at the end.
-func viewMessages(part owner.Transcript) (list []messageView, next uint64) {
-	entries, next := part.Transcript, part.Next
-	if len(entries) > maxMessages {
-		entries = entries[:maxMessages]
-		next = entries[maxMessages-1].N
-	}
-	for _, e := range entries {
-		s := messageView{N: e.N, Out: e.Direction == "out", At: e.At, ID: e.MessageID}
-		s.Sealed = e.Sealed
-		s.Content.Said, s.Intent = owner.SayMessage(e, part.Intent)
-		s.Content.Exact = e.Message
-		list = append(list, s)
-	}
-	return list, next
-}
-
 // reply sends a message in the conversation. It thereby answers the newest message that waits there.
 func (p *pages) reply(c echo.Context, form url.Values) error {
 	ctx, peer, id := c.Request().Context(), c.Param("peer"), c.Param("id")
@@ -310,6 +196,26 @@ func (p *pages) reply(c echo.Context, form url.Values) error {
 		did = "held"
 	}
 	return httpapi.Done(c, convPath(conv.Peer, conv.ID), did)
+}
+
+// cancel takes back what was agreed. In a conversation that has ended, the cancellation begins another one.
+func (p *pages) cancel(c echo.Context, form url.Values) error {
+	ctx := c.Request().Context()
+	conv, err := p.n.ReadTranscript(ctx, c.Param("id"), c.Param("peer"), noEntries)
+	if err != nil {
+		return err
+	}
+	if conv.State == conversations.Open {
+		return p.reply(c, url.Values{"action": {"cancel"}})
+	}
+	_, err = p.n.CancelEvent(ctx, owner.Cancellation{Event: calendar.UID(conv.Peer, conv.ID)}, 0)
+	if refusal, ok := errors.AsType[*wire.Error](err); ok {
+		return p.renderConversation(c, refusal.Status, refusal.Message, replyForm{})
+	}
+	if err != nil {
+		return err
+	}
+	return httpapi.Done(c, convPath(conv.Peer, conv.ID), "cancelled")
 }
 
 func (p *pages) close(c echo.Context, form url.Values) error {

@@ -58,14 +58,15 @@ type localNode struct{ Node }
 // pages is the node's part of the owner's page.
 type pages struct {
 	n     Node
+	says  reader
 	setup Setup // nil without a process around the node
 	log   *slog.Logger
 	shell *httpapi.Pages // the frame of all pages, to which the pages of the node are added
 
 	blocked lastBlock // what the undo form of the next page undoes
 
-	overview, settings, found, approvals, approval, inbox, item, conversations, conversation *httpapi.PageTemplate
-	compose, peers, outbox, notices, audit, profile, connect, person                         *httpapi.PageTemplate
+	today, settings, found, approvals, approval, inbox, item, conversations, conversation *httpapi.PageTemplate
+	compose, peers, outbox, notices, audit, profile, connect, person                      *httpapi.PageTemplate
 }
 
 // door is the name of the page in the audit log and in decisions.
@@ -85,19 +86,20 @@ func Mount(shell *httpapi.Pages, n Node, setup Setup, log *slog.Logger) {
 	}
 	p := &pages{
 		n: namedNode{owner.WithNames(n), localNode{n}}, setup: setup, log: cmp.Or(log, slog.New(slog.DiscardHandler)), shell: shell,
-		overview: read("overview"), settings: read("settings"), found: read("discover"), approvals: read("approvals"), approval: read("approval"), inbox: read("inbox"),
+		today: read("today"), settings: read("settings"), found: read("discover"), approvals: read("approvals"), approval: read("approval"), inbox: read("inbox"),
 		item: read("item"), conversations: read("conversations"), conversation: read("conversation"),
 		compose: read("compose"), peers: read("peers"), outbox: read("outbox"), notices: read("notices"),
 		audit: read("log"), profile: read("profile"), connect: read("connect"), person: read("person"),
 	}
+	p.says = reader{p.n}
 	shell.SetBar(func(context.Context) httpapi.Bar { return httpapi.Bar{Name: n.Card().Name, Paused: n.Paused()} })
 	shell.NamePeers(p.nameOf)
 	shell.Follow(p.followEvents)
 	shell.Follow(p.followRefusals)
 	shell.Add(
-		httpapi.Nav{Path: "", Title: "Needs you"},
-		httpapi.Nav{Path: "approvals", Title: "Approvals", Under: "Needs you", Count: p.countApprovals},
-		httpapi.Nav{Path: "inbox", Title: "Inbox", Under: "Needs you", Count: p.countItems},
+		httpapi.Nav{Path: "", Title: "Today"},
+		httpapi.Nav{Path: "approvals", Title: "Approvals", Under: "Today", Count: p.countApprovals},
+		httpapi.Nav{Path: "inbox", Title: "Inbox", Under: "Today", Count: p.countItems},
 		httpapi.Nav{Path: "conversations", Title: "Conversations"},
 		httpapi.Nav{Path: "compose", Title: "Write", Under: "Conversations"},
 		httpapi.Nav{Path: "people", Title: "People"},
@@ -118,7 +120,7 @@ func Mount(shell *httpapi.Pages, n Node, setup Setup, log *slog.Logger) {
 		p.post("/hello", p.sayHello)
 		p.get("/connect", p.showConnect)
 	}
-	p.get("/", p.showOverview)
+	p.get("/", p.showToday)
 	p.post("/pause", p.pause)
 	p.get("/approvals", p.showApprovals)
 	p.get("/approvals/:id", p.showApproval)
@@ -133,6 +135,7 @@ func Mount(shell *httpapi.Pages, n Node, setup Setup, log *slog.Logger) {
 	p.get("/conversations/:peer/:id/event.ics", p.getEvent)
 	p.post("/conversations/:peer/:id/reply", p.reply)
 	p.post("/conversations/:peer/:id/read", p.markRead)
+	p.post("/conversations/:peer/:id/cancel", p.cancel)
 	p.post("/conversations/:peer/:id/close", p.close)
 	p.get("/compose", p.showCompose)
 	p.post("/compose", p.send)
@@ -247,7 +250,8 @@ var doneMessages = map[string]string{
 	"ask_again":    "The guard let it through, and it is on its way.",
 	"reject":       "Rejected.", "block": "Blocked. Nothing comes in from there any more.",
 	"sent": "It is on its way.", "held": "It waits for your decision under Approvals.", "closed": "The close is on its way.",
-	"paused": "Paused.", "resumed": "The agent accepts messages again.", "read": "Marked as read.", "retried": "The hook runs again.",
+	"cancelled": "The cancellation is on its way.",
+	"paused":    "Paused.", "resumed": "The agent accepts messages again.", "read": "Marked as read.", "retried": "The hook runs again.",
 	"strangers": "All waiting strangers are rejected. Each stays rejected until you allow or forget it under People.",
 	"profile":   "Saved. Your agent uses it from now on.", "hello": "You wrote to the echo agent. Its answer is below.",
 	"unblocked": "The block is gone. What was rejected with it stays rejected.",

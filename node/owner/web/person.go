@@ -20,7 +20,7 @@ type personView struct {
 	peerRow
 	Address       string // of a foreign peer
 	Rule          string // the agent id or address under which the owner's rules about the peer are stored
-	Conversations []owner.Conversation
+	Conversations []talkView
 	Asked         bool // the directories were asked
 	Found         []foundIn
 }
@@ -67,7 +67,10 @@ func (p *pages) findPerson(c echo.Context, id string) (personView, error) {
 	if err != nil {
 		return view, err
 	}
-	if view.Conversations = list.Items; len(view.Conversations) > 0 {
+	if view.Conversations, err = p.says.viewTalks(ctx, list.Items); err != nil {
+		return view, err
+	}
+	if len(view.Conversations) > 0 {
 		newest := view.Conversations[0]
 		view.Rule = cmp.Or(newest.Principal, id)
 		if newest.Peer == id || newest.Address == id { // otherwise id names a group, such as a chat space, and this peer is one of its members

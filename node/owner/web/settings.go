@@ -7,46 +7,9 @@ import (
 
 	"github.com/labstack/echo/v4"
 
-	"github.com/agentmesh/agentmesh/acl"
 	"github.com/agentmesh/agentmesh/node/httpapi"
 	"github.com/agentmesh/agentmesh/node/owner"
 )
-
-type overviewView struct {
-	Asks, Items string    // the numbers of questions and of inbox items that need the owner
-	Queued      int       // messages that wait for delivery
-	First       []askView // the oldest of the waiting questions
-	NoProgram   bool      // see [Programs.NoProgram]
-	Today       string    // how often the agent has answered without its owner; "" if never
-}
-
-const maxAsksOnOverview = 3
-
-func (p *pages) showOverview(c echo.Context) error {
-	if p.setup != nil && p.setup.Profile().Fresh { // the owner has not chosen a name yet
-		return httpapi.Done(c, "profile", "")
-	}
-	ctx := c.Request().Context()
-	status, err := p.n.Overview(ctx, httpapi.MaxCount)
-	if err != nil {
-		return err
-	}
-	view := overviewView{NoProgram: p.setup != nil && p.setup.Programs().NoProgram(), Asks: formatCount(status.Approvals), Items: formatCount(status.NeedsOwner), Queued: status.Outbox["queued"]}
-	for _, b := range status.Autonomy {
-		if b.Name == "total" && b.Today.Used > 0 {
-			view.Today = b.Today.String()
-		}
-	}
-	asks, err := p.n.ListApprovals(ctx, owner.Query{State: string(acl.AskPending), Limit: maxAsksOnOverview})
-	if err != nil {
-		return err
-	}
-	view.First = viewAsks(asks.Items)
-	return p.shell.Render(c, p.overview, httpapi.View{
-		Title: "Needs you", Done: p.doneMessage(c), Data: view,
-		Topics: []string{string(owner.TopicApprovals), string(owner.TopicInbox), string(owner.TopicOutbox), string(owner.TopicStatus)},
-	})
-}
 
 type settingsView struct {
 	owner.Status

@@ -1,0 +1,166 @@
+package web
+
+import (
+	"context"
+	"slices"
+	"time"
+
+	"github.com/labstack/echo/v4"
+
+	"github.com/agentmesh/agentmesh/acl"
+	"github.com/agentmesh/agentmesh/node/httpapi"
+	"github.com/agentmesh/agentmesh/node/owner"
+	"github.com/agentmesh/agentmesh/node/wire"
+)
+
+// todayView is what happened lately and what the owner can do about it. Each list is short, newest first.
+type todayView struct {
+	First     []askView // the oldest of the waiting questions
+	MoreAsks  string    // how many questions wait, if First lacks some
+	New       []newView
+	MoreItems string // how many messages need the owner, if New lacks some
+	Agreed    []agreedView
+	Failed    []owner.OutboxEntry // what was not delivered
+	Alone     []talkView          // where the agent answered without its owner
+	Today     string              // how often it did so today; "" if never
+	NoProgram bool                // see [Programs.NoProgram]
+}
+
+// Empty reports whether there is nothing to show.
+func (v todayView) Empty() bool {
+	return len(v.First)+len(v.New)+len(v.Agreed)+len(v.Failed)+len(v.Alone) == 0
+}
+
+// newView is a conversation with messages that need the owner.
+type newView struct {
+	itemView
+	Path  string // below the page
+	Words string // of the newest message
+	More  int    // the number of its other messages
+}
+
+// agreedView is an agreement with the peer.
+type agreedView struct {
+	agreed
+	Shown owner.ShownName
+}
+
+// When returns the agreed time in the zone of the owner.
+func (a agreedView) When() string { return owner.LocalTime(a.Time) }
+
+const (
+	maxAsksToday = 3
+	maxToday     = 5 // entries of each list
+	recently     = 3 * 24 * time.Hour
+)
+
+func (p *pages) showToday(c echo.Context) error {
+	if p.setup != nil && p.setup.Profile().Fresh { // the owner has not chosen a name yet
+		return httpapi.Done(c, "profile", "")
+	}
+	ctx := c.Request().Context()
+	status, err := p.n.Overview(ctx, httpapi.MaxCount)
+	if err != nil {
+		return err
+	}
+	view := todayView{NoProgram: p.setup != nil && p.setup.Programs().NoProgram()}
+	for _, b := range status.Autonomy {
+		if b.Name == "total" && b.Today.Used > 0 {
+			view.Today = b.Today.String()
+		}
+	}
+	asks, err := p.n.ListApprovals(ctx, owner.Query{State: string(acl.AskPending), Limit: maxAsksToday})
+	if err != nil {
+		return err
+	}
+	if view.First = viewAsks(asks.Items); status.Approvals > len(view.First) {
+		view.MoreAsks = formatCount(status.Approvals)
+	}
+	if err := p.addNews(ctx, &view, status.NeedsOwner); err != nil {
+		return err
+	}
+	if err := p.addUndelivered(ctx, &view, status.Delayed); err != nil {
+		return err
+	}
+	if err := p.addDone(ctx, &view); err != nil {
+		return err
+	}
+	return p.shell.Render(c, p.today, httpapi.View{
+		Title: "Today", Done: p.doneMessage(c), Undo: p.undo(c), Data: view,
+		Topics: []string{string(owner.TopicApprovals), string(owner.TopicInbox), string(owner.TopicOutbox), string(owner.TopicConversations), string(owner.TopicStatus)},
+	})
+}
+
+// addNews adds the newest messages that need the owner, one entry for each conversation. total is their number.
+func (p *pages) addNews(ctx context.Context, view *todayView, total int) error {
+	items, err := listLatest(ctx, "in_", owner.NeedsOwner, "", func(i owner.Item) string { return i.ID }, p.n.ListItems)
+	if err != nil {
+		return err
+	}
+	shown := 0
+	for _, item := range items.Items {
+		v := newView{itemView: viewItem(item), Path: convPath(string(item.Peer), string(item.Conversation))}
+		if item.About != "" {
+			v.Path = item.About
+		}
+		if i := slices.IndexFunc(view.New, func(n newView) bool { return n.Path == v.Path }); i >= 0 {
+			view.New[i].More++
+			shown++
+			continue
+		}
+		if len(view.New) == maxToday {
+			continue
+		}
+		shown++
+		v.Words = messageView{Intent: item.Intent, Content: v.Content}.words()
+		view.New = append(view.New, v)
+	}
+	if total > shown {
+		view.MoreItems = formatCount(total)
+	}
+	return nil
+}
+
+// addUndelivered adds messages of ours that lately failed, and the one that waits for the longest.
+func (p *pages) addUndelivered(ctx context.Context, view *todayView, delayed *owner.OutboxEntry) error {
+	if delayed != nil {
+		view.Failed = append(view.Failed, *delayed)
+	}
+	for _, state := range []owner.SendState{owner.SendFailed, owner.SendUnknown} {
+		entries, err := listLatest(ctx, "out_", string(state), "", func(e owner.OutboxEntry) string { return e.ID }, p.n.ListOutbox)
+		if err != nil {
+			return err
+		}
+		for _, e := range entries.Items {
+			if time.Since(e.Created) < recently && len(view.Failed) < maxToday {
+				view.Failed = append(view.Failed, e)
+			}
+		}
+	}
+	return nil
+}
+
+// addDone adds what was agreed, and where the agent answered alone, in the newest conversations.
+func (p *pages) addDone(ctx context.Context, view *todayView) error {
+	const conversations = 50
+	list, err := p.n.ListConversations(ctx, owner.Query{Limit: conversations})
+	if err != nil {
+		return err
+	}
+	var alone []owner.Conversation
+	for _, conv := range list.Items {
+		for _, a := range conv.Agreements {
+			at, hasTime := wire.ParseInstant(a.Time)
+			isNews := time.Since(a.At) < recently || hasTime && at.After(time.Now())
+			if isNews && len(view.Agreed) < maxToday {
+				view.Agreed = append(view.Agreed, agreedView{agreed{a, convPath(conv.Peer, conv.ID)}, conv.Shown()})
+			}
+		}
+		isNew := slices.ContainsFunc(view.New, func(n newView) bool { return string(n.Conversation) == conv.ID })
+		if conv.Turns != nil && conv.Turns.Used > 0 && time.Since(conv.Last) < 24*time.Hour && !isNew && len(alone) < maxToday {
+			alone = append(alone, conv)
+		}
+	}
+	view.Alone, err = p.says.viewTalks(ctx, alone)
+	return err
+}
