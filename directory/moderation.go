@@ -8,6 +8,7 @@ import (
 	"github.com/agentmesh/agentmesh/directory/listing"
 	"github.com/agentmesh/agentmesh/directory/moderation"
 	"github.com/agentmesh/agentmesh/directory/submission"
+	"github.com/agentmesh/agentmesh/node/client"
 	"github.com/agentmesh/agentmesh/node/wire"
 	"github.com/agentmesh/agentmesh/store"
 )
@@ -124,6 +125,9 @@ func (r *Registry) Ban(ctx context.Context, ban moderation.Ban, by string) (remo
 	}
 	return removed, nil
 }
+
+// JoinLink returns the link with which somebody joins the directory, for an invite code or without one.
+func (r *Registry) JoinLink(code string) string { return client.JoinLink(r.cfg.BaseURL, code) }
 
 // afterWrite drops the cached view of a card and wakes readers of the change feed. Call it after each attempt to write
 // the card, even if the outcome is unknown.

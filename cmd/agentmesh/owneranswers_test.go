@@ -259,6 +259,7 @@ var differing = []struct {
 	{regexp.MustCompile(`SHA256:[A-Za-z0-9+/=]+|sha256:[0-9a-f]+`), "FINGERPRINT"},
 	{regexp.MustCompile(`\b[0-9a-f]{8}-[0-9a-f]{4}-[0-9a-f]{4}-[0-9a-f]{4}-[0-9a-f]{12}\b`), "UUID"},
 	{regexp.MustCompile(`age1[0-9a-z]{20,}`), "AGE"},
+	{regexp.MustCompile(`/join#[^"]*"`), `/join#KEY"`},
 	{regexp.MustCompile(`"(signature|public_key|moltspeak_key|moltspeak_enc_key|key|enc_key|encryption_key|probe|code|token|secret)":"[^"]{20,}"`), `"$1":"KEY"`},
 	{regexp.MustCompile(`\b[0-9a-f]{32,}\b`), "HEX"},
 	{regexp.MustCompile(`"(bytes|memory|uptime|uptime_seconds|free|used|size|seq|goroutines|attempts)":\d+`), `"$1":0`},

@@ -11,11 +11,12 @@ import (
 	"github.com/agentmesh/agentmesh/cmd/internal/exit"
 	"github.com/agentmesh/agentmesh/cmd/internal/terminal"
 	"github.com/agentmesh/agentmesh/directory/operator"
+	"github.com/agentmesh/agentmesh/directory/site"
 )
 
 // tokenCmd manages the codes that a directory in mode invite requires (AM-56).
 type tokenCmd struct {
-	Create tokenCreateCmd `cmd:"" help:"Make a code that registers cards. The code is shown once."`
+	Create tokenCreateCmd `cmd:"" help:"Make a link to join the directory, with a code that registers cards. The link is shown once."`
 	List   tokenListCmd   `cmd:"" default:"withargs" help:"List the codes."`
 	Revoke tokenRevokeCmd `cmd:"" help:"Revoke a code."`
 }
@@ -23,8 +24,9 @@ type tokenCmd struct {
 type tokenCreateCmd struct {
 	Label   string    `placeholder:"TEXT" help:"Label that token list shows."`
 	Days    int       `default:"7" help:"Number of days until the code expires."`
-	Count   int       `default:"1" help:"Number of codes to make, 1 to 1000. Several are printed one per line."`
+	Count   int       `default:"1" help:"Number of links to make, 1 to 1000, each with a code of its own."`
 	Uses    int       `default:"1" help:"Number of cards that the code can register, 1 to 1000."`
+	QR      bool      `name:"qr" help:"Print each link as a QR code, too."`
 	Expires time.Time `placeholder:"TIME" help:"Expiry time, such as 2026-12-31T00:00:00Z, instead of --days."`
 }
 
@@ -34,13 +36,21 @@ func (c *tokenCreateCmd) Run(ctx context.Context, a *app) error {
 		return c.makeMany(ctx, a, order)
 	}
 	return callAndShow(ctx, a, operator.IssueToken.With(order), func(t operator.IssuedToken) {
-		a.Print("%s", terminal.Clean(t.Code))
+		c.show(a, t)
 		times := "once"
 		if t.Uses > 1 {
 			times = fmt.Sprintf("for %d cards, each with a credential of its own,", t.Uses)
 		}
 		a.Note("id %s, valid %s until %s", terminal.Clean(t.ID), times, terminal.FormatTime(t.Expires))
 	})
+}
+
+// show prints the link of a new code.
+func (c *tokenCreateCmd) show(a *app, t operator.IssuedToken) {
+	a.Print("%s", terminal.Clean(t.Link))
+	if code := site.NewQR(t.Link); c.QR && code != nil {
+		a.Print("%s", code.Text)
+	}
 }
 
 // makeMany makes c.Count codes, one after the other, and prints each as soon as it is made.
@@ -56,11 +66,11 @@ func (c *tokenCreateCmd) makeMany(ctx context.Context, a *app, order operator.To
 	for i := range c.Count {
 		order.Label = strings.TrimSpace(fmt.Sprintf("%s %d", c.Label, i+1))
 		raw, err := daemon.Raw(ctx, o, operator.IssueToken.With(order))
-		if _, err := showAnswer(a, raw, err, func(t operator.IssuedToken) { a.Print("%s", terminal.Clean(t.Code)) }); err != nil {
+		if _, err := showAnswer(a, raw, err, func(t operator.IssuedToken) { c.show(a, t) }); err != nil {
 			return fmt.Errorf("code %d of %d: %w", i+1, c.Count, err)
 		}
 	}
-	a.Note("made %d codes, each for %s; agentmesh token list shows them", c.Count, countText(c.Uses, "card"))
+	a.Note("made %d links, each for %s; agentmesh token list shows them", c.Count, countText(c.Uses, "card"))
 	return nil
 }
 

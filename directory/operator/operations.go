@@ -188,6 +188,7 @@ type Token = credential.Code
 type IssuedToken struct {
 	Token
 	Code string `json:"code"`
+	Link string `json:"link"` // with which somebody joins the directory
 }
 
 func (o operations) issueToken(c echo.Context, req TokenRequest) (IssuedToken, error) {
@@ -202,7 +203,7 @@ func (o operations) issueToken(c echo.Context, req TokenRequest) (IssuedToken, e
 		expires = req.Expires
 	}
 	code, t, err := o.dir.Admission().IssueToken(c.Request().Context(), req.Label, req.Uses, expires, owner.Door(c))
-	return IssuedToken{t, code}, err
+	return IssuedToken{t, code, o.dir.JoinLink(code)}, err
 }
 
 func (o operations) listTokens(c echo.Context, _ owner.None) (owner.List[Token], error) {

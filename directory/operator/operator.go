@@ -14,6 +14,7 @@ import (
 
 	"github.com/agentmesh/agentmesh/directory"
 	"github.com/agentmesh/agentmesh/directory/moderation"
+	"github.com/agentmesh/agentmesh/directory/site"
 	"github.com/agentmesh/agentmesh/node/httpapi"
 	"github.com/agentmesh/agentmesh/node/owner"
 	"github.com/agentmesh/agentmesh/node/wire"
@@ -217,7 +218,8 @@ type invitesView struct {
 	Mode    directory.Mode
 	Tokens  []Token
 	Next    string
-	Code    string // a new code, which only this response shows
+	Link    string // to join, with a new code, which only this response shows
+	QR      *site.QR
 	Expires time.Time
 	Uses    int
 }
@@ -253,7 +255,8 @@ func (p *pages) changeInvite(c echo.Context, form url.Values) error {
 		return err
 	}
 	c.Response().Header().Set("Cache-Control", "no-store")
-	return p.listInvites(c, invitesView{Code: code, Expires: t.Expires, Uses: t.Uses})
+	link := p.dir.JoinLink(code)
+	return p.listInvites(c, invitesView{Link: link, QR: site.NewQR(link), Expires: t.Expires, Uses: t.Uses})
 }
 
 type changesView struct {

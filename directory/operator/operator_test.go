@@ -114,8 +114,8 @@ func TestOperatorActs(t *testing.T) {
 		}
 	})
 	code, page := w.post("invites", "action", "make", "label", "for Sarah", "uses", "3", "days", "7")
-	secret := regexp.MustCompile(`aria-label="Invite code">([A-Z2-7]{26,})<`).FindStringSubmatch(page)
-	if code != 200 || secret == nil || !strings.Contains(page, "for Sarah") || !strings.Contains(page, "3 cards left") {
+	secret := regexp.MustCompile(`aria-label="Link to join">https://directory\.example/join#([A-Z2-7]{26,})<`).FindStringSubmatch(page)
+	if code != 200 || secret == nil || !strings.Contains(page, "for Sarah") || !strings.Contains(page, "3 cards left") || !strings.Contains(page, `aria-label="QR code of the link"`) {
 		t.Fatalf("a new code = %d\n%s", code, page)
 	}
 	list := w.get("/owner/page/directory/invites")

@@ -2,14 +2,16 @@ package site
 
 import (
 	"fmt"
+	"strings"
 
 	"rsc.io/qr"
 )
 
-// QR is a QR code as an SVG path.
+// QR is a QR code.
 type QR struct {
-	Size int // in modules, including the quiet zone
-	Path string
+	Size int    // in modules, including the quiet zone
+	Path string // of an SVG
+	Text string // for a terminal, dark on light
 }
 
 const quietZone = 4 // modules, as the standard requires
@@ -37,5 +39,27 @@ func NewQR(text string) *QR {
 			x += run
 		}
 	}
-	return &QR{code.Size + 2*quietZone, string(path)}
+	return &QR{code.Size + 2*quietZone, string(path), textQR(code)}
+}
+
+// textQR draws a code with two modules in each character. It draws the light ones, because most terminals are dark.
+func textQR(code *qr.Code) string {
+	const quiet = 2 // modules, which is enough on a screen
+	var text strings.Builder
+	for y := -quiet; y < code.Size+quiet; y += 2 {
+		for x := -quiet; x < code.Size+quiet; x++ {
+			switch upper, lower := code.Black(x, y), code.Black(x, y+1); {
+			case upper && lower:
+				text.WriteByte(' ')
+			case upper:
+				text.WriteString("▄")
+			case lower:
+				text.WriteString("▀")
+			default:
+				text.WriteString("█")
+			}
+		}
+		text.WriteByte('\n')
+	}
+	return text.String()
 }
