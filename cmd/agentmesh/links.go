@@ -137,7 +137,7 @@ func (c *linksAddCmd) Run(ctx context.Context, a *app) error {
 	var tested daemon.LinkTest
 	if change.Test != nil {
 		tested = *change.Test
-	} else if tested, err = o.AwaitLink(ctx, change.Name); err != nil { // works although o is closed: it makes its own clients
+	} else if tested, err = daemon.AwaitChange(ctx, o, daemon.TestLink.Call(change.Name)); err != nil { // works although o is closed: it makes its own clients
 		return err
 	}
 	err = a.report(tested, func() {

@@ -7,11 +7,13 @@ import (
 	"github.com/agentmesh/agentmesh/cmd/internal/daemon"
 	"github.com/agentmesh/agentmesh/cmd/internal/exit"
 	"github.com/agentmesh/agentmesh/cmd/internal/terminal"
+	"github.com/agentmesh/agentmesh/node/client"
 	"github.com/agentmesh/agentmesh/node/owner"
 )
 
 type registerCmd struct {
-	Adopt bool `help:"Adopt the new id if the directory assigns one. Peers then know the node only by the new id."`
+	Link  string `arg:"" optional:"" placeholder:"LINK" help:"Join the directory of this link, https://…/join#CODE, from now on. Without a link: register where the configuration says."`
+	Adopt bool   `help:"Adopt the new id if the directory assigns one. Peers then know the node only by the new id."`
 	directoryFlag
 }
 
@@ -25,9 +27,39 @@ type directoryFlag struct {
 }
 
 func (c *registerCmd) Run(ctx context.Context, a *app) error {
+	if c.Link != "" {
+		return a.join(ctx, owner.Register{Adopt: c.Adopt}, c.Link)
+	}
 	return a.callAndShowListings(ctx, c.Directory, func(directory string) owner.Call[owner.List[owner.Listing]] {
 		return owner.RegisterCard.With(owner.Register{Directory: directory, Adopt: c.Adopt})
 	})
+}
+
+// join adds the directory of a link to the configuration, and registers the node there.
+func (a *app) join(ctx context.Context, order owner.Register, link string) error {
+	if _, _, err := client.ParseJoinLink(link); err != nil {
+		return exit.Fail(exit.Usage, err)
+	}
+	o, err := a.connect(ctx)
+	if err != nil {
+		return err
+	}
+	change, err := daemon.Fetch(ctx, o, daemon.JoinDirectory.With(daemon.Join{Link: link}))
+	if err = errors.Join(err, o.Close()); err != nil {
+		return err
+	}
+	order.Directory = change.Name
+	register := owner.RegisterCard.With(order)
+	var page owner.List[owner.Listing]
+	if change.Running {
+		page, err = daemon.AwaitChange(ctx, o, register) // works although o is closed: it makes its own clients
+	} else {
+		page, err = fetch(ctx, a, register)
+	}
+	if err != nil {
+		return err
+	}
+	return a.showListings(page)
 }
 
 func (c *withdrawCmd) Run(ctx context.Context, a *app) error {

@@ -72,7 +72,7 @@ func TestRunADirectory(t *testing.T) {
 		return strings.Contains(string(list), "Sarah")
 	})
 	// A second member, whose message waits in Sarah's mailbox while her node is away.
-	shell(`agentmesh --data tom quickstart agent --name Tom --directory https://mesh.example.org/v1 --invite-file class.code --yes
+	shell(`agentmesh --data tom quickstart agent --name Tom --join "$(cat class.link)" --yes
 agentmesh --data tom serve --listen 127.0.0.1:3143 >>background.log 2>&1 &
 sleep 1
 id=$(agentmesh --data sarah keys show --json | sed -n 's/.*"agent_id": "\(.*\)".*/\1/p')

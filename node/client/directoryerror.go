@@ -99,7 +99,7 @@ func (e *DirectoryError) Hint() string {
 	case e.Code == wire.InvalidMessage && (e.Op == opRegister || e.Op == opRenew):
 		return "change the field that the message names: the settings card and public_url of the configuration define the card"
 	case e.Status == http.StatusForbidden:
-		return "the directory does not take registrations from everyone: ask its operator for an invite, and name its file with invite_file"
+		return "the directory does not take registrations from everyone: ask its operator for a link to join, and run agentmesh register LINK"
 	}
 	return ""
 }

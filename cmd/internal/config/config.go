@@ -41,7 +41,7 @@ type Config struct {
 	// The card then names this mailbox as its endpoint, and the node joins this directory before the others.
 	ViaRelay string `key:"via_relay"`
 
-	// File with the invite code for directories that require one.
+	// File with the links (https://…/join#CODE) or the invite code for directories that require one.
 	InviteFile string `key:"invite_file"`
 
 	// The parts of the card besides name, description, owner and key.

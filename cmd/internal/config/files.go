@@ -146,6 +146,19 @@ func (s Source) MissingFiles(cfg Config) []string {
 	return out
 }
 
+// ShortenPath returns the path of a file as the configuration should name it: relative if the file is in the folder of the
+// configuration, so that the folder can move.
+func (s Source) ShortenPath(name string) (string, error) {
+	abs, err := filepath.Abs(name)
+	if err != nil {
+		return "", err
+	}
+	if inside, err := filepath.Rel(s.ResolvePath("."), abs); err == nil && filepath.IsLocal(inside) {
+		return inside, nil
+	}
+	return abs, nil
+}
+
 // ResolvePath resolves a relative path against the folder of the configuration file.
 func (s Source) ResolvePath(name string) string {
 	if filepath.IsAbs(name) {

@@ -8,15 +8,18 @@ import (
 	"net/http"
 	"os"
 	"path/filepath"
+	"slices"
 	"strings"
 	"time"
 
 	"github.com/labstack/echo/v4"
 
 	"github.com/agentmesh/agentmesh/cmd/internal/config"
+	"github.com/agentmesh/agentmesh/cmd/internal/datadir"
 	"github.com/agentmesh/agentmesh/cmd/internal/exit"
 	"github.com/agentmesh/agentmesh/node/atomicfile"
 	"github.com/agentmesh/agentmesh/node/bridge"
+	"github.com/agentmesh/agentmesh/node/client"
 	"github.com/agentmesh/agentmesh/node/httpapi"
 	"github.com/agentmesh/agentmesh/node/owner"
 	"github.com/agentmesh/agentmesh/node/waiting"
@@ -77,6 +80,7 @@ func (p *Process) linkOperations() []owner.Operation {
 		RemoveLink.Serve(func(c echo.Context, _ owner.None) (ConfigChange, error) {
 			return configChanger{p}.remove(c.Request().Context(), c.Param("name"))
 		}),
+		JoinDirectory.Serve(func(_ echo.Context, in Join) (ConfigChange, error) { return configChanger{p}.join(in) }),
 		TestLink.Serve(func(c echo.Context, _ owner.None) (LinkTest, error) { return p.testLink(c, c.Param("name")) }),
 	}
 }
@@ -152,11 +156,8 @@ func (c configChanger) add(ctx context.Context, in NewLink) (ConfigChange, error
 	token, file := strings.TrimSpace(in.Token), c.tokenFile(l.Name)
 	if token != "" {
 		var err error
-		if l.TokenFile, err = filepath.Abs(file); err != nil {
+		if l.TokenFile, err = c.p.src.ShortenPath(file); err != nil {
 			return ConfigChange{}, err
-		}
-		if inside := filepath.Join("links", l.Name+".token"); c.p.src.ResolvePath(inside) == l.TokenFile {
-			l.TokenFile = inside // so that the data directory can move
 		}
 		if err := os.MkdirAll(filepath.Dir(file), 0o700); err != nil {
 			return ConfigChange{}, fmt.Errorf("store the token: %w", err)
@@ -303,24 +304,73 @@ func refuseChange(err error) error {
 	return owner.Fault(http.StatusBadRequest, err.Error(), "")
 }
 
+// Join is the order to join a directory.
+type Join struct {
+	Link string `json:"link"` // https://mesh.example.org/join#CODE
+}
+
+// JoinDirectory adds a directory to the configuration. The name in its answer is the base URL.
+var JoinDirectory = owner.Endpoint[Join, ConfigChange]{Method: http.MethodPost, Path: "/directories", Right: owner.Decide}
+
+// join adds a directory to the configuration file, and its link to the file with the codes. The directory keeps the mail
+// of a node that nobody can connect to.
+func (c configChanger) join(in Join) (ConfigChange, error) {
+	base, code, err := client.ParseJoinLink(in.Link)
+	if err != nil {
+		return ConfigChange{}, refuseChange(err)
+	}
+	cfg, file, edits := c.p.cfg, c.p.dataDir.Path(datadir.FileInvites), []config.Edit(nil)
+	if joined := cfg.DirectoryURLs(); !slices.Contains(joined, base) {
+		if cfg.Public() && len(joined) == 0 { // the node stays in the directory of this process
+			for _, d := range c.p.directories {
+				joined = append(joined, d.Base)
+			}
+		}
+		edits = append(edits, config.Edit{Key: "directories", Value: append(slices.Clone(joined), base)})
+	}
+	if !cfg.Public() && cfg.ViaRelay == "" && cfg.Card.Endpoint == "" {
+		edits = append(edits, config.Edit{Key: "via_relay", Value: base})
+	}
+	var links string
+	if code != "" {
+		if links, err = c.p.src.InviteCode("invite_file", cfg.InviteFile); err != nil {
+			return ConfigChange{}, refuseChange(err)
+		}
+		name, err := c.p.src.ShortenPath(file)
+		if err != nil {
+			return ConfigChange{}, err
+		}
+		links = strings.TrimSpace(in.Link) + "\n" + links + "\n" // the newest is first, and the first counts
+		edits = append(edits, config.Edit{Key: "invite_file", Value: name})
+	}
+	return c.apply(base, nil, func() error {
+		if code != "" {
+			if err := atomicfile.Write(file, []byte(links)); err != nil {
+				return fmt.Errorf("store the link: %w", err)
+			}
+		}
+		return c.p.src.Rewrite(edits, LinkKinds())
+	}, file)
+}
+
 // restartTime is how long serve may take until it answers with a new configuration.
 const restartTime = 10 * time.Second
 
-// AwaitLink tests a link that was just added, as soon as serve has started again.
-func (o *Client) AwaitLink(ctx context.Context, name string) (LinkTest, error) {
+// AwaitChange makes a call that needs a change of the configuration, as soon as serve has started again.
+func AwaitChange[T any](ctx context.Context, o *Client, call owner.Call[T]) (answer T, err error) {
 	for end := time.Now().Add(restartTime); ; {
 		if serve := Running(ctx, string(o.dataDir)); serve != nil {
-			tested, err := Fetch(ctx, serve, TestLink.Call(name))
+			answer, err = Fetch(ctx, serve, call)
 			err = errors.Join(err, serve.Close())
 			if err == nil || exit.Code(err) == exit.Input || time.Now().After(end) { // exit.Input: serve has undone the change
-				return tested, err
+				return answer, err
 			}
 		}
 		if time.Now().After(end) {
-			return LinkTest{}, exit.FailHint(exit.Unavailable, errors.New("serve does not answer after the change"), "read the log of agentmesh serve")
+			return answer, exit.FailHint(exit.Unavailable, errors.New("serve does not answer after the change"), "read the log of agentmesh serve")
 		}
 		if !waiting.Pause(ctx, 100*time.Millisecond) {
-			return LinkTest{}, ctx.Err()
+			return answer, ctx.Err()
 		}
 	}
 }

@@ -390,7 +390,9 @@ func (p *Process) newDirectories(own string) ([]*client.Directory, error) {
 			inside = client.InProcess(p.server.Internal())
 		}
 		d := client.NewDirectory(u, p.http, inside)
-		d.Invite = client.Credential(invite)
+		if d.Invite, err = client.InviteFor(invite, d.Base); err != nil {
+			return nil, exit.Fail(exit.Config, fmt.Errorf("invite_file: %w", err))
+		}
 		if inside != nil {
 			d.Alias = OwnDirectory // the URL changes with --listen and public_url
 		}

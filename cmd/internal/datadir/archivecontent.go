@@ -22,7 +22,7 @@ const (
 )
 
 // programFiles are the small files of a data directory that the program writes, or reads by name.
-var programFiles = []string{FileKey, FileAge, FileCredential, FileCard, FileConfig, FileMoltSpeakKey, FileMoltSpeakBox}
+var programFiles = []string{FileKey, FileAge, FileCredential, FileCard, FileConfig, FileInvites, FileMoltSpeakKey, FileMoltSpeakBox}
 
 // isProgramFile reports whether a file belongs to the program. A restore makes such files readable only by the owner.
 func isProgramFile(name string) bool {

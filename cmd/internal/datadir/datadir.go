@@ -33,6 +33,7 @@ const (
 	FileCard       = "card.json"   // the card as last published, with the agent id
 	FileDatabase   = "agentmesh.db"
 	FileConfig     = "agentmesh.yaml"
+	FileInvites    = "invites"        // links to join directories, with their codes
 	FileLock       = "agentmesh.lock" // locked by a process that uses PostgreSQL, imports into the database file, or restores
 	FilePID        = "pid"            // id of the process that has the database open
 	DirRetired     = "retired-keys"   // a folder of signing keys and age identities that a rotation replaced

@@ -7,9 +7,7 @@ import (
 	"errors"
 	"fmt"
 	"io/fs"
-	"net/url"
 	"os"
-	"path/filepath"
 	"strings"
 
 	"github.com/agentmesh/agentmesh/cmd/internal/config"
@@ -18,6 +16,7 @@ import (
 	"github.com/agentmesh/agentmesh/cmd/internal/exit"
 	"github.com/agentmesh/agentmesh/cmd/internal/terminal"
 	"github.com/agentmesh/agentmesh/node/atomicfile"
+	"github.com/agentmesh/agentmesh/node/client"
 )
 
 // Command has the commands that set up a new process.
@@ -56,11 +55,12 @@ type Directory struct {
 // Agent sets up an agent.
 type Agent struct {
 	NetworkFlags
-	Title      string `name:"name" placeholder:"TEXT" help:"Name of the agent, as others see it."`
-	Owner      string `placeholder:"TEXT" help:"Name of the person behind the agent. It is published."`
-	Directory  string `placeholder:"URL" help:"Base URL (…/v1) of the directory to join."`
-	InviteFile string `placeholder:"FILE" help:"File with the invite code for that directory."`
-	Host       string `arg:"" optional:"" name:"name" help:"Public host name. Without one, the agent receives through a mailbox at its directory or, if it joins none, from this machine."`
+	Title string `name:"name" placeholder:"TEXT" help:"Name of the agent, as others see it."`
+	Owner string `placeholder:"TEXT" help:"Name of the person behind the agent. It is published."`
+	Join  string `placeholder:"LINK" help:"Join a directory: the link from its operator (https://…/join#CODE), or its base URL (https://…/v1)."`
+	Host  string `arg:"" optional:"" name:"name" help:"Public host name. Without one, the agent receives through a mailbox at its directory or, if it joins none, from this machine."`
+
+	directory, inviteFile string // base URL of the directory to join, and the file with the link, if that has a code
 }
 
 // Run makes a directory.
@@ -99,33 +99,25 @@ func (a *Agent) Run(ctx context.Context, e Env) error {
 	q.askText(&a.Title, "name of the agent", config.Default().Name)
 	q.askText(&a.Owner, "your name, which is published (empty: none)", "")
 	if a.Host == "" {
-		q.askText(&a.Directory, "URL of the directory that keeps your mail, such as https://mesh.example.org/v1 (empty: run one here, for this machine)", "")
+		q.askText(&a.Join, "link to the directory that keeps your mail, such as https://mesh.example.org/join#CODE (empty: run one here, for this machine)", "")
 	} else {
-		q.askText(&a.Directory, "URL of a directory to join (empty: none)", "")
+		q.askText(&a.Join, "link to a directory to join (empty: none)", "")
 		a.askNetwork(q)
-	}
-	if a.Directory != "" {
-		q.askText(&a.InviteFile, "file with your invite code (empty: none needed)", "")
 	}
 	if err := q.err; err != nil {
 		return err
 	}
-	if u, err := url.Parse(a.Directory); a.Directory != "" && (err != nil || u.Host == "") {
-		return exit.Fail(exit.Usage, fmt.Errorf("--directory %s is not a URL", terminal.Clean(a.Directory)))
-	}
-	if a.InviteFile != "" {
-		if a.InviteFile, err = filepath.Abs(a.InviteFile); err != nil {
-			return exit.Fail(exit.Usage, fmt.Errorf("find the invite code: %w", err))
-		}
-		if _, err := (config.Source{}).InviteCode("--invite-file", a.InviteFile); err != nil {
-			return exit.FailHint(exit.Usage, err, "the operator of the directory makes a code with agentmesh token create")
-		}
+	if err := a.readJoin(e); err != nil {
+		return err
 	}
 	text, err := render("agent", a)
 	if err != nil {
 		return err
 	}
 	o, err := write(e, text)
+	if err == nil && a.inviteFile != "" {
+		err = undoOnError(e, atomicfile.WriteNew(e.Dir.Path(datadir.FileInvites), []byte(a.Join+"\n")))
+	}
 	if err == nil {
 		err = undoOnError(e, daemon.Init(ctx, o, nil))
 	}
@@ -134,6 +126,27 @@ func (a *Agent) Run(ctx context.Context, e Env) error {
 	}
 	return a.finish(ctx, e, o.Config, "agent")
 }
+
+// readJoin sets the directory, and the file for the link if it has a code.
+func (a *Agent) readJoin(e Env) (err error) {
+	if a.directory = strings.TrimRight(a.Join, "/"); a.Join == "" || strings.HasSuffix(a.directory, "/v1") {
+		return nil
+	}
+	base, code, err := client.ParseJoinLink(a.Join)
+	if err != nil {
+		return exit.FailHint(exit.Usage, fmt.Errorf("--join: %w", err), "the operator of the directory makes one with agentmesh token create")
+	}
+	if a.directory = base; code != "" {
+		a.inviteFile, err = config.Source{File: e.File}.ShortenPath(e.Dir.Path(datadir.FileInvites))
+	}
+	return err
+}
+
+// Directory returns the base URL of the directory to join.
+func (a *Agent) Directory() string { return a.directory }
+
+// InviteFile returns the file with the link, as the configuration names it, or "" if the link has no code.
+func (a *Agent) InviteFile() string { return a.inviteFile }
 
 // Public reports whether others can connect to the process.
 func (g *NetworkFlags) Public() bool { return g.domain != "" }
