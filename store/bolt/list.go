@@ -13,7 +13,7 @@ import (
 
 func (c cards) List(ctx context.Context, q store.CardQuery) (store.CardPage, error) {
 	key := make([]byte, 0, 8)
-	return engine.ListCards(c.s.index, q, c.s.damage, func(slots []cardindex.Slot, match func(cardindex.Slot, []byte, error)) error {
+	return engine.ListCards(c.s.index.Load(), q, c.s.damage, func(slots []cardindex.Slot, match func(cardindex.Slot, []byte, error)) error {
 		return c.s.view(ctx, func(tx *bbolt.Tx) error {
 			rows := bucketCards.in(tx)
 			cursor := rows.raw.Cursor() // one cursor for all rows, because get would create one per row
@@ -33,12 +33,12 @@ func (c cards) Terms(ctx context.Context, prefix, after string, limit int, now t
 	if err := c.s.view(ctx, func(*bbolt.Tx) error { return nil }); err != nil {
 		return nil, err
 	}
-	return engine.ListTerms(c.s.index, prefix, after, limit, now)
+	return engine.ListTerms(c.s.index.Load(), prefix, after, limit, now)
 }
 
 func (c cards) Count(ctx context.Context, now time.Time) (int, error) {
 	if err := c.s.view(ctx, func(*bbolt.Tx) error { return nil }); err != nil {
 		return 0, err
 	}
-	return engine.CountCards(c.s.index, now), nil
+	return engine.CountCards(c.s.index.Load(), now), nil
 }

@@ -5,7 +5,6 @@ import (
 	"fmt"
 	"runtime"
 
-	"github.com/RoaringBitmap/roaring/v2"
 	"go.etcd.io/bbolt"
 	"golang.org/x/sync/errgroup"
 
@@ -16,7 +15,7 @@ import (
 // applyIndex changes the index after t was committed.
 func (s *Store) applyIndex(t *txn) {
 	for _, change := range t.indexChanges {
-		change(s.index)
+		change(s.index.Load())
 	}
 	if t.lastChange > 0 {
 		s.through.Store(t.lastChange)
@@ -44,7 +43,7 @@ func (s *Store) buildIndex(ctx context.Context) error {
 	if err := group.Wait(); err != nil {
 		return fmt.Errorf("build card index: %w", err)
 	}
-	s.index = cardindex.Join(parts)
+	s.index.Store(cardindex.Join(parts))
 	s.through.Store(through)
 	return nil
 }
@@ -83,60 +82,4 @@ func (s *Store) gather(ctx context.Context, part *cardindex.Part, first, end uin
 		}
 		return nil
 	})
-}
-
-// catchUp brings the index up to the newest change in the file. It removes the cards that changed since s.through from
-// every list, because their old terms are no longer known, and then lists them under the terms in their rows.
-func (s *Store) catchUp() error {
-	type listing struct {
-		slot    cardindex.Slot
-		terms   []string
-		expires int64
-	}
-	dirty := roaring.New()
-	var changed []listing
-	var through uint64
-	err := s.db.View(func(tx *bbolt.Tx) error {
-		changes, cards := bucketChanges.in(tx), bucketCards.in(tx)
-		through = changes.raw.Sequence()
-		for row, err := range changes.from(u64(s.through.Load()+1), nil) {
-			var change engine.ChangeRow
-			if err == nil {
-				change, err = engine.DecodeChange(number(row.key), row.value)
-			}
-			if err != nil { // the card of this change is not known, so the card stays listed under its old terms
-				s.damage.Note("left out of the card index", err)
-				continue
-			}
-			slot := cardindex.Slot(change.Seq)
-			dirty.Add(slot)
-			card, err := cards.get(u64(change.Seq))
-			if err == nil && card == nil {
-				continue
-			}
-			var head engine.CardHead
-			if err == nil {
-				head, err = engine.DecodeCardHead(nil, change.Seq, card)
-			}
-			if err != nil {
-				s.damage.Note("left out of the card index", err)
-				continue
-			}
-			if !head.Withdrawn {
-				changed = append(changed, listing{slot, engine.CopyTerms(head.Terms), head.Expires})
-			}
-		}
-		return nil
-	})
-	if err != nil {
-		return fmt.Errorf("bring the card index up to date: %w", err)
-	}
-	if !dirty.IsEmpty() {
-		s.index.Expunge(dirty)
-	}
-	for _, l := range changed {
-		s.index.Put(l.slot, nil, l.terms, l.expires)
-	}
-	s.through.Store(through)
-	return nil
 }

@@ -80,7 +80,7 @@ type Store struct {
 	mu sync.RWMutex
 	db *bbolt.DB
 
-	index   *cardindex.Index
+	index   atomic.Pointer[cardindex.Index]
 	through atomic.Uint64 // the number of the newest change that the index contains
 
 	damage   *engine.DamageLog
@@ -313,7 +313,7 @@ func (s *Store) view(ctx context.Context, fn func(*bbolt.Tx) error) error {
 	return catchDamage(func() error { return s.db.View(fn) })
 }
 
-// reopenFile closes and opens the file and brings the index up to date. Only the goroutine that commits calls it.
+// reopenFile closes and opens the file and builds the index again. Only the goroutine that commits calls it.
 func (s *Store) reopenFile() error {
 	s.mu.Lock()
 	defer s.mu.Unlock()
@@ -322,7 +322,7 @@ func (s *Store) reopenFile() error {
 	if err := s.openFile(); err != nil {
 		return err
 	}
-	return s.catchUp()
+	return s.buildIndex(context.Background())
 }
 
 func (s *Store) checkWritable() error {

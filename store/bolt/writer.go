@@ -262,14 +262,14 @@ func (w *writer) attempt(group []*unit) (errs []error, failed int, err error) {
 	pages := tx.Stats()
 	w.s.cfg.Committed(Commit{Units: len(group), Bytes: pages.GetPageAlloc(), Took: time.Since(start)})
 	if err := engine.Guard(func() error { w.s.applyIndex(t); return nil }); err != nil {
-		// The commit is durable, so its callers get success. Reopening the file brings the index up to date.
+		// The commit is durable, so its callers get success. Reopening the file builds the index again.
 		w.stop(fmt.Errorf("change card index: %w", err))
 	}
 	w.s.watchers.Tell(t.hints)
 	return errs, -1, nil
 }
 
-// reopen opens the file again after a failed commit, which may have reached the disk, and brings the index up to date.
+// reopen opens the file again after a failed commit, which may have reached the disk.
 func (w *writer) reopen() {
 	w.tried = time.Now()
 	err := w.s.checkDisk()

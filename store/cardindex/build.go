@@ -6,8 +6,6 @@ import (
 	"runtime/debug"
 	"slices"
 	"sync"
-
-	"github.com/RoaringBitmap/roaring/v2"
 )
 
 // Part gathers a range of cards for [Join]. The zero value is empty.
@@ -105,33 +103,5 @@ func mergeSorted(lists [][]string) (merged []string) {
 				lists[i] = l[1:]
 			}
 		}
-	}
-}
-
-// Expunge removes slots from the lists of all terms.
-func (ix *Index) Expunge(slots *roaring.Bitmap) {
-	ix.mu.Lock()
-	defer ix.mu.Unlock()
-	for it := slots.Iterator(); it.HasNext(); {
-		ix.expires.set(it.Next(), 0)
-	}
-	clear(ix.prefixes)
-	ix.all.removeAll(slots)
-	kept := dict{}
-	for term, list := range ix.terms.from("") {
-		if list.removeAll(slots); list.len() > 0 {
-			kept.appendLast(term, list)
-		}
-	}
-	ix.terms = kept
-}
-
-func (p *posting) removeAll(slots *roaring.Bitmap) {
-	if p.many == nil {
-		p.few = slices.DeleteFunc(p.few, slots.Contains)
-		return
-	}
-	if p.many.AndNot(slots); p.many.IsEmpty() {
-		p.many = nil
 	}
 }
