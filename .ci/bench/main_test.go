@@ -13,9 +13,9 @@ import (
 	"github.com/alecthomas/kong"
 )
 
-// TestMain runs a control server if the test binary was started as one: [startControl] starts its own program again.
+// TestMain runs a control server if the test binary was started as one: [startControl] and [startA2A] start their own program again.
 func TestMain(m *testing.M) {
-	if len(os.Args) > 1 && os.Args[1] == "control" {
+	if len(os.Args) > 1 && (os.Args[1] == "control" || os.Args[1] == "a2a") {
 		main()
 		return
 	}
@@ -113,7 +113,7 @@ func TestEverything(t *testing.T) {
 				t.Errorf("%s: %s", f.Name, f.Note)
 			}
 		}
-		if want := 33; judged != want {
+		if want := 34; judged != want {
 			t.Errorf("%d figures have a target, want %d", judged, want)
 		}
 	})
