@@ -2,8 +2,6 @@ package bridge_test
 
 import (
 	"bytes"
-	"context"
-	"errors"
 	"fmt"
 	"log/slog"
 	"net/http"
@@ -89,10 +87,7 @@ func networks() []network {
 	}, {
 		name: "moltspeak", ns: "moltspeak/registry", perHour: 20,
 		mount: func(t *testing.T, s store.Store) func(*echo.Echo) {
-			r, err := registry.NewServer(t.Context(), registry.Config{
-				Records: s.Records(), Logger: slog.New(slog.DiscardHandler),
-				Challenge: func(context.Context, registry.Entry, time.Time) error { return errors.New("no answer") },
-			})
+			r, err := registry.NewServer(t.Context(), registry.Config{Records: s.Records(), Logger: slog.New(slog.DiscardHandler)})
 			if err != nil {
 				t.Fatal(err)
 			}

@@ -39,11 +39,11 @@ type registration struct {
 	Capabilities []string  `json:"capabilities"`
 	Updated      time.Time `json:"updated"`
 	KeyUsed      time.Time `json:"key_used,omitzero"` // when a message was signed with the listed key
-	Answered     time.Time `json:"answered,omitzero"` // when its endpoint last proved the key; zero after a failure
-	Tried        time.Time `json:"tried,omitzero"`    // when its endpoint was last asked
 
 	entry *Entry // set once the registration is in memory
 }
+
+const noEndpoint = false // we verify the endpoints of cards only
 
 // trustScore returns the trust score of an entry from its proofs (MS-55).
 func trustScore(key, endpoint bool) float64 {
@@ -69,7 +69,7 @@ func index(_, reg *registration) {
 	a, _ := message.ParseName(reg.ID)
 	reg.entry = newEntry(Entry{
 		ID: reg.ID, AgentName: a.Agent, Org: a.Org, PublicKey: reg.PublicKey, Endpoint: reg.Endpoint, Description: reg.Description,
-		Capabilities: reg.Capabilities, TrustScore: trustScore(!reg.KeyUsed.IsZero(), !reg.Answered.IsZero()), Status: "active",
+		Capabilities: reg.Capabilities, TrustScore: trustScore(!reg.KeyUsed.IsZero(), noEndpoint), Status: "active",
 		CreatedAt: reg.Created, UpdatedAt: reg.Updated, LastSeenAt: reg.Seen,
 	})
 }
@@ -88,7 +88,7 @@ const (
 
 // until returns the time until which a registration stays.
 func until(reg *registration) time.Time {
-	if !reg.KeyUsed.IsZero() || !reg.Answered.IsZero() {
+	if !reg.KeyUsed.IsZero() {
 		return reg.Seen.Add(keepProven)
 	}
 	return reg.Seen.Add(keepClaimed)

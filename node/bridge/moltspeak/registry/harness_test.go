@@ -3,7 +3,6 @@ package registry
 import (
 	"context"
 	"crypto/sha256"
-	"errors"
 	"fmt"
 	"io"
 	"log/slog"
@@ -12,7 +11,6 @@ import (
 	"strings"
 	"sync/atomic"
 	"testing"
-	"time"
 
 	"github.com/agentmesh/agentmesh/node/bridge/moltspeak/message"
 	"github.com/agentmesh/agentmesh/node/client"
@@ -43,7 +41,6 @@ func newTestServer(t *testing.T, change func(*Config)) (*Server, testClient) {
 	t.Helper()
 	cfg := Config{
 		Records: meshtest.Store(t).Records(), Local: true, Logger: slog.New(slog.DiscardHandler),
-		Challenge: func(context.Context, Entry, time.Time) error { return errors.New("no answer") },
 	}
 	if change != nil {
 		change(&cfg)

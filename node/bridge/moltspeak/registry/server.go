@@ -54,7 +54,7 @@ type Directory interface {
 	Search(ctx context.Context, q client.Query) (wire.Listing, error)
 }
 
-// Config is the configuration of a [Server]. Records, Logger and Challenge are required.
+// Config is the configuration of a [Server]. Records and Logger are required.
 type Config struct {
 	Records   store.Records
 	Directory Directory // its cards with metadata.moltspeak are listed too; nil for none
@@ -62,15 +62,12 @@ type Config struct {
 	NoAuth    bool // accept any key from anybody, for development (MS-54)
 	Local     bool // the local profile: registrations are not limited, and endpoints may be http
 	Logger    *slog.Logger
-	// Challenge makes the endpoint of an entry prove the key of the entry.
-	Challenge func(ctx context.Context, e Entry, now time.Time) error
 }
 
 // Server serves a registry: cards of a directory, which stay as they are, and agents that register.
 type Server struct {
 	cfg      Config
 	accounts *credential.Registry[registration, *registration]
-	proofs   *proofs
 
 	reading sync.Mutex // held while the cards are read
 	mu      sync.Mutex
@@ -80,7 +77,7 @@ type Server struct {
 
 // NewServer returns a registry with the stored registrations.
 func NewServer(ctx context.Context, cfg Config) (*Server, error) {
-	s := &Server{cfg: cfg, proofs: &proofs{queue: make(chan string, 256)}}
+	s := &Server{cfg: cfg}
 	perHour := registrationsPerHour
 	if cfg.Local {
 		perHour = 0
@@ -89,6 +86,21 @@ func NewServer(ctx context.Context, cfg Config) (*Server, error) {
 		Records: cfg.Records, NS: ns, Mode: credential.Open, PerHour: perHour, Reserve: keepProven, Expires: until, Index: index,
 	})
 	return s, s.accounts.Load(ctx)
+}
+
+// Reload reads the registrations again, because another instance may have served the registry.
+func (s *Server) Reload(ctx context.Context) { s.accounts.Reload(ctx, s.cfg.Logger) }
+
+// ProveKey records that a registered agent signed a message with its registered key (MS-55).
+func (s *Server) ProveKey(ctx context.Context, name, key string, now time.Time) {
+	reg := s.accounts.Get(name)
+	if reg == nil || reg.PublicKey != key || !reg.KeyUsed.IsZero() {
+		return
+	}
+	err := s.accounts.Edit(ctx, name, func(reg *registration) error { reg.KeyUsed = now.UTC(); return nil })
+	if err != nil {
+		s.cfg.Logger.WarnContext(ctx, "moltspeak: cannot store the proof of a key", "agent", name, "err", err)
+	}
 }
 
 // Mount adds the routes, which are those of the public MoltSpeak registry.

@@ -120,7 +120,6 @@ func (s *Server) add(c echo.Context) error {
 	if err != nil {
 		return refuseError(c, reg.ID, err)
 	}
-	s.proofs.add(reg.ID)
 	return httpapi.JSON(c, http.StatusCreated, registrationAnswer{true, reg.entry})
 }
 
@@ -158,7 +157,6 @@ func (s *Server) change(c echo.Context, do func(id string) error, answer func(*r
 	if err := do(id); err != nil {
 		return refuseError(c, id, err)
 	}
-	s.proofs.add(id)
 	return httpapi.JSON(c, http.StatusOK, answer(s.accounts.Get(id)))
 }
 
@@ -170,8 +168,8 @@ func (s *Server) put(c echo.Context) error {
 	}
 	return s.change(c, func(id string) error {
 		return s.accounts.Edit(c.Request().Context(), id, func(reg *registration) error {
-			if in.given["endpoint"] && in.endpoint != reg.Endpoint {
-				reg.Endpoint, reg.Answered, reg.Tried = in.endpoint, time.Time{}, time.Time{}
+			if in.given["endpoint"] {
+				reg.Endpoint = in.endpoint
 			}
 			if in.given["description"] {
 				reg.Description = in.description

@@ -167,7 +167,6 @@ func TestRegistrationsAreBounded(t *testing.T) {
 	}{
 		{registration{}, 30 * 24 * time.Hour},
 		{registration{KeyUsed: now}, 365 * 24 * time.Hour},
-		{registration{Answered: now}, 365 * 24 * time.Hour},
 	} {
 		tt.reg.Seen = now
 		if got := until(&tt.reg).Sub(now); got != tt.want {
