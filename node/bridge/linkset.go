@@ -6,6 +6,7 @@ import (
 	"sync"
 	"time"
 
+	"github.com/agentmesh/agentmesh/node/client"
 	"github.com/agentmesh/agentmesh/node/waiting"
 )
 
@@ -156,4 +157,84 @@ func (s *LinkSet[L]) Run(ctx context.Context) error {
 	default:
 		return nil
 	}
+}
+
+// LinkList holds the links of a service that keeps no connections, with their tokens and what the last call over each
+// showed. The zero value is an empty list. A LinkList is safe for concurrent use.
+type LinkList struct {
+	mu     sync.Mutex
+	links  []Link // replaced, never changed
+	tokens map[string]client.Credential
+	states map[string]LinkStatus
+}
+
+// Put adds a link, or replaces the one with the same name.
+func (s *LinkList) Put(l Link, token client.Credential) {
+	s.Remove(l.Name)
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	if s.tokens == nil {
+		s.tokens, s.states = make(map[string]client.Credential), make(map[string]LinkStatus)
+	}
+	s.links, s.tokens[l.Name] = append(slices.Clip(s.links), l), token
+	s.states[l.Name] = LinkStatus{Name: l.Name, Kind: l.Kind, To: l.URL, State: LinkConnecting}
+}
+
+// Remove removes a link.
+func (s *LinkList) Remove(name string) {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	s.links = slices.DeleteFunc(slices.Clone(s.links), func(l Link) bool { return l.Name == name })
+	delete(s.tokens, name)
+	delete(s.states, name)
+}
+
+// All returns the links in the order in which they were added.
+func (s *LinkList) All() []Link {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	return s.links
+}
+
+// Find returns the link with a name, and its token.
+func (s *LinkList) Find(name string) (l Link, token client.Credential, ok bool) {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	if i := slices.IndexFunc(s.links, func(l Link) bool { return l.Name == name }); i >= 0 {
+		return s.links[i], s.tokens[name], true
+	}
+	return l, "", false
+}
+
+// States returns the state of each link.
+func (s *LinkList) States() []LinkStatus {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	out := []LinkStatus{}
+	for _, l := range s.links {
+		out = append(out, s.states[l.Name])
+	}
+	return out
+}
+
+// State returns the state of a link; the zero value means that there is no such link.
+func (s *LinkList) State(name string) LinkStatus {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	return s.states[name]
+}
+
+// Record sets the state of a link, and returns the one before. See [LinkStatus.Set].
+func (s *LinkList) Record(name string, state LinkState, fault string) (before LinkState) {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	if status, ok := s.states[name]; ok {
+		before = status.State
+		if state == LinkUp { // the agent at the URL of the link
+			status.Peers = 1
+		}
+		status.Set(state, fault)
+		s.states[name] = status
+	}
+	return before
 }

@@ -4,7 +4,6 @@ import (
 	"context"
 	"fmt"
 	"log/slog"
-	"slices"
 	"sync"
 	"time"
 
@@ -77,9 +76,7 @@ func New(cfg Config) (*Bridge, error) {
 	b.working, _ = lru.New[wire.MessageID, string](1024) // fails for no size only
 	b.front = door.New(door.Config{Open: b.open, Hub: &b.hub, Logger: cfg.Logger})
 	b.Serve(cfg.Serve)
-	b.out = &outbound{
-		cfg: cfg, log: cfg.Logger, records: b.records, tokens: make(map[string]client.Credential), states: make(map[string]bridge.LinkStatus),
-	}
+	b.out = &outbound{cfg: cfg, log: cfg.Logger, records: b.records}
 	b.due = work.New(cfg.Store, nil, cfg.Logger)
 	tasks := bridge.Queue(nsTasks, 0, b.syncDue)
 	tasks.Term, tasks.Ends = termOpen, true
@@ -107,22 +104,12 @@ func (b *Bridge) PutLink(l bridge.Link, token client.Credential) error {
 			return fmt.Errorf("link %s: the only option is replies: push", l.Name)
 		}
 	}
-	b.RemoveLink(l.Name)
-	b.out.mu.Lock()
-	defer b.out.mu.Unlock()
-	b.out.links, b.out.tokens[l.Name] = append(b.out.links, l), token
-	b.out.states[l.Name] = bridge.LinkStatus{Name: l.Name, Kind: Kind, To: l.URL, State: bridge.LinkConnecting, Peers: 1}
+	b.out.links.Put(l, token)
 	return nil
 }
 
 // RemoveLink removes a link.
-func (b *Bridge) RemoveLink(name string) {
-	b.out.mu.Lock()
-	defer b.out.mu.Unlock()
-	b.out.links = slices.DeleteFunc(b.out.links, func(l bridge.Link) bool { return l.Name == name })
-	delete(b.out.tokens, name)
-	delete(b.out.states, name)
-}
+func (b *Bridge) RemoveLink(name string) { b.out.links.Remove(name) }
 
 // Run delivers push notifications, asks for answers, and keeps the tasks in step with the inbox, until ctx ends.
 func (b *Bridge) Run(ctx context.Context) error {
@@ -176,19 +163,11 @@ func (b *Bridge) Run(ctx context.Context) error {
 }
 
 // Links returns the status of each link.
-func (b *Bridge) Links() []bridge.LinkStatus {
-	b.out.mu.Lock()
-	defer b.out.mu.Unlock()
-	list := make([]bridge.LinkStatus, 0, len(b.out.links))
-	for _, l := range b.out.links {
-		list = append(list, b.out.states[l.Name])
-	}
-	return list
-}
+func (b *Bridge) Links() []bridge.LinkStatus { return b.out.links.States() }
 
 // Test fetches the card of the agent behind a link and checks its signature and its key.
 func (b *Bridge) Test(ctx context.Context, link string) error {
-	if _, _, ok := b.out.findLink(link); !ok {
+	if _, _, ok := b.out.links.Find(link); !ok {
 		return fmt.Errorf("there is no link %s", link)
 	}
 	const maxAge = 0 // fetch the card even if we know it
@@ -215,7 +194,7 @@ func (b *Bridge) Deliver(ctx context.Context, d bridge.Delivery) (bridge.Deliver
 			b.log.WarnContext(ctx, "a2a: cannot store an answer", "err", err)
 			return bridge.Delivered{}, &client.SendError{Retry: true, Cause: err}
 		}
-		if l, _, _ := b.out.findLink(address.Link); l.Options["replies"] != "push" {
+		if l, _, _ := b.out.links.Find(address.Link); l.Options["replies"] != "push" {
 			return bridge.Delivered{}, nil
 		}
 	}

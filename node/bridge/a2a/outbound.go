@@ -8,8 +8,6 @@ import (
 	"errors"
 	"log/slog"
 	"net/http"
-	"slices"
-	"sync"
 	"time"
 
 	"github.com/a2aproject/a2a-go/v2/a2a"
@@ -57,22 +55,7 @@ type outbound struct {
 	cfg     Config
 	log     *slog.Logger
 	records store.Records
-
-	mu     sync.Mutex
-	links  []bridge.Link
-	tokens map[string]client.Credential // by link
-	states map[string]bridge.LinkStatus // by link
-}
-
-// findLink returns the link with a name, and its token.
-func (o *outbound) findLink(name string) (l bridge.Link, token client.Credential, ok bool) {
-	o.mu.Lock()
-	defer o.mu.Unlock()
-	i := slices.IndexFunc(o.links, func(l bridge.Link) bool { return l.Name == name })
-	if i < 0 {
-		return l, "", false
-	}
-	return o.links[i], o.tokens[name], true
+	links   bridge.LinkList
 }
 
 func sentKey(address string, conv wire.ConversationID) string {
@@ -372,12 +355,5 @@ func (o *outbound) recordLink(link string, err error) {
 	case err != nil && (!isRefusal || refusal.Status == http.StatusNotFound || refusal.Status >= http.StatusInternalServerError):
 		state, text = bridge.LinkConnecting, err.Error()
 	}
-	o.mu.Lock()
-	defer o.mu.Unlock()
-	s, ok := o.states[link]
-	if !ok {
-		return
-	}
-	s.Set(state, text)
-	o.states[link] = s
+	o.links.Record(link, state, text)
 }

@@ -134,7 +134,7 @@ func New(cfg Config) (*Bridge, error) {
 		},
 		quotas:    quotas{quota.NewKnown(), quota.NewStrangers()},
 		handshake: newHandshakes(), streams: newStreams(), sockets: newSockets(),
-		links: newLinks(cfg.Logger),
+		links: &links{log: cfg.Logger},
 	}
 	b.Serve(cfg.Serve)
 	b.due = work.New(cfg.Store, nil, cfg.Logger)
@@ -143,7 +143,7 @@ func New(cfg Config) (*Bridge, error) {
 	b.capabilities = capabilitiesWith(b.cfg.Tools)
 	b.grants, b.replays = grants{b.records, cfg.Key}, replays{b.records, cfg.Logger}
 	if cfg.Registry {
-		registryConfig := registry.Config{Records: b.records, Addresses: cfg.Addresses, NoAuth: cfg.NoAuth, Local: cfg.Local, Logger: cfg.Logger, Challenge: b.challenge}
+		registryConfig := registry.Config{Records: b.records, Addresses: cfg.Addresses, NoAuth: cfg.NoAuth, Local: cfg.Local, Logger: cfg.Logger}
 		if len(cfg.Directories) > 0 {
 			registryConfig.Directory = cfg.Directories[0]
 		}
@@ -154,7 +154,7 @@ func New(cfg Config) (*Bridge, error) {
 	}
 	b.registrar = &registry.Registrar{
 		Self:  registry.Entry{ID: b.self.Name(), AgentName: b.self.Agent, Org: b.self.Org, PublicKey: b.self.Key, Endpoint: cfg.URL, Capabilities: b.capabilities},
-		Links: b.links.list, HTTP: cfg.HTTP, Token: cfg.RegistryToken, Logger: cfg.Logger,
+		Links: b.links.All, HTTP: cfg.HTTP, Token: cfg.RegistryToken, Logger: cfg.Logger,
 		Reachable: func(base string) bool { return urlOf(b).reachableFrom(base) != "" },
 	}
 	b.pins = newPins(cfg, b.links, &listedKeys{
@@ -170,9 +170,9 @@ func New(cfg Config) (*Bridge, error) {
 }
 
 // Links returns the status of each link.
-func (b *Bridge) Links() []bridge.LinkStatus { return b.links.states() }
+func (b *Bridge) Links() []bridge.LinkStatus { return b.links.States() }
 
-// Run delivers callbacks, deletes old pins of strangers, challenges the endpoints in our registry, and keeps us
+// Run delivers callbacks, deletes old pins of strangers, and keeps us
 // registered in foreign registries, until ctx ends. Then it closes the open connections.
 func (b *Bridge) Run(ctx context.Context) error {
 	var all sync.WaitGroup
@@ -180,7 +180,7 @@ func (b *Bridge) Run(ctx context.Context) error {
 	all.Go(func() { b.pins.run(ctx) })
 	all.Go(func() { bridge.WatchLinks(ctx, b) })
 	if b.registry != nil {
-		all.Go(func() { b.registry.Run(ctx) })
+		all.Go(func() { b.registry.Reload(ctx) })
 	}
 	err := b.RunServing(ctx, func(ctx context.Context) error {
 		b.sockets.group.Open()

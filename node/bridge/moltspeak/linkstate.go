@@ -6,25 +6,16 @@ import (
 	"log/slog"
 	"net/http"
 	"slices"
-	"sync"
 
 	"github.com/agentmesh/agentmesh/node/bridge"
 	"github.com/agentmesh/agentmesh/node/bridge/moltspeak/message"
 	"github.com/agentmesh/agentmesh/node/client"
 )
 
-// links holds the links, their tokens and the status of each. MoltSpeak keeps no connection to a peer.
+// links holds the links. MoltSpeak keeps no connection to a peer.
 type links struct {
+	bridge.LinkList
 	log *slog.Logger
-
-	mu     sync.Mutex
-	all    []bridge.Link // replaced, never changed
-	tokens map[string]client.Credential
-	status map[string]*bridge.LinkStatus
-}
-
-func newLinks(log *slog.Logger) *links {
-	return &links{log: log, tokens: make(map[string]client.Credential), status: make(map[string]*bridge.LinkStatus)}
 }
 
 // PutLink adds a link, or replaces the one with the same name.
@@ -41,88 +32,35 @@ func (b *Bridge) PutLink(l bridge.Link, token client.Credential) error {
 			return fmt.Errorf("link %s: the only options are peer: agent@org and reply_ops: core", l.Name)
 		}
 	}
-	b.RemoveLink(l.Name)
-	s := b.links
-	s.mu.Lock()
-	defer s.mu.Unlock()
-	s.all = append(slices.Clip(s.all), l)
-	s.tokens[l.Name] = token
-	s.status[l.Name] = &bridge.LinkStatus{Name: l.Name, Kind: Kind, To: l.URL, State: bridge.LinkConnecting}
+	b.links.Put(l, token)
 	return nil
 }
 
 // RemoveLink removes a link.
-func (b *Bridge) RemoveLink(name string) {
-	s := b.links
-	s.mu.Lock()
-	defer s.mu.Unlock()
-	s.all = slices.DeleteFunc(slices.Clone(s.all), func(l bridge.Link) bool { return l.Name == name })
-	delete(s.tokens, name)
-	delete(s.status, name)
-}
-
-func (s *links) list() []bridge.Link {
-	s.mu.Lock()
-	defer s.mu.Unlock()
-	return s.all
-}
-
-func (s *links) states() []bridge.LinkStatus {
-	s.mu.Lock()
-	defer s.mu.Unlock()
-	out := []bridge.LinkStatus{}
-	for _, l := range s.all {
-		out = append(out, *s.status[l.Name])
-	}
-	return out
-}
-
-func (s *links) token(name string) client.Credential {
-	s.mu.Lock()
-	defer s.mu.Unlock()
-	return s.tokens[name]
-}
-
-func (s *links) find(name string) (bridge.Link, bool) {
-	all := s.list()
-	i := slices.IndexFunc(all, func(l bridge.Link) bool { return l.Name == name })
-	if i < 0 {
-		return bridge.Link{}, false
-	}
-	return all[i], true
-}
+func (b *Bridge) RemoveLink(name string) { b.links.Remove(name) }
 
 func (s *links) encryptsAlways(name string) bool {
-	l, _ := s.find(name)
+	l, _, _ := s.Find(name)
 	return l.Policy.Encrypt == encryptAlways
 }
 
 // usesCoreOnly reports whether to answer a peer with the nine core operations only, because the public SDKs read no
 // others (MS-25). It returns true until the peer uses another operation, and always if the peer's link demands it.
 func (s *links) usesCoreOnly(a message.Agent, p peer) bool {
-	return !p.AllOps || slices.ContainsFunc(s.list(), func(l bridge.Link) bool {
+	return !p.AllOps || slices.ContainsFunc(s.All(), func(l bridge.Link) bool {
 		return l.Options["peer"] == a.Name() && l.Options["reply_ops"] == "core"
 	})
 }
 
 // record sets the status of a link after a call that ended with err.
 func (s *links) record(name string, err error) {
-	s.mu.Lock()
-	defer s.mu.Unlock()
-	status := s.status[name]
-	if status == nil {
-		return
-	}
 	state, text := stateAfter(err), ""
-	if state == bridge.LinkUp {
-		status.Peers = 1 // the agent at the URL of the link
-	} else {
+	if state != bridge.LinkUp {
 		text = err.Error()
 	}
-	if state == bridge.LinkDown && status.State != bridge.LinkDown {
+	if before := s.Record(name, state, text); before != "" && before != bridge.LinkDown && state == bridge.LinkDown {
 		s.log.Warn("moltspeak: the link is down until agentmesh links test succeeds or the node restarts", "link", name, "err", err)
 	}
-	status.Set(state, text)
 }
 
 // stateAfter returns the state of a link after a call that ended with err. A peer that refuses a single message, or
@@ -153,13 +91,11 @@ func linkAddress(name string) bridge.Address { return bridge.Address{Kind: Kind,
 // errorIfDown refuses a delivery over a link that is down. The message waits until `agentmesh links test` succeeds. A
 // link that names no peer cannot be tested, so its deliveries go on.
 func (s *links) errorIfDown(name string) error {
-	if l, _ := s.find(name); l.Options["peer"] == "" {
+	if l, _, _ := s.Find(name); l.Options["peer"] == "" {
 		return nil
 	}
-	s.mu.Lock()
-	defer s.mu.Unlock()
-	status := s.status[name]
-	if status == nil || status.State != bridge.LinkDown {
+	status := s.State(name)
+	if status.State != bridge.LinkDown {
 		return nil
 	}
 	return &client.SendError{Retry: true, Awaits: linkAddress(name).String(), Cause: fmt.Errorf("link %s is down (%s); mend it, then: agentmesh links test %s", name, status.Error, name)}

@@ -14,7 +14,6 @@ import (
 
 	"github.com/agentmesh/agentmesh/node/bridge"
 	"github.com/agentmesh/agentmesh/node/bridge/moltspeak/message"
-	"github.com/agentmesh/agentmesh/node/bridge/moltspeak/registry"
 	"github.com/agentmesh/agentmesh/node/client"
 	"github.com/agentmesh/agentmesh/node/wire"
 )
@@ -334,43 +333,13 @@ func TestAttestations(t *testing.T) {
 	}
 }
 
-// TestChallenge: the registry of the bridge proves an endpoint by a verify, which the agent answers with either form of
-// the answer, and the key of an agent by a message that it signed (MS-55).
-func TestChallenge(t *testing.T) {
+// TestRegisteredKeyIsProven: a message that an agent signed proves its key in our registry (MS-55).
+func TestRegisteredKeyIsProven(t *testing.T) {
 	r, _ := newTestRig(t, func(c *Config) { c.Registry, c.Local = true, true })
-	entry := func(name string) registry.Entry {
-		a := self(name)
-		return registry.Entry{ID: name, AgentName: a.Agent, Org: a.Org, PublicKey: a.Key, Endpoint: r.server.URL + "/" + name + "/message"}
-	}
-	signer, core := cat, false
-	r.reply = func(peer string, got wire.Value) []byte {
-		challenge, _ := got.Get("p")
-		d := r.draft(peer, message.OpVerifyResponse, `{"challenge":"`+challenge.GetStr("challenge")+`"}`)
-		d.Re = got.GetStr("id")
-		if core {
-			d = d.ToCore()
-		}
-		return r.sign(signer, d)
-	}
-	if err := r.b.challenge(t.Context(), entry(cat), time.Now()); err != nil {
-		t.Error(err)
-	}
-	if err := r.b.challenge(t.Context(), entry(dog), time.Now()); err == nil {
-		t.Error("another signed for the endpoint")
-	}
-	core = true
-	if err := r.b.challenge(t.Context(), entry(cat), time.Now()); err != nil {
-		t.Errorf("by the core operations: %v", err)
-	}
-	r.down.Store(true)
-	if err := r.b.challenge(t.Context(), entry(cat), time.Now()); err == nil {
-		t.Error("an endpoint that is gone proved its key")
-	}
-	r.down.Store(false)
-	signed, base := dog, r.serve().URL
+	base := r.serve().URL
 	score := func(want string) {
 		t.Helper()
-		resp, err := http.Get(base + "/api/v1/agents/" + signed)
+		resp, err := http.Get(base + "/api/v1/agents/" + dog)
 		if err != nil {
 			t.Fatal(err)
 		}
@@ -384,24 +353,4 @@ func TestChallenge(t *testing.T) {
 	score("0.5")
 	r.say(dog, r.draft(dog, message.OpPing, `{"nonce":1}`))
 	score("0.7")
-}
-
-// TestRegistryProvesByItself: the registry challenges endpoints by itself and stops with the bridge.
-func TestRegistryProvesByItself(t *testing.T) {
-	r, _ := newTestRig(t, func(c *Config) { c.Registry, c.Local = true, true })
-	ctx, stop := context.WithCancel(t.Context())
-	ended := make(chan error, 1)
-	go func() { ended <- r.b.Run(ctx) }()
-	addEntry(t, r.serve().URL, register(cat, r.server.URL+"/"+cat+"/message"))
-	m := r.receive(cat)
-	if m.Op == message.OpHello { // of the link, which the bridge tests when it starts
-		m = r.receive(cat)
-	}
-	if m.Op != message.OpVerify {
-		t.Errorf("the endpoint got %s", m.Op)
-	}
-	stop()
-	if err := <-ended; err != nil {
-		t.Error(err)
-	}
 }

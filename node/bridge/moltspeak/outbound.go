@@ -15,7 +15,6 @@ import (
 
 	"github.com/agentmesh/agentmesh/node/bridge"
 	"github.com/agentmesh/agentmesh/node/bridge/moltspeak/message"
-	"github.com/agentmesh/agentmesh/node/bridge/moltspeak/registry"
 	"github.com/agentmesh/agentmesh/node/client"
 	"github.com/agentmesh/agentmesh/node/httpapi"
 	"github.com/agentmesh/agentmesh/node/wire"
@@ -104,7 +103,7 @@ type target struct {
 // targetOf returns a peer with the endpoint from its link, or else from its signed messages. The error says why a
 // delivery to it must wait or fail.
 func (b *Bridge) targetOf(ctx context.Context, a bridge.Address, agent message.Agent, now time.Time) (to target, err error) {
-	if l, ok := b.links.find(a.Link); ok {
+	if l, _, ok := b.links.Find(a.Link); ok {
 		to, err = targetBehind(l, agent)
 		return to, cmp.Or(err, b.links.errorIfDown(l.Name))
 	}
@@ -340,7 +339,8 @@ func (b *Bridge) post(ctx context.Context, to target, raw []byte, boxed bool) (*
 	if err != nil {
 		return nil, err
 	}
-	return b.transmit(ctx, to.endpoint, to.reach, b.links.token(to.address.Link), body)
+	_, token, _ := b.links.Find(to.address.Link)
+	return b.transmit(ctx, to.endpoint, to.reach, token, body)
 }
 
 // transmit posts body to endpoint and reads the packet in the answer, or nil if the answer is empty.
@@ -438,45 +438,6 @@ func (b *Bridge) deliverCallback(ctx context.Context, cb callback) error {
 		return cmp.Or(err, keepErr)
 	}
 	return b.sendOnce(ctx, target, raw, cb.Boxed)
-}
-
-// challenge sends a verify to the endpoint of a registry entry, and checks the answer with the key of the entry. It
-// pins no key.
-func (b *Bridge) challenge(ctx context.Context, e registry.Entry, now time.Time) error {
-	key, ok := message.ParseKey(e.PublicKey)
-	if !ok {
-		return errors.New("the public key of the entry is not valid")
-	}
-	endpoint, err := message.Endpoint(e.Endpoint)
-	if err != nil {
-		return err
-	}
-	text := random32()
-	d := newVerify(text, message.Agent{Agent: e.AgentName, Org: e.Org}, message.Public, now)
-	reply, err := b.transmit(ctx, endpoint, b.cfg.reach(), "", message.Wrap(b.signTree(d), enveloped))
-	if err != nil {
-		return err
-	}
-	if reply == nil {
-		return errors.New("the endpoint sent an empty answer")
-	}
-	m, fault := message.Parse(reply.Tree)
-	if fault == nil {
-		fault = m.Verify(key)
-	}
-	var body message.Payload
-	if fault == nil {
-		body, fault = m.Payload()
-	}
-	switch {
-	case fault != nil:
-		return fault
-	case m.From.Name() != e.ID || m.To.Name() != b.self.Name() || m.Re != d.ID || challengeIn(m, body) != text:
-		return errors.New("the answer is from another agent or to another message")
-	case now.Sub(m.Time).Abs() > window:
-		return errors.New("the time of the answer is too far from now")
-	}
-	return nil
 }
 
 // reach returns at which addresses the bridge may call the endpoints that peers name.

@@ -117,7 +117,7 @@ func (b *Bridge) unpin(ctx context.Context, name string) error {
 
 // Test sends a hello to the peer behind a link and verifies the answer.
 func (b *Bridge) Test(ctx context.Context, name string) error {
-	l, ok := b.links.find(name)
+	l, _, ok := b.links.Find(name)
 	if !ok {
 		return fmt.Errorf("there is no link %s", name)
 	}

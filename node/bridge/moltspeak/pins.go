@@ -65,7 +65,7 @@ func (pins *pins) save(ctx context.Context, p peer, now time.Time) error {
 // address returns the address of a peer: on the link that names the peer, or else on [InboundLink].
 func (pins *pins) address(a message.Agent) bridge.Address {
 	out := bridge.Address{Kind: Kind, Link: InboundLink, Peer: a.Name()}
-	for _, l := range pins.links.list() {
+	for _, l := range pins.links.All() {
 		if l.Options["peer"] == a.Name() {
 			out.Link = l.Name
 		}
