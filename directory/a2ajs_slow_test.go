@@ -17,17 +17,25 @@ import (
 
 var updateJS = flag.Bool("update-js", false, "record the wire of @a2a-js/sdk again; needs A2A_JS")
 
-// TestJSRelay lets @a2a-js/sdk 1.3.0 call an agent behind the relay: message, task, stream, cancel, and what the relay
-// does not offer, in both bindings. A2A_JS names a folder in which npm installed the SDK.
+// TestJSRelay lets @a2a-js/sdk call an agent behind the relay: message, task, stream, cancel, and what the relay does
+// not offer, in both bindings, with version 1.3.0 and with 0.3.14, which speaks A2A 0.3. A2A_JS and A2A_JS_03 name
+// folders in which npm installed the SDK.
 func TestJSRelay(t *testing.T) {
-	dir := os.Getenv("A2A_JS")
+	playJSRelay(t, "A2A_JS", "relay.cjs", jsFiles, `{"message":["TASK_STATE_COMPLETED","42"],"get":"TASK_STATE_COMPLETED",`+
+		`"stream":["task TASK_STATE_WORKING","artifactUpdate 42","statusUpdate TASK_STATE_COMPLETED"],"cancel":["TASK_STATE_WORKING","TASK_STATE_CANCELED"],`+
+		`"missing":"TaskNotFoundError","list":[["TASK_STATE_CANCELED","TASK_STATE_COMPLETED"],3,true]}`)
+	playJSRelay(t, "A2A_JS_03", "relay03.cjs", oldJSFiles, `{"card":["0.3.0","JSONRPC",2],"message":["task","completed","42"],"get":"completed",`+
+		`"stream":["task working","artifact-update 42","status-update completed final"],"cancel":["working","canceled"],`+
+		`"missing":"TaskNotFoundError","push":"PushNotificationNotSupportedError"}`)
+}
+
+func playJSRelay(t *testing.T, sdk, script string, files map[string]string, want string) {
+	dir := os.Getenv(sdk)
 	if dir == "" {
-		t.Skip("A2A_JS names no folder with @a2a-js/sdk; the recorded wire is tested without it")
+		t.Log(sdk + " names no folder with @a2a-js/sdk; the recorded wire is tested without it")
+		return
 	}
-	const want = `{"message":["TASK_STATE_COMPLETED","42"],"get":"TASK_STATE_COMPLETED",` +
-		`"stream":["task TASK_STATE_WORKING","artifactUpdate 42","statusUpdate TASK_STATE_COMPLETED"],"cancel":["TASK_STATE_WORKING","TASK_STATE_CANCELED"],` +
-		`"missing":"TaskNotFoundError","list":[["TASK_STATE_CANCELED","TASK_STATE_COMPLETED"],3,true]}`
-	for binding, file := range jsFiles {
+	for binding, file := range files {
 		relay := newScriptedAgent(t)
 		var mu sync.Mutex
 		var list []jsExchange
@@ -47,12 +55,12 @@ func TestJSRelay(t *testing.T) {
 			w.WriteHeader(x.Status)
 			_, _ = io.WriteString(w, x.Answer)
 		}))
-		cmd := exec.CommandContext(t.Context(), "node", "testdata/a2ajs/relay.cjs")
-		cmd.Env = append(os.Environ(), "A2A_JS="+dir, "URL="+proxy.URL+"/a2a/am_alice", "BINDING="+binding)
+		cmd := exec.CommandContext(t.Context(), "node", "testdata/a2ajs/"+script)
+		cmd.Env = append(os.Environ(), sdk+"="+dir, "URL="+proxy.URL+"/a2a/am_alice", "BINDING="+binding)
 		cmd.Stderr = os.Stderr
 		out, err := cmd.Output()
 		if got := strings.TrimSpace(string(out)); err != nil || got != want {
-			t.Errorf("%s: the client saw\n%s\nwant\n%s\n%v", binding, got, want, err)
+			t.Errorf("%s, %s: the client saw\n%s\nwant\n%s\n%v", script, binding, got, want, err)
 		}
 		proxy.Close()
 		if data, err := json.MarshalIndent(list, "", " "); err != nil {
