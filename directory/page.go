@@ -21,10 +21,9 @@ import (
 	"github.com/agentmesh/agentmesh/store"
 )
 
-const pageAgents = 20 // agents, or changes, on a page
+const pageAgents = 50 // agents, or changes, on a page
 
-// templates are the pages for people: the search, which also explains how to register, a page per agent, and the page
-// for an unknown agent.
+// templates are the pages for people: the search, a page per agent, and the page for an unknown agent.
 type templates struct {
 	pages                  *httpapi.PublicPages
 	site                   site.Shown
@@ -41,6 +40,7 @@ func newTemplates(e *echo.Echo, r *Registry, guard func(echo.HandlerFunc) echo.H
 		site: site.Mount(e, site.Config{
 			Shown: site.Shown{
 				Operator: r.cfg.Site, Version: r.cfg.Version, Base: r.cfg.BaseURL, Protocol: wire.Version, Days: int(r.cfg.Lifetime.Hours() / 24),
+				Mode: string(r.cfg.Mode), Mirror: r.cfg.ReadOnly, Join: r.JoinLink(""),
 			},
 			Pages: p, Guard: guard,
 			Changes: func(ctx context.Context) ([]wire.Change, error) { return LatestChanges(ctx, r, pageAgents) },
@@ -77,8 +77,6 @@ type searchForm struct {
 type searchPage struct {
 	Title                 string
 	Site                  site.Shown
-	Mode                  Mode
-	Mirror                bool
 	Count                 int
 	Form                  searchForm
 	Wrong                 string // why the search was refused; "" if it was not
@@ -89,7 +87,7 @@ type searchPage struct {
 
 func (r *Registry) showSearch(c echo.Context, count int) error {
 	ctx, params := c.Request().Context(), c.QueryParams()
-	p := searchPage{Title: "Find an agent", Site: r.templates.site, Mode: r.cfg.Mode, Mirror: r.cfg.ReadOnly, Count: count, Form: newSearchForm(params)}
+	p := searchPage{Title: "Find an agent", Site: r.templates.site, Count: count, Form: newSearchForm(params)}
 	kept := url.Values{}
 	for _, name := range queryNames {
 		if values := slices.DeleteFunc(slices.Clone(params[name]), func(s string) bool { return s == "" }); len(values) > 0 {

@@ -4,10 +4,12 @@ package directory
 
 import (
 	"fmt"
+	"net/http"
 	"net/http/httptest"
 	"os"
 	"path/filepath"
 	"strings"
+	"sync"
 	"testing"
 
 	"github.com/chromedp/chromedp"
@@ -56,10 +58,10 @@ func TestPagesInBrowser(t *testing.T) {
 	}
 	tabTo(`document.activeElement.name === "q"`)
 	tab.Do(chromedp.KeyEvent("sarah osaka"), chromedp.KeyEvent("\r"))
-	tab.Until(`location.search.includes("q=sarah+osaka") && document.querySelectorAll("article").length === 0 && document.querySelector(".empty")`)
+	tab.Until(`location.search.includes("q=sarah+osaka") && document.querySelectorAll(".members li").length === 0 && document.querySelector(".empty")`)
 	tabTo(`document.activeElement.name === "q"`)
 	tab.Do(chromedp.Evaluate[chromedp.Void](`document.activeElement.select()`), chromedp.KeyEvent("assist"), chromedp.KeyEvent("\r"))
-	tab.Until(`document.querySelectorAll("article").length === 1`)
+	tab.Until(`document.querySelectorAll(".members li").length === 1`)
 	tabTo(`document.activeElement.pathname === "/agents/am_sarah"`)
 	tab.Do(chromedp.KeyEvent("\r"))
 	tab.Until(`location.pathname === "/agents/am_sarah" && document.querySelector("svg.qr") && document.querySelector("h1").innerText === "Sarah's Assistant"`)
@@ -70,9 +72,9 @@ func TestPagesInBrowser(t *testing.T) {
 		t.Errorf("a click on the command selects %q", got)
 	}
 
-	// How to register is one link away.
-	tab.Click(`a[href="/#join"]`)
-	tab.Until(`location.hash === "#join" && document.querySelector("#join").getBoundingClientRect().top < innerHeight`)
+	// How to join is one link away.
+	tab.Click(`a[href="/join"]`)
+	tab.Until(`location.pathname === "/join" && document.querySelector("#start").innerText === "agentmesh quickstart agent --join 'http://localhost/join' && agentmesh serve"`)
 
 	// A report takes a form, and its answer is a page.
 	tab.Do(chromedp.Navigate(server.URL + "/agents/am_long"))
@@ -83,7 +85,7 @@ func TestPagesInBrowser(t *testing.T) {
 		t.Errorf("the report is %+v, %v", list, err)
 	}
 
-	paths := []string{"/", "/?q=agent&capability=scheduling", "/agents/am_sarah", "/agents/am_long", "/changes", "/terms", "/nothing-here"}
+	paths := []string{"/", "/?q=agent&capability=scheduling", "/agents/am_sarah", "/agents/am_long", "/changes", "/join", "/terms", "/nothing-here"}
 	scripted := browsertest.NewTab(t, browser) // axe is a script
 	for _, path := range paths {
 		scripted.Do(chromedp.Navigate(server.URL + path))
@@ -116,6 +118,47 @@ func TestPagesInBrowser(t *testing.T) {
 			}
 		}
 	}
+}
+
+// TestJoinInBrowser: with a script, the page shows the code of the link in its commands, as text, and sends it nowhere;
+// without one, it says what to do.
+func TestJoinInBrowser(t *testing.T) {
+	t.Parallel()
+	browser := browsertest.Start(t)
+	w := newWorld(t, inviteOnly)
+	var seen sync.Map
+	server := httptest.NewServer(http.HandlerFunc(func(rw http.ResponseWriter, r *http.Request) {
+		seen.Store(r.RequestURI+r.Referer(), true)
+		r.Host = "directory.example"
+		w.edge.Handler().ServeHTTP(rw, r)
+	}))
+	t.Cleanup(server.Close)
+
+	tab := browsertest.NewTab(t, browser)
+	shows := func(code string, paste bool) {
+		t.Helper()
+		tab.Until(fmt.Sprintf(`document.querySelector("#start").innerText === "agentmesh quickstart agent --join 'https://directory.example/join#%s' && agentmesh serve"`+
+			` && document.querySelector("#add").innerText.endsWith("/join#%[1]s'") && document.querySelector("#paste").checkVisibility() === %t`, code, paste))
+	}
+	tab.Do(chromedp.Navigate(server.URL + "/join#SECRET234"))
+	shows("SECRET234", false)
+	tab.Do(chromedp.Evaluate[chromedp.Void](`location.hash = "#OTHER"`)) // somebody pastes a code
+	shows("OTHER", false)
+	for _, hostile := range []string{"<img src=x onerror=alert(1)>", "x'; rm -rf ~ #", "%3Cb%3E", ""} {
+		tab.Do(chromedp.Evaluate[chromedp.Void](fmt.Sprintf(`location.hash = %q`, hostile)))
+		shows("CODE", true)
+	}
+	tab.CheckBarriers()
+	tab.Do(chromedp.Navigate("about:blank"))
+	tab.WithoutScript()
+	tab.Do(chromedp.Navigate(server.URL + "/join#SECRET234"))
+	shows("CODE", true)
+	seen.Range(func(uri, _ any) bool {
+		if strings.Contains(uri.(string), "SECRET") {
+			t.Errorf("the browser sent the code: %s", uri)
+		}
+		return true
+	})
 }
 
 // contrast lists texts whose contrast with their background is below 4.5 (WCAG AA).

@@ -26,6 +26,32 @@ func (w *world) page(path string, status int) string {
 	return got.Body.String()
 }
 
+// join fetches the page to join, the only one that may load a script.
+func (w *world) join() string {
+	w.t.Helper()
+	got := send(w.edge.Handler(), "GET", "/join", "", "Accept", wantsHTML)
+	csp := got.Header().Get("Content-Security-Policy")
+	if got.Code != 200 || !strings.HasPrefix(csp, "default-src 'none'") || !strings.HasSuffix(csp, "; script-src 'self'") || got.Header().Get("Referrer-Policy") != "no-referrer" {
+		w.t.Fatalf("GET /join = %d %v\n%s", got.Code, got.Header(), got.Body)
+	}
+	return got.Body.String()
+}
+
+// TestJoinPage: the page says how to join, for each mode of registration.
+func TestJoinPage(t *testing.T) {
+	for mode, part := range map[Mode]string{
+		Open:   `agentmesh quickstart agent --join &#39;https://directory.example/join&#39; &amp;&amp; agentmesh serve`,
+		Invite: `agentmesh register &#39;https://directory.example/join#<span data-code>CODE</span>&#39;`,
+		Closed: "only agents of its operator",
+	} {
+		w := newWorld(t, func(c *Config) { c.Mode = mode })
+		page := strings.ReplaceAll(w.join(), "'", "&#39;")
+		if !strings.Contains(page, part) || strings.Contains(page, testBase+"/mailbox/") != (mode != Closed) || strings.Contains(page, "<svg") != (mode == Open) || strings.Contains(page, "token create --qr") != (mode == Invite) {
+			t.Errorf("%s:\n%s", mode, page)
+		}
+	}
+}
+
 const hostile = "<script>alert(1)</script>\u202eevil\x1b[2J"
 
 func TestPages(t *testing.T) {
@@ -38,7 +64,7 @@ func TestPages(t *testing.T) {
 		w.register(alice, card)
 	}
 	all := w.page("/", 200)
-	for _, part := range []string{"2 agents to talk to", "Sarah&#39;s Assistant", `href="/agents/am_sarah"`, "key not proven", "never answered", "Authorization: Bearer"} {
+	for _, part := range []string{"2 agents to talk to", "Sarah&#39;s Assistant", `href="/agents/am_sarah"`, "key not proven", "Anybody may <a href=\"/join\">join</a>"} {
 		if !strings.Contains(all, part) {
 			t.Errorf("the front page lacks %q:\n%s", part, all)
 		}
@@ -82,13 +108,13 @@ func TestPages(t *testing.T) {
 	}
 }
 
-// TestPagesNameTheOperator: every page names the operator, and the front page the lifetime that the operator set.
+// TestPagesNameTheOperator: every page names the operator, and the page to join the lifetime that the operator set.
 func TestPagesNameTheOperator(t *testing.T) {
 	w := newWorld(t, func(c *Config) {
 		c.Site, c.Lifetime = site.Operator{Name: "Agents of Cork", Contact: "operator@cork.example <b>"}, 90*24*time.Hour
 	})
-	if page := w.page("/", 200); !strings.Contains(page, "stays for 90 days") {
-		t.Errorf("the front page lacks the lifetime:\n%s", page)
+	if page := w.join(); !strings.Contains(page, "stays for 90 days") {
+		t.Errorf("the page to join lacks the lifetime:\n%s", page)
 	}
 	for path, status := range map[string]int{"/": 200, "/agents/am_nobody": 404} {
 		if page := w.page(path, status); !strings.Contains(page, "<span>Agents of Cork</span>") || !strings.Contains(page, "operator@cork.example &lt;b&gt;") {
@@ -100,18 +126,18 @@ func TestPagesNameTheOperator(t *testing.T) {
 // TestPageOfMirror: the page of a mirror does not explain how to register.
 func TestPageOfMirror(t *testing.T) {
 	w := newWorld(t, readOnly)
-	if page := w.page("/", 200); strings.Contains(page, "card.json") || !strings.Contains(page, "read-only copy") {
+	if page := w.join(); strings.Contains(page, "card.json") || !strings.Contains(page, "read-only copy") {
 		t.Errorf("the page of a mirror:\n%s", page)
 	}
 }
 
 // TestPagesGoOn: the button for the next page leads through all agents.
 func TestPagesGoOn(t *testing.T) {
-	w := newWorldWithCards(t, 45)
+	w := newWorldWithCards(t, 120)
 	seen := 0
 	for path := "/?capability=scheduling"; path != ""; {
 		page := w.page(path, 200)
-		seen += strings.Count(page, `class="card agent"`)
+		seen += strings.Count(page, `<svg viewBox`)
 		_, after, ok := strings.Cut(page, `<a class="button" href="`)
 		for ok && !strings.HasPrefix(after[strings.Index(after, `"`):], `" rel="next"`) {
 			_, after, ok = strings.Cut(after, `<a class="button" href="`)
@@ -120,7 +146,7 @@ func TestPagesGoOn(t *testing.T) {
 			path = strings.ReplaceAll(after[:strings.Index(after, `"`)], "&amp;", "&")
 		}
 	}
-	if seen != 45 {
-		t.Errorf("the pages show %d agents, want 45", seen)
+	if seen != 120 {
+		t.Errorf("the pages show %d agents, want 120", seen)
 	}
 }

@@ -65,6 +65,9 @@ type Shown struct {
 	Days                    int    // how long a registration lasts
 	LogoPath                string // "" for the icon of agentmesh
 	TermsURL                string // "" for none
+	Mode                    string // of registration
+	Mirror                  bool   // nobody registers here
+	Join                    string // the link to join, without a code
 }
 
 // Config configures the pages.
@@ -79,8 +82,8 @@ type Config struct {
 
 type site struct {
 	Config
-	changes, terms, reported, fault *template.Template
-	cross                           *http.CrossOriginProtection
+	join, changes, terms, reported, fault *template.Template
+	cross                                 *http.CrossOriginProtection
 }
 
 type view struct {
@@ -95,7 +98,7 @@ func Mount(e *echo.Echo, cfg Config) Shown {
 		return cfg.Pages.Template(Files, "page/shell.html", "page/"+name+".html")
 	}
 	s := &site{
-		Config: cfg, changes: read("changes"), terms: read("terms"), reported: read("reported"), fault: read("fault"),
+		Config: cfg, join: read("join"), changes: read("changes"), terms: read("terms"), reported: read("reported"), fault: read("fault"),
 		cross: http.NewCrossOriginProtection(),
 	}
 	get := func(path string, h echo.HandlerFunc) {
@@ -114,6 +117,7 @@ func Mount(e *echo.Echo, cfg Config) Shown {
 		s.Shown.TermsURL = "/terms"
 	}
 	get("/terms", cfg.Guard(s.showTerms))
+	get("/join", cfg.Guard(s.showJoin))
 	get("/changes", cfg.Guard(s.showChanges))
 	e.POST("/agents/:id/report", cfg.Guard(s.report))
 	respond := e.HTTPErrorHandler
@@ -138,6 +142,16 @@ func (s *site) showTerms(c echo.Context) error {
 		return s.Pages.Render(c, s.terms, http.StatusOK, view{"Terms", s.Shown, s.Shown.Terms})
 	}
 	return c.Redirect(http.StatusFound, s.Shown.TermsURL)
+}
+
+// showJoin shows how to join. The code of an invitation is not in the request, so only a page that needs none has a QR code.
+func (s *site) showJoin(c echo.Context) error {
+	var code *QR
+	if s.Shown.Mode == "open" {
+		code = NewQR(s.Shown.Join)
+	}
+	c.Response().Header().Set("Cache-Control", "public, max-age=10")
+	return s.Pages.RenderWithScript(c, s.join, http.StatusOK, view{"Join", s.Shown, code})
 }
 
 func (s *site) showChanges(c echo.Context) error {

@@ -12,17 +12,17 @@ import (
 )
 
 // PublicPages are pages for everybody, on the public listener or below [LinkPath]. They have the style of the owner's
-// page, but no script, session or navigation. A page is a service's template named "page", which may call the functions
+// page, but no session or navigation, and no script unless [PublicPages.RenderWithScript] renders them. A page is a service's template named "page", which may call the functions
 // in pageFuncs.
 type PublicPages struct {
 	assets map[string]string // URLs by file name
 }
 
-// NewPublicPages adds the style sheet and the icon to e.
+// NewPublicPages adds the style sheet, the icon and the script to e.
 func NewPublicPages(e *echo.Echo) *PublicPages { return newPublicPages(e, "") }
 
 func newPublicPages(e *echo.Echo, below string) *PublicPages {
-	return &PublicPages{addAssets(e, below, "public", "page.css", "icon.svg")}
+	return &PublicPages{addAssets(e, below, "public", "page.css", "icon.svg", "page.js")}
 }
 
 // Template parses the templates of a service. It panics if a template does not parse, which is a programming error.
@@ -36,12 +36,21 @@ const publicPolicy = "default-src 'none'; style-src 'self'; img-src 'self'; form
 
 // Render responds with the template "page".
 func (p *PublicPages) Render(c echo.Context, t *template.Template, status int, data any) error {
+	return p.render(c, t, status, data, publicPolicy)
+}
+
+// RenderWithScript is Render for a page that may load page.js, and works without it.
+func (p *PublicPages) RenderWithScript(c echo.Context, t *template.Template, status int, data any) error {
+	return p.render(c, t, status, data, publicPolicy+"; script-src 'self'")
+}
+
+func (p *PublicPages) render(c echo.Context, t *template.Template, status int, data any, policy string) error {
 	var buf bytes.Buffer
 	if err := t.ExecuteTemplate(&buf, "page", data); err != nil {
 		return fmt.Errorf("write page: %w", err)
 	}
 	h := c.Response().Header()
-	h.Set("Content-Security-Policy", publicPolicy)
+	h.Set("Content-Security-Policy", policy)
 	h.Set("Referrer-Policy", "no-referrer")
 	h.Set("X-Frame-Options", "DENY")
 	h.Set("Cross-Origin-Opener-Policy", "same-origin")

@@ -271,4 +271,14 @@
     history.replaceState(null, "", location.pathname + location.search);
     secret.focus();
   }
+
+  // Neither does the code in a link to join. The commands of that page need it.
+  function fillCode() {
+    const code = /^#([\w.~-]{1,128})$/.exec(location.hash);
+    for (const e of document.querySelectorAll("[data-code]")) e.textContent = code ? code[1] : "CODE";
+    const paste = document.getElementById("paste");
+    if (paste) paste.hidden = !!code;
+  }
+  fillCode();
+  addEventListener("hashchange", fillCode);
 })();
