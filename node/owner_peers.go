@@ -3,6 +3,7 @@ package node
 import (
 	"context"
 	"errors"
+	"fmt"
 	"net/http"
 	"net/url"
 	"regexp"
@@ -237,9 +238,9 @@ func aliasChange(alias, peer string) store.Change {
 // aliasTerm returns the index term of the aliases of a peer.
 func aliasTerm(peer string) string { return "peer:" + peer }
 
-// Peer returns the agent id for an alias or an id that the owner typed. Its errors are for the owner.
+// Peer returns the agent id for what the owner typed as a recipient. Its errors are for the owner.
 func (n *Node) Peer(ctx context.Context, name string) (wire.AgentID, error) {
-	return n.OwnerAPI().resolvePeer(ctx, name)
+	return n.OwnerAPI().resolveShown(ctx, name)
 }
 
 func (o OwnerAPI) resolvePeer(ctx context.Context, s string) (wire.AgentID, error) {
@@ -252,7 +253,46 @@ func (o OwnerAPI) resolvePeer(ctx context.Context, s string) (wire.AgentID, erro
 	case wire.AgentID(s).Valid():
 		return wire.AgentID(s), nil
 	}
-	return "", owner.Fault(http.StatusNotFound, "no such peer", "name an agent id (am_…) or an alias; find agents with: agentmesh discover")
+	return "", errNoPeer
+}
+
+var errNoPeer = owner.Fault(http.StatusNotFound, "no such peer", "name an agent id (am_…), an alias, or a name as it is shown; find agents with: agentmesh discover")
+
+// resolveShown is resolvePeer for the recipient of a message. It also accepts what the owner sees of a peer: the name that it
+// gives itself, or the beginning of its id with an ellipsis, without which am_bob is another agent than am_bob2. It never
+// guesses: two peers of that name are an error. Rules need an id or an alias, because anybody can take a name.
+func (o OwnerAPI) resolveShown(ctx context.Context, s string) (wire.AgentID, error) {
+	id, err := o.resolvePeer(ctx, s)
+	if !errors.Is(err, errNoPeer) {
+		return id, err
+	}
+	peers, err := o.ListPeers(ctx, "")
+	if err != nil {
+		return "", err
+	}
+	typed := strings.Trim(strings.TrimSpace(s), "\"“”")
+	start, isStart := strings.CutSuffix(typed, "…")
+	isMeant := func(p owner.Peer) bool {
+		if isID := strings.HasPrefix(typed, "am_"); isID || typed == "" {
+			return isID && isStart && strings.HasPrefix(p.ID, start)
+		}
+		return strings.EqualFold(p.Shown().Text, typed) || slices.Contains(p.Aliases, strings.ToLower(typed))
+	}
+	found := slices.DeleteFunc(peers, func(p owner.Peer) bool {
+		return p.Standing == acl.Blocked || !wire.AgentID(p.ID).Valid() || !isMeant(p)
+	})
+	switch {
+	case len(found) == 0:
+		return "", errNoPeer
+	case len(found) > 1:
+		const most = 5
+		var ids []string
+		for _, p := range found[:min(len(found), most)] {
+			ids = append(ids, p.ID)
+		}
+		return "", owner.Fault(http.StatusConflict, fmt.Sprintf("%d peers are called that", len(found)), "name one of them by its id, or give it an alias: "+strings.Join(ids, ", "))
+	}
+	return wire.AgentID(found[0].ID), nil
 }
 
 // resolvePrincipal is resolvePeer for rules. It also accepts a foreign address, a link, which stands for all peers behind

@@ -146,7 +146,7 @@ func (o OwnerAPI) resolveRecipient(ctx context.Context, name string) (to wire.Ag
 	if _, ok := o.n.bridges.find(a.Kind); ok && err == nil {
 		return a.Pseudonym(), a.String(), nil
 	}
-	to, err = o.resolvePeer(ctx, name)
+	to, err = o.resolveShown(ctx, name)
 	return to, "", err
 }
 

@@ -26,7 +26,7 @@ func (c *cardShowCmd) Run(ctx context.Context, a *app) error {
 }
 
 type cardGetCmd struct {
-	Agent string `arg:"" help:"Agent id or alias."`
+	Agent string `arg:"" help:"Agent id, alias, or a name as it is shown."`
 }
 
 func (c *cardGetCmd) Run(ctx context.Context, a *app) error {

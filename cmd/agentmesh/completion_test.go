@@ -11,6 +11,7 @@ import (
 
 func TestComplete(t *testing.T) {
 	var cli commands
+	peers := func() []string { return []string{"bob", "bobby"} }
 	model := newParser(&cli, io.Discard, io.Discard).Model.Node
 	for _, tc := range []struct {
 		words []string
@@ -23,12 +24,14 @@ func TestComplete(t *testing.T) {
 		{[]string{"inbox", "--fo"}, []string{"--follow"}},
 		{[]string{"demo-h"}, nil},
 		{[]string{"nothing", "zzz"}, nil},
+		{[]string{"send", ""}, []string{"bob", "bobby"}},
+		{[]string{"peers", "allow", "bobb"}, []string{"bobby"}},
 	} {
-		if diff := cmp.Diff(tc.want, manual.Complete(model, tc.words)); diff != "" {
+		if diff := cmp.Diff(tc.want, manual.Complete(model, tc.words, peers)); diff != "" {
 			t.Errorf("complete(%q) (-want +got):\n%s", tc.words, diff)
 		}
 	}
-	if all := manual.Complete(model, nil); !slices.Contains(all, "serve") || slices.Contains(all, "demo-hook") {
+	if all := manual.Complete(model, nil, peers); !slices.Contains(all, "serve") || slices.Contains(all, "demo-hook") {
 		t.Errorf("complete() = %q", all)
 	}
 }

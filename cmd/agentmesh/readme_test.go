@@ -255,7 +255,7 @@ func TestInlineCommands(t *testing.T) {
 				flag, _, _ = strings.Cut(flag, "=")
 				if next := manual.FindSubcommand(node, word); next != nil {
 					node = next
-				} else if isFlag && !slices.Contains(manual.Complete(node, []string{"--" + flag}), "--"+flag) {
+				} else if isFlag && !slices.Contains(manual.Complete(node, []string{"--" + flag}, nil), "--"+flag) {
 					t.Errorf("%s: %s has no flag --%s: %s", name, manual.CommandPath(node), flag, m[0])
 				}
 			}

@@ -94,7 +94,7 @@ func (c *sendFlags) sealChoice() owner.SealChoice {
 }
 
 type sendCmd struct {
-	To           string `arg:"" help:"Agent id or alias."`
+	To           string `arg:"" help:"Agent id, alias, or a name as it is shown."`
 	Payload      string `arg:"" optional:"" help:"Text, JSON object (begins with {), @FILE, or - for standard input."`
 	Conversation string `placeholder:"CONVERSATION" help:"Continue this conversation."`
 	sendFlags

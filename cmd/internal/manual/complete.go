@@ -19,8 +19,9 @@ compdef _agentmesh agentmesh
 `,
 }
 
-// Complete returns the commands or flags that begin with the last word.
-func Complete(node *kong.Node, words []string) []string {
+// Complete returns the commands, flags or peers that begin with the last word. It calls peers for the names of peers, if the
+// command takes one.
+func Complete(node *kong.Node, words []string, peers func() []string) []string {
 	last := ""
 	if len(words) > 0 {
 		last = words[len(words)-1]
@@ -50,6 +51,13 @@ func Complete(node *kong.Node, words []string) []string {
 	for _, n := range node.Children {
 		if !n.Hidden {
 			add(n.Name)
+		}
+	}
+	for _, arg := range node.Positional {
+		if arg.Name == "to" || arg.Name == "agent" {
+			for _, name := range peers() {
+				add(name)
+			}
 		}
 	}
 	return out

@@ -22,7 +22,7 @@ import (
 const maxWaitSeconds = 25
 
 type sendArgs struct {
-	To             string         `json:"to" jsonschema:"agent id, alias or address"`
+	To             string         `json:"to" jsonschema:"agent id, alias, name as shown, or address"`
 	Text           string         `json:"text,omitempty" jsonschema:"what to say"`
 	Data           map[string]any `json:"data,omitempty" jsonschema:"a whole payload in place of text"`
 	Intent         string         `json:"intent,omitempty" jsonschema:"intent of data; default mesh.message"`
@@ -124,7 +124,7 @@ func (t *tools) close(ctx context.Context, _ *sdk.CallToolRequest, in closeArgs)
 }
 
 type scheduleArgs struct {
-	Agent    string `json:"agent" jsonschema:"agent id, alias or address"`
+	Agent    string `json:"agent" jsonschema:"agent id, alias, name as shown, or address"`
 	Title    string `json:"title" jsonschema:"what the other side sees"`
 	Window   string `json:"window,omitempty" jsonschema:"search for free times near this time, such as 2026-02-21T10:00:00-08:00; default now"`
 	Duration string `json:"duration" jsonschema:"such as 45m"`

@@ -1,6 +1,7 @@
 package web
 
 import (
+	"cmp"
 	"errors"
 	"net/http"
 	"net/url"
@@ -10,6 +11,7 @@ import (
 
 	"github.com/labstack/echo/v4"
 
+	"github.com/agentmesh/agentmesh/acl"
 	"github.com/agentmesh/agentmesh/node/httpapi"
 	"github.com/agentmesh/agentmesh/node/owner"
 	"github.com/agentmesh/agentmesh/node/wire"
@@ -103,8 +105,9 @@ type composeView struct {
 	To, Kind, Text, Intent, Payload string
 	Seal                            owner.SealChoice
 	Meeting                         owner.Meeting
-	Zone                            string // the zone of a meeting's times
-	Peers                           []owner.Peer
+	Zone                            string           // the zone of a meeting's times
+	Known                           []choice         // recipients: what to type, and who that is
+	Shown                           *owner.ShownName // of To, if that is an id
 	Intents                         []wire.Intent
 }
 
@@ -120,10 +123,47 @@ func (p *pages) renderCompose(c echo.Context, status int, errorText string, view
 	if err != nil {
 		return err
 	}
-	view.Peers, view.Intents = peers[:min(len(peers), maxPeerOptions)], wire.StandardIntents()
+	view.Known, view.Intents = recipients(peers), wire.StandardIntents()
+	if id := wire.AgentID(view.To); id.Valid() {
+		shown := p.shownAgent(c, id)
+		view.Shown = &shown
+	}
 	view.Zone = time.Now().Format("MST, -07:00")
 	view.Meeting.Times = append(view.Meeting.Times, "", "", "")[:formTimes]
 	return p.shell.Render(c, p.compose, httpapi.View{Title: "Write", Status: status, Error: errorText, Data: view})
+}
+
+// recipients returns what the owner may type for each peer that is not blocked: its alias, or its name if no other peer has
+// that name, or its id.
+func recipients(peers []owner.Peer) (list []choice) {
+	called := make(map[string]int)
+	for _, peer := range peers {
+		called[strings.ToLower(peer.Shown().Text)]++
+	}
+	for _, peer := range peers[:min(len(peers), maxPeerOptions)] {
+		shown := peer.Shown()
+		known := choice{shown.Text, shown.String() + " " + owner.ShortID(peer.ID)}
+		if called[strings.ToLower(shown.Text)] > 1 || !shown.Trusted && !shown.Claimed {
+			known.Value = peer.ID
+		}
+		if peer.Standing != acl.Blocked {
+			list = append(list, known)
+		}
+	}
+	return list
+}
+
+// shownAgent returns how to show an agent. It asks the directories for the name of an agent that the node does not know.
+func (p *pages) shownAgent(c echo.Context, id wire.AgentID) owner.ShownName {
+	names := p.namesOf(c.Request().Context(), string(id))
+	if names == (owner.PeerNames{}) && p.setup != nil && httpapi.KeepOpen(c, discoverFor) == nil {
+		for _, found := range p.setup.LookUp(c.Request().Context(), id) {
+			for _, card := range found.Listing.Agents {
+				names.PeerName = cmp.Or(names.PeerName, card.GetStr("name"))
+			}
+		}
+	}
+	return owner.ShowName(names, "", string(id))
 }
 
 func (p *pages) send(c echo.Context, form url.Values) error {
