@@ -10,9 +10,9 @@ import (
 	"github.com/agentmesh/agentmesh/cmd/internal/daemon"
 	"github.com/agentmesh/agentmesh/cmd/internal/exit"
 	"github.com/agentmesh/agentmesh/cmd/internal/terminal"
-	"github.com/agentmesh/agentmesh/node/calendar"
 	"github.com/agentmesh/agentmesh/node/owner"
 	"github.com/agentmesh/agentmesh/node/wire"
+	"github.com/agentmesh/agentmesh/node/zone"
 )
 
 type calendarCmd struct {
@@ -43,11 +43,11 @@ func (c *calendarShowCmd) Run(ctx context.Context, a *app) error {
 
 // parseZone returns UTC if this machine does not know the zone.
 func parseZone(name string) *time.Location {
-	zone, err := calendar.ParseZone(name)
+	loc, err := zone.Load(name)
 	if err != nil {
 		return time.UTC
 	}
-	return zone
+	return loc
 }
 
 func formatSpan(from, to time.Time) string {

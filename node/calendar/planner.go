@@ -4,7 +4,6 @@ import (
 	"cmp"
 	"context"
 	"errors"
-	"fmt"
 	"slices"
 	"sync"
 	"time"
@@ -234,15 +233,3 @@ func (p *Planner) OnCommit(changes []store.Change) {
 
 // Zone returns the owner's zone.
 func (p *Planner) Zone() *time.Location { return p.cfg.Zone }
-
-// ParseZone loads a zone by its name in the time zone database. For an empty name it returns the zone of the machine.
-func ParseZone(name string) (*time.Location, error) {
-	if name == "" {
-		return time.Local, nil
-	}
-	loc, err := time.LoadLocation(name)
-	if err != nil {
-		return nil, fmt.Errorf("time zone %q is unknown: write a name such as Europe/Berlin", name)
-	}
-	return loc, nil
-}

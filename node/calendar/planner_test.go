@@ -25,7 +25,7 @@ var now = time.Date(2026, 3, 10, 6, 0, 0, 0, time.UTC)
 
 func zone(t testing.TB) *time.Location {
 	t.Helper()
-	loc, err := calendar.ParseZone("Europe/Berlin")
+	loc, err := time.LoadLocation("Europe/Berlin")
 	if err != nil {
 		t.Fatal(err)
 	}

@@ -11,6 +11,8 @@ import (
 	"time"
 	"unicode"
 	"unicode/utf8"
+
+	"github.com/agentmesh/agentmesh/node/zone"
 )
 
 // How much of a stranger's text a page shows at once. The rest is behind an expander.
@@ -165,12 +167,12 @@ func textOf(v any) string {
 	return fmt.Sprint(v)
 }
 
-// pageTime shows a time relative to now or in the zone of this machine. The exact time is its title.
+// pageTime shows a time relative to now or in the zone of the owner. The exact time is its title.
 func pageTime(t time.Time) template.HTML {
 	if t.IsZero() {
 		return "—"
 	}
-	l := t.Local()
+	l := zone.In(t)
 	return template.HTML(fmt.Sprintf(`<time datetime="%s" title="%s">%s</time>`,
 		t.UTC().Format(time.RFC3339), l.Format("Monday, 2 January 2006, 15:04:05 MST"), formatTime(l, time.Now())))
 }

@@ -13,7 +13,7 @@ import (
 
 // TestUrgentBehindMany: in quiet hours, an urgent notice does not wait behind the others, however many there are.
 func TestUrgentBehindMany(t *testing.T) {
-	quiet, err := notify.ParseQuiet("22:00-07:00", "UTC")
+	quiet, err := notify.ParseQuiet("22:00-07:00", time.UTC)
 	if err != nil {
 		t.Fatal(err)
 	}

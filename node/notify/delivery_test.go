@@ -243,7 +243,7 @@ func (hanging) Send(ctx context.Context, _ notify.Batch) error {
 // TestKindsAndQuiet: the target gets only the configured kinds; in quiet hours it gets urgent ones, and the rest
 // afterwards.
 func TestKindsAndQuiet(t *testing.T) {
-	quiet, err := notify.ParseQuiet("22:00-07:00", "UTC")
+	quiet, err := notify.ParseQuiet("22:00-07:00", time.UTC)
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -309,7 +309,11 @@ func TestQuietOverClockChanges(t *testing.T) {
 		{"00:00-23:59", "UTC", "2026-05-01T04:00:00Z", "2026-05-01T23:59:00Z"},
 		{"22:00-07:00", "UTC", "2026-05-01T12:00:00Z", "2026-05-01T12:00:00Z"}, // not in quiet hours
 	} {
-		q, err := notify.ParseQuiet(c.hours, c.zone)
+		zone, err := time.LoadLocation(c.zone)
+		if err != nil {
+			t.Fatal(err)
+		}
+		q, err := notify.ParseQuiet(c.hours, zone)
 		if err != nil {
 			t.Fatal(err)
 		}
@@ -321,9 +325,9 @@ func TestQuietOverClockChanges(t *testing.T) {
 			t.Errorf("%s %s from %s: ends %s, want %s", c.hours, c.zone, c.at, got, c.end)
 		}
 	}
-	for _, bad := range [][2]string{{"22:00", ""}, {"22:00-22:00", ""}, {"25:00-07:00", ""}, {"22-07", ""}, {"22:00-07:00", "Mars/Olympus"}} {
-		if _, err := notify.ParseQuiet(bad[0], bad[1]); err == nil {
-			t.Errorf("ParseQuiet(%q, %q): no error", bad[0], bad[1])
+	for _, bad := range []string{"22:00", "22:00-22:00", "25:00-07:00", "22-07"} {
+		if _, err := notify.ParseQuiet(bad, time.UTC); err == nil {
+			t.Errorf("ParseQuiet(%q): no error", bad)
 		}
 	}
 }

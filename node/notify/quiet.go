@@ -12,18 +12,10 @@ type Quiet struct {
 	zone     *time.Location
 }
 
-// ParseQuiet parses hours such as "22:00-07:00" in a time zone such as "Europe/Berlin". An empty zone means the zone
-// of the machine. Empty hours mean no quiet hours.
-func ParseQuiet(hours, zone string) (Quiet, error) {
+// ParseQuiet parses hours such as "22:00-07:00" in a time zone. Empty hours mean no quiet hours.
+func ParseQuiet(hours string, zone *time.Location) (Quiet, error) {
 	if hours == "" {
 		return Quiet{}, nil
-	}
-	location := time.Local
-	if zone != "" {
-		var err error
-		if location, err = time.LoadLocation(zone); err != nil {
-			return Quiet{}, fmt.Errorf("time zone %q: must be a name such as Europe/Berlin", zone)
-		}
 	}
 	begin, end, ok := strings.Cut(hours, "-")
 	from, err := time.Parse("15:04", strings.TrimSpace(begin))
@@ -31,7 +23,7 @@ func ParseQuiet(hours, zone string) (Quiet, error) {
 	if !ok || err != nil || err2 != nil || from.Equal(to) {
 		return Quiet{}, fmt.Errorf("hours %q: must be two times of the day such as 22:00-07:00", hours)
 	}
-	return Quiet{from.Hour()*60 + from.Minute(), to.Hour()*60 + to.Minute(), location}, nil
+	return Quiet{from.Hour()*60 + from.Minute(), to.Hour()*60 + to.Minute(), zone}, nil
 }
 
 // At reports whether t is in the quiet hours by the wall clock. An hour that a clock change repeats counts both times.

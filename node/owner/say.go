@@ -9,6 +9,7 @@ import (
 	"time"
 
 	"github.com/agentmesh/agentmesh/node/wire"
+	"github.com/agentmesh/agentmesh/node/zone"
 )
 
 // Said is what a payload says, as people and models read it. Everything in it except [Said.Deed] of a known action is the
@@ -237,14 +238,14 @@ func SayMessage(e Entry, fallback wire.Intent) (Said, wire.Intent) {
 	return Say(m.Payload, false), cmp.Or(m.Intent, fallback)
 }
 
-// LocalTime formats a time in the zone of this machine, which is the owner's. It returns other text unchanged, and
+// LocalTime formats a time in the zone of the owner. It returns other text unchanged, and
 // also a time without a zone, because its instant is unknown.
 func LocalTime(text string) string {
 	at, ok := wire.ParseInstant(text)
 	if !ok {
 		return text
 	}
-	return at.Local().Format("Mon 2 Jan 2006, 15:04 MST")
+	return zone.In(at).Format("Mon 2 Jan 2006, 15:04 MST")
 }
 
 // Length formats a duration such as "1h30m" in words. It returns other text unchanged.

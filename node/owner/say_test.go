@@ -6,8 +6,10 @@ import (
 	"testing"
 	"time"
 
-	"github.com/agentmesh/agentmesh/node/wire"
 	"github.com/google/go-cmp/cmp"
+
+	"github.com/agentmesh/agentmesh/node/wire"
+	"github.com/agentmesh/agentmesh/node/zone"
 )
 
 // init sets the zone of the owner.
@@ -65,6 +67,25 @@ func TestFormatTime(t *testing.T) {
 }
 
 // TestSay: each kind of message becomes one sentence, and times stay as they were sent if the reader is a model.
+// TestOwnerZone: people read times in the zone of the owner, wherever the machine is.
+func TestOwnerZone(t *testing.T) {
+	before := zone.Owner()
+	t.Cleanup(func() { zone.Set(before) })
+	for name, want := range map[string]string{"Asia/Kathmandu": "Thu 21 Feb 2036, 23:45 +0545", "America/New_York": "Thu 21 Feb 2036, 13:00 EST"} {
+		loc, err := zone.Load(name)
+		if err != nil {
+			t.Fatal(err)
+		}
+		zone.Set(loc)
+		if got := LocalTime("2036-02-21T10:00:00-08:00"); got != want {
+			t.Errorf("in %s it is %q, want %q", name, got, want)
+		}
+	}
+	if loc, err := zone.Load("Mars/Base"); err == nil {
+		t.Errorf("Mars/Base is %s", loc)
+	}
+}
+
 func TestSay(t *testing.T) {
 	for _, tc := range []struct {
 		intent        wire.Intent

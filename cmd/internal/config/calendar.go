@@ -20,8 +20,6 @@ type Calendar struct {
 	// Folder to which the node writes agreed events as .ics files. Empty: it writes them to url, if url is set.
 	Folder string `key:"folder"`
 
-	// The owner's time zone, such as Europe/Berlin. Empty: the zone of the machine.
-	Zone string `key:"zone"`
 	// The hours in which the owner can meet, such as "mon-thu 09:00-12:00 13:00-17:00, fri 09:00-12:00".
 	Hours string `key:"hours"`
 	// Time to keep free before and after an event.
@@ -53,9 +51,6 @@ func defaultCalendar() Calendar {
 func (c Calendar) On() bool { return len(c.Files) > 0 || c.URL != "" }
 
 func (c Calendar) check(p *problems) {
-	if _, err := calendar.ParseZone(c.Zone); err != nil {
-		p.add("calendar.zone", err.Error())
-	}
 	if _, err := calendar.ParseHours(c.Hours); err != nil {
 		p.add("calendar.hours", err.Error())
 	}

@@ -15,6 +15,7 @@ import (
 	"github.com/agentmesh/agentmesh/node/bridge"
 	"github.com/agentmesh/agentmesh/node/httpapi"
 	"github.com/agentmesh/agentmesh/node/wire"
+	"github.com/agentmesh/agentmesh/node/zone"
 )
 
 // LoadAndCheck reads and checks the configuration. Its error has an exit code. It is the error of [Load], or
@@ -85,6 +86,9 @@ func (c Config) Check(kinds []bridge.Kind) error {
 	}
 	if len([]rune(c.Site.Name)) > 100 || len([]rune(c.Site.Contact)) > 200 || len([]rune(c.Site.Terms)) > 20_000 {
 		p.add("site", "name must be at most 100 characters, contact 200, and terms 20000")
+	}
+	if _, err := zone.Load(c.Owner.Zone); err != nil {
+		p.add("owner.zone", err.Error())
 	}
 	c.Notify.check(&p, c.OwnerAPI.Listen)
 	c.Store.check(&p)

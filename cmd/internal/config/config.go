@@ -118,6 +118,9 @@ type Owner struct {
 	Name string `key:"name"`
 	// An address, such as an e-mail address. Published on the card, for everyone, as soon as it is set.
 	Contact string `key:"contact"`
+	// The owner's time zone, such as Europe/Berlin, for the page, the calendar and quiet hours. It is not published. Empty:
+	// the zone of the machine.
+	Zone string `key:"zone"`
 }
 
 // Card holds the parts of the card besides name, description, owner and key.

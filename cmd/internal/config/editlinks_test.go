@@ -5,8 +5,9 @@ import (
 	"path/filepath"
 	"testing"
 
-	"github.com/agentmesh/agentmesh/node/bridge"
 	"github.com/google/go-cmp/cmp"
+
+	"github.com/agentmesh/agentmesh/node/bridge"
 )
 
 var testKinds = []bridge.Kind{{Name: "mess"}, {Name: "mew"}}

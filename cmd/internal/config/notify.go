@@ -31,10 +31,9 @@ type Notify struct {
 	// soon stop listing you), reported (somebody reported a card of your directory), personal (personal data left over a
 	// bridge), mew-invited (somebody was invited to one of your spaces), and the kinds of bridges. Empty: all.
 	Kinds []string `key:"kinds"`
-	// Hours in which the node sends only urgent kinds, such as 22:00-07:00. It sends the other notices afterwards.
+	// Hours in which the node sends only urgent kinds, such as 22:00-07:00 in owner.zone. It sends the other notices
+	// afterwards.
 	Quiet string `key:"quiet"`
-	// Time zone of quiet, such as Europe/Berlin. Empty: the zone of the machine.
-	Zone string `key:"zone"`
 	// Kinds that the node sends in quiet hours too, such as handoff and expiring.
 	Urgent []string `key:"urgent"`
 	// How long the node collects notices before it sends them as one batch.
@@ -74,7 +73,7 @@ func (c Notify) check(p *problems, listen string) {
 	case listen == "":
 		p.add("notify.page_url", "needs owner_api.listen, such as 127.0.0.1:3149")
 	}
-	if _, err := notify.ParseQuiet(c.Quiet, c.Zone); err != nil {
+	if _, err := notify.ParseQuiet(c.Quiet, time.UTC); err != nil {
 		p.add("notify.quiet", err.Error())
 	}
 	for key, kinds := range map[string][]string{"notify.kinds": c.Kinds, "notify.urgent": c.Urgent} {

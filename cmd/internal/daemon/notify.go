@@ -5,12 +5,13 @@ import (
 
 	"github.com/agentmesh/agentmesh/node/client"
 	"github.com/agentmesh/agentmesh/node/notify"
+	"github.com/agentmesh/agentmesh/node/zone"
 	"github.com/agentmesh/agentmesh/store"
 )
 
 func (p *Process) newNotifier() (*notify.Box, error) {
 	c := p.cfg.Notify
-	quiet, err := notify.ParseQuiet(c.Quiet, c.Zone)
+	quiet, err := notify.ParseQuiet(c.Quiet, zone.Owner())
 	if err != nil {
 		return nil, err
 	}

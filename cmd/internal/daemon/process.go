@@ -41,6 +41,7 @@ import (
 	"github.com/agentmesh/agentmesh/node/owner/mcp"
 	"github.com/agentmesh/agentmesh/node/registration"
 	"github.com/agentmesh/agentmesh/node/wire"
+	"github.com/agentmesh/agentmesh/node/zone"
 	"github.com/agentmesh/agentmesh/signing"
 	"github.com/agentmesh/agentmesh/store"
 	"github.com/agentmesh/agentmesh/store/work"
@@ -188,7 +189,11 @@ func (p *Process) assemble(ctx context.Context, base string) error {
 			return err
 		}
 	}
-	var err error
+	loc, err := zone.Load(p.cfg.Owner.Zone)
+	if err != nil {
+		return exit.Fail(exit.Config, err)
+	}
+	zone.Set(loc)
 	if p.notices, err = p.newNotifier(); err != nil {
 		return exit.Fail(exit.Config, fmt.Errorf("notify: %w", err))
 	}

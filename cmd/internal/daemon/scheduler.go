@@ -11,6 +11,7 @@ import (
 	"github.com/agentmesh/agentmesh/node/hook"
 	"github.com/agentmesh/agentmesh/node/notify"
 	"github.com/agentmesh/agentmesh/node/wire"
+	"github.com/agentmesh/agentmesh/node/zone"
 )
 
 // newScheduler makes the scheduler for the owner's calendars. Without a calendar it has the agreed events only.
@@ -37,16 +38,12 @@ func (p *Process) newScheduler() (*calendar.Scheduler, error) {
 		bookConfig.Writer = calendar.Folder{Path: p.src.ResolvePath(c.Folder)}
 	}
 	book := calendar.NewBook(bookConfig)
-	zone, err := calendar.ParseZone(c.Zone)
-	if err != nil {
-		return nil, exit.Fail(exit.Config, err)
-	}
 	hours, err := calendar.ParseHours(c.Hours)
 	if err != nil {
 		return nil, exit.Fail(exit.Config, err)
 	}
 	planner, err := calendar.NewPlanner(calendar.Config{
-		Sources: append(sources, book), Zone: zone, Hours: hours, Buffer: c.Buffer, Notice: c.Notice, Horizon: c.Horizon,
+		Sources: append(sources, book), Zone: zone.Owner(), Hours: hours, Buffer: c.Buffer, Notice: c.Notice, Horizon: c.Horizon,
 	})
 	if err != nil {
 		return nil, exit.Fail(exit.Config, err)

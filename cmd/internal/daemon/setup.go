@@ -23,13 +23,13 @@ var _ web.Setup = setup{}
 func (s setup) Profile() web.Profile {
 	cfg, card := s.p.cfg, s.p.node.Card()
 	profile := web.Profile{
-		Name: card.Name, Owner: cfg.Owner.Name, Description: cfg.Description, Directories: cfg.Directories, File: s.p.src.File,
+		Name: card.Name, Owner: cfg.Owner.Name, Zone: cfg.Owner.Zone, Description: cfg.Description, Directories: cfg.Directories, File: s.p.src.File,
 		Fresh: card.Name == config.Default().Name && !s.p.src.Sets("name"), // the owner has chosen no name yet
 	}
 	if absolute, err := filepath.Abs(profile.File); err == nil {
 		profile.File = absolute
 	}
-	for _, key := range []string{"name", "owner.name", "description", "directories"} {
+	for _, key := range []string{"name", "owner.name", "owner.zone", "description", "directories"} {
 		if s.p.src.Overrides(key) {
 			profile.Fixed = append(profile.Fixed, key)
 		}
@@ -41,7 +41,7 @@ func (s setup) Profile() web.Profile {
 func (s setup) SaveProfile(_ context.Context, profile web.Profile) error {
 	var edits []config.Edit
 	for _, e := range []config.Edit{
-		{Key: "name", Value: profile.Name}, {Key: "owner.name", Value: profile.Owner}, {Key: "description", Value: profile.Description},
+		{Key: "name", Value: profile.Name}, {Key: "owner.name", Value: profile.Owner}, {Key: "owner.zone", Value: profile.Zone}, {Key: "description", Value: profile.Description},
 		{Key: "directories", Value: profile.Directories},
 	} {
 		if !s.p.src.Overrides(e.Key) {

@@ -231,6 +231,10 @@
     }
   }, true);
 
+  // The first run suggests the time zone of the browser.
+  const zone = document.querySelector("input[data-zone]");
+  if (zone && !zone.value) zone.value = Intl.DateTimeFormat().resolvedOptions().timeZone;
+
   // In a chat, Enter sends and Shift+Enter breaks the line. A keyboard on a screen has no second key for it.
   document.addEventListener("keydown", (e) => {
     if (e.key !== "Enter" || e.shiftKey || e.isComposing || !e.target.matches("[data-enter]") || matchMedia("(pointer: coarse)").matches) return;

@@ -16,6 +16,7 @@ import (
 	"github.com/agentmesh/agentmesh/node/httpapi"
 	"github.com/agentmesh/agentmesh/node/owner"
 	"github.com/agentmesh/agentmesh/node/wire"
+	"github.com/agentmesh/agentmesh/node/zone"
 	"github.com/agentmesh/agentmesh/store"
 )
 
@@ -256,7 +257,7 @@ func decidedText(ask acl.Ask) string {
 		text += " by " + ask.By
 	}
 	if !ask.Decided.IsZero() {
-		text += ", " + ask.Decided.Local().Format("2 Jan 2006, 15:04:05")
+		text += ", " + zone.In(ask.Decided).Format("2 Jan 2006, 15:04:05")
 	}
 	return text
 }

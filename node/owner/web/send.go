@@ -15,6 +15,7 @@ import (
 	"github.com/agentmesh/agentmesh/node/httpapi"
 	"github.com/agentmesh/agentmesh/node/owner"
 	"github.com/agentmesh/agentmesh/node/wire"
+	"github.com/agentmesh/agentmesh/node/zone"
 )
 
 // plainActions lists, for each intent, the actions that need no other member. The page has a button for each.
@@ -49,7 +50,7 @@ func eventOf(m owner.Meeting) (wire.Value, error) {
 		if s == "" {
 			continue
 		}
-		at, err := parseFormTime(s, time.Local)
+		at, err := parseFormTime(s, zone.Owner())
 		if err != nil {
 			return wire.Value{}, err
 		}
@@ -128,7 +129,7 @@ func (p *pages) renderCompose(c echo.Context, status int, errorText string, view
 		shown := p.shownAgent(c, id)
 		view.Shown = &shown
 	}
-	view.Zone = time.Now().Format("MST, -07:00")
+	view.Zone = zone.In(time.Now()).Format("MST, -07:00")
 	view.Meeting.Times = append(view.Meeting.Times, "", "", "")[:formTimes]
 	return p.shell.Render(c, p.compose, httpapi.View{Title: "Write", Status: status, Error: errorText, Data: view})
 }

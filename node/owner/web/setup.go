@@ -37,6 +37,7 @@ type Setup interface {
 // Profile is what the owner says about the agent.
 type Profile struct {
 	Name, Owner, Description string
+	Zone                     string // the owner's time zone; "" is that of the machine
 	Directories              []string
 	// Fixed are the keys of the configuration that a flag or an environment variable sets.
 	Fixed []string
@@ -95,6 +96,7 @@ func (p *pages) saveProfile(c echo.Context, form url.Values) error {
 	if form.Get("keep") == "" { // keep is the button that skips the form
 		profile.Name, profile.Owner = strings.TrimSpace(form.Get("name")), strings.TrimSpace(form.Get("owner"))
 		profile.Description = strings.TrimSpace(form.Get("description"))
+		profile.Zone = strings.TrimSpace(form.Get("zone"))
 		profile.Directories = strings.Fields(form.Get("directories"))
 	}
 	if n := len(profile.Directories); n > limit {
