@@ -43,7 +43,7 @@ func newTemplates(e *echo.Echo, r *Registry, guard func(echo.HandlerFunc) echo.H
 				Mode: string(r.cfg.Mode), Mirror: r.cfg.ReadOnly, Join: r.JoinLink(""),
 			},
 			Pages: p, Guard: guard,
-			Changes: func(ctx context.Context) ([]wire.Change, error) { return LatestChanges(ctx, r, pageAgents) },
+			Changes: func(ctx context.Context) ([]site.Change, error) { return LatestChanges(ctx, r, pageAgents) },
 			Report: func(ctx context.Context, id wire.AgentID, kind, text string, from netip.Addr) error {
 				return r.Report(ctx, id, ReportRequest{Kind: kind, Text: text}, from)
 			},

@@ -96,7 +96,10 @@ func TestChangesPage(t *testing.T) {
 	if n := strings.Count(page, "<li>"); n != pageAgents {
 		t.Errorf("%d changes, want %d", n, pageAgents)
 	}
-	first, _, _ := strings.Cut(page[strings.Index(page, "<li>"):], "</li>")
+	first, rest, _ := strings.Cut(page[strings.Index(page, "<li>"):], "</li>")
+	if id := strings.Repeat("a", pageAgents+5); !strings.Contains(rest, `href="/agents/am_`+id+`_"><span class="face"`) || !strings.Contains(rest, `<bdi class="line">Agent am_`+id) {
+		t.Errorf("no name beside a registration:\n%s", rest)
+	}
 	if !strings.Contains(first, "removed: ") || !strings.Contains(first, "spam") || strings.ContainsAny(page, "\u202e\x1b") || strings.Contains(page, "<script") {
 		t.Errorf("the first change:\n%s", first)
 	}

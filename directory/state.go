@@ -40,7 +40,7 @@ func ReadState(ctx context.Context, r *Registry) (State, error) {
 }
 
 // LatestChanges returns the newest changes of cards, at most limit, newest first. Of their records, it sets only the times.
-func LatestChanges(ctx context.Context, r *Registry, limit int) ([]wire.Change, error) {
+func LatestChanges(ctx context.Context, r *Registry, limit int) ([]site.Change, error) {
 	var lines []store.CardChange
 	var err error
 	// The store lists changes only forward and does not return its last position. So search for the first position with
@@ -56,7 +56,7 @@ func LatestChanges(ctx context.Context, r *Registry, limit int) ([]wire.Change, 
 		lines = found
 		return true
 	})
-	now, list := wire.Now(), make([]wire.Change, 0, len(lines))
+	now, list := wire.Now(), make([]site.Change, 0, len(lines))
 	for _, line := range slices.Backward(lines) {
 		if err != nil {
 			return nil, err
@@ -65,9 +65,19 @@ func LatestChanges(ctx context.Context, r *Registry, limit int) ([]wire.Change, 
 		if c, err = r.describeChange(ctx, line, now); err == nil && c.view != nil {
 			c.Record = &wire.CardRecord{RegisteredAt: c.view.registered, ExpiresAt: c.view.expires}
 		}
-		list = append(list, c.Change)
+		list = append(list, site.Change{Change: c.Change, Name: r.NameOf(ctx, c.AgentID)})
 	}
 	return list, err
+}
+
+// NameOf returns the name on a card that is listed or whose id is still reserved, and otherwise "".
+func (r *Registry) NameOf(ctx context.Context, id wire.AgentID) string {
+	card, err := r.cards.Held(ctx, string(id), wire.Now())
+	if err != nil {
+		return "" // a page shows the id
+	}
+	name, _ := listing.Text(card, "name") // a card that cannot be read has no name
+	return name
 }
 
 // OperatorCard is a card as the operator sees it.

@@ -186,12 +186,22 @@ func (p *pages) ban(c echo.Context, what, reason string) error {
 	return finish(c, err, "directory/bans", "banned")
 }
 
+// namedReport is a report with the name on the reported card.
+type namedReport struct {
+	directory.Report
+	Name string
+}
+
 func (p *pages) showReports(c echo.Context) error {
 	list, next, err := p.dir.Reports(c.Request().Context(), "", c.QueryParam("after"), listSize)
 	if err != nil {
 		return err
 	}
-	return p.render(c, p.reports, "Reports", owner.Page(list, next))
+	named := make([]namedReport, len(list))
+	for i, report := range list {
+		named[i] = namedReport{report, p.dir.NameOf(c.Request().Context(), report.AgentID)}
+	}
+	return p.render(c, p.reports, "Reports", owner.Page(named, next))
 }
 
 func (p *pages) dismiss(c echo.Context, form url.Values) error {
@@ -260,7 +270,7 @@ func (p *pages) changeInvite(c echo.Context, form url.Values) error {
 }
 
 type changesView struct {
-	Changes   []wire.Change
+	Changes   []site.Change
 	Followers []Follower
 }
 

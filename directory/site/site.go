@@ -70,12 +70,18 @@ type Shown struct {
 	Join                    string // the link to join, without a code
 }
 
+// Change is a change of a card, as pages show it.
+type Change struct {
+	wire.Change
+	Name string // on the card; "" if the directory no longer has it
+}
+
 // Config configures the pages.
 type Config struct {
 	Shown   Shown
 	Pages   *httpapi.PublicPages
-	Guard   func(echo.HandlerFunc) echo.HandlerFunc          // the limits per address
-	Changes func(ctx context.Context) ([]wire.Change, error) // returns the newest changes
+	Guard   func(echo.HandlerFunc) echo.HandlerFunc     // the limits per address
+	Changes func(ctx context.Context) ([]Change, error) // returns the newest changes
 	// Report stores a report of a card.
 	Report func(ctx context.Context, id wire.AgentID, kind, text string, from netip.Addr) error
 }
