@@ -83,7 +83,7 @@ func TestFirstRun(t *testing.T) {
 			a.click("#save")
 			a.Shows("Saved. Your agent uses it from now on.")
 			a.Until(`document.body.innerText.includes("registered")`)
-			if text, err := os.ReadFile(file); err != nil || !strings.Contains(string(text), "name: Ann's agent\nowner:\n  name: Ann\n  zone: ") { // with the zone of the browser
+			if text, err := os.ReadFile(file); err != nil || !strings.Contains(string(text), "name: Ann's agent\nowner:\n  zone: UTC\n  name: Ann\n") { // the zone of the browser
 				t.Errorf("the configuration has (%v)\n%s", err, text)
 			}
 			shoot(a, "profile")
