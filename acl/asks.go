@@ -4,7 +4,6 @@ import (
 	"context"
 	"errors"
 	"fmt"
-	"iter"
 	"slices"
 	"sync/atomic"
 	"time"
@@ -190,11 +189,6 @@ func (q *Asks) List(ctx context.Context, f AskFilter, after string, limit int, n
 			return asks, "", nil
 		}
 	}
-}
-
-// All returns the asks that f selects, in the order of their ids. An error ends the iteration.
-func (q *Asks) All(ctx context.Context, f AskFilter, now time.Time) iter.Seq2[Ask, error] {
-	return store.All(func(after string) ([]Ask, string, error) { return q.List(ctx, f, after, 50, now) })
 }
 
 // Withdraw returns the changes that withdraw the pending asks of a conversation for which match returns true (AM-36).

@@ -32,7 +32,7 @@ func TestMandateMustBeWhole(t *testing.T) {
 			Peers: bob, Calendar: "free", Length: time.Hour, PerPeerDay: 2, Place: "ours", Places: []string{"Sightglass"},
 		}}
 		tt.change(&r)
-		if err := (acl.Policy{Hold: []acl.HoldRule{r}}).Validate(); (err == nil) != tt.ok {
+		if err := r.CheckMandate(); (err == "") != tt.ok {
 			t.Errorf("%s: %v", tt.name, err)
 		}
 		if !tt.ok {

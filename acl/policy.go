@@ -78,28 +78,6 @@ const (
 	Never  Hold = "never"
 )
 
-// Validate returns the first mistake in a policy from a configuration file, or nil.
-func (p Policy) Validate() error {
-	if !slices.Contains([]Mode{"", Open, Allowlist, Approval}, p.Mode) {
-		return fmt.Errorf("access mode %q: must be open, allowlist or approval", p.Mode)
-	}
-	for _, r := range p.Hold {
-		if err := ValidPattern(r.Intent); err != nil {
-			return err
-		}
-		if r.Hold != Always && r.Hold != Never {
-			return fmt.Errorf("hold rule for %q: hold must be always or never", r.Intent)
-		}
-		if !slices.Contains([]Direction{"", In, Out}, r.Direction) {
-			return fmt.Errorf("hold rule for %q: direction must be in or out", r.Intent)
-		}
-		if why := r.CheckMandate(); why != "" {
-			return fmt.Errorf("hold rule for %q: %s", r.Intent, why)
-		}
-	}
-	return nil
-}
-
 // Admit decides whether a sender may write to the node, as line 11 of the receive table in docs/protocol.md. If our
 // owner wrote first in the conversation, the peer may answer in every mode (AM-30). The error is wire.ErrOwnerRejected,
 // or wire.ErrNotAllowed, which does not reveal whether the peer is blocked or only not on the list (AM-25).

@@ -33,22 +33,6 @@ type OutboundPolicy struct {
 	Approve []string `yaml:"approve"` // patterns of intents (see [acl.Match]) that wait for the owner
 }
 
-// Validate returns the first mistake in a policy from a configuration file, or nil.
-func (p OutboundPolicy) Validate() error {
-	if !slices.Contains([]acl.Mode{"", acl.Open, acl.Allowlist, acl.Approval}, p.Mode) {
-		return fmt.Errorf("outgoing mode %q: must be open, allowlist or approval", p.Mode)
-	}
-	if !slices.Contains([]Sealing{"", SealOff, SealPrefer, SealRequire}, p.Seal) {
-		return fmt.Errorf("outgoing seal %q: must be off, prefer or require", p.Seal)
-	}
-	for _, pattern := range p.Approve {
-		if err := acl.ValidPattern(pattern); err != nil {
-			return fmt.Errorf("outgoing approve: %w", err)
-		}
-	}
-	return nil
-}
-
 func (p OutboundPolicy) mode() acl.Mode {
 	switch {
 	case p.Mode != "":
@@ -173,9 +157,6 @@ func (n *Node) checkRecipientKey(ctx context.Context, out Outgoing, shown recipi
 	}
 	return nil
 }
-
-// RuleUnproven is the rule of a question about an agent whose id does not prove its key (AM-2).
-const RuleUnproven = owner.RuleUnproven
 
 // ErrOtherKey means that another key of the agent was accepted after the owner was asked about this one.
 var ErrOtherKey = &wire.Error{

@@ -13,6 +13,7 @@ import (
 	"github.com/agentmesh/agentmesh/node/bridge"
 	"github.com/agentmesh/agentmesh/node/client"
 	"github.com/agentmesh/agentmesh/node/meshtest"
+	"github.com/agentmesh/agentmesh/node/owner"
 	"github.com/agentmesh/agentmesh/node/registration"
 	"github.com/agentmesh/agentmesh/node/wire"
 )
@@ -88,7 +89,7 @@ func TestSendToSquattedID(t *testing.T) {
 		}
 		ask := theAsk(t, chris)
 		shown := shownUnproven(t, ask)
-		if ask.Kind != "outgoing" || ask.Rule != node.RuleUnproven || shown.Fingerprint != mallory.Key.Public().Fingerprint() || shown.Directory != mesh.URL {
+		if ask.Kind != "outgoing" || ask.Rule != owner.RuleUnproven || shown.Fingerprint != mallory.Key.Public().Fingerprint() || shown.Directory != mesh.URL {
 			t.Errorf("ask %s by %s, unproven %+v", ask.Kind, ask.Rule, shown)
 		}
 		decide(t, chris, ask, choice)
@@ -154,7 +155,7 @@ func TestSquattedSenderIsHeld(t *testing.T) {
 			}
 			must(t, write(mallory.Stranger), http.StatusAccepted)
 			ask := theAsk(t, chris)
-			if shown := shownUnproven(t, ask); ask.Kind != "message" || ask.Rule != node.RuleUnproven || shown.Fingerprint != mallory.Key.Public().Fingerprint() {
+			if shown := shownUnproven(t, ask); ask.Kind != "message" || ask.Rule != owner.RuleUnproven || shown.Fingerprint != mallory.Key.Public().Fingerprint() {
 				t.Errorf("%s: ask %s by %s, unproven %+v", name, ask.Kind, ask.Rule, shown)
 			}
 			decide(t, chris, ask, choice)
@@ -251,7 +252,7 @@ func TestSquatterAndOwnerWaitApart(t *testing.T) {
 	chris = foreign.Restart(chris, configure) // a restart empties the card cache, like the end of its ten minutes
 	must(t, meshtest.Post(t, chris.URL, ann.Sign(ann.Draft(chris.ID(), wire.Deliver, hello))), http.StatusAccepted)
 	asks := pendingAsks(t, chris)
-	if len(asks) != 2 || asks[0].Rule != node.RuleUnproven || asks[1].Rule != "access.mode=approval" {
+	if len(asks) != 2 || asks[0].Rule != owner.RuleUnproven || asks[1].Rule != "access.mode=approval" {
 		t.Fatalf("asks: %+v", asks)
 	}
 	// The agent's key is pinned now, so the squatter's key cannot be accepted any more.

@@ -97,31 +97,8 @@ func NewAllowance(limit Limit, burst, maxKeys int) *Allowance {
 	return a
 }
 
-// Peek returns how long the address must wait for a token, or 0 if it has one.
-func (a *Allowance) Peek(addr netip.Addr, now time.Time) time.Duration {
-	wait, _ := a.draw(addr, now, false)
-	return wait
-}
-
 // Take takes a token of the address, or returns how long to wait for one.
 func (a *Allowance) Take(addr netip.Addr, now time.Time) (wait time.Duration, ok bool) {
-	return a.draw(addr, now, true)
-}
-
-// Return gives back a token that the address took for a request that was then refused.
-func (a *Allowance) Return(addr netip.Addr, now time.Time) {
-	if a == nil {
-		return
-	}
-	a.mu.Lock()
-	defer a.mu.Unlock()
-	for _, p := range a.payers(addr, now) {
-		p.buckets.Return(p.key, now)
-	}
-}
-
-// draw returns how long the address must wait. If it need not wait and take is set, draw takes a token.
-func (a *Allowance) draw(addr netip.Addr, now time.Time, take bool) (wait time.Duration, ok bool) {
 	if a == nil {
 		return 0, true
 	}
@@ -135,11 +112,21 @@ func (a *Allowance) draw(addr netip.Addr, now time.Time, take bool) (wait time.D
 		return wait, false
 	}
 	for _, p := range payers {
-		if take {
-			p.buckets.Take(p.key, now)
-		}
+		p.buckets.Take(p.key, now)
 	}
 	return 0, true
+}
+
+// Return gives back a token that the address took for a request that was then refused.
+func (a *Allowance) Return(addr netip.Addr, now time.Time) {
+	if a == nil {
+		return
+	}
+	a.mu.Lock()
+	defer a.mu.Unlock()
+	for _, p := range a.payers(addr, now) {
+		p.buckets.Return(p.key, now)
+	}
 }
 
 // payer is a bucket from which a request takes a token.

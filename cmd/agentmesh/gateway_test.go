@@ -532,13 +532,13 @@ func (g *realGateway) probe() {
 	t.Helper()
 	c := client.NewHTTP(client.HTTPConfig{})
 	t.Cleanup(c.Close)
-	a2a := hook.NewA2A("http://"+g.proxy+"/a2a/v1", "a2a-token-of-the-test", c, nil)
+	a2a := hook.NewA2A("http://"+g.proxy+"/a2a/v1", "a2a-token-of-the-test", c)
 	claw := hook.OpenClaw{URL: "http://" + g.proxy + "/hooks/agent", Token: "hooks-token-of-the-test", AgentID: "main", HTTP: c}
 	waitUntil(t, "the gateway starts", 3*time.Minute, func() bool { return a2a.Probe(t.Context()) == nil })
 	if err := claw.Probe(t.Context()); err != nil {
 		t.Errorf("probe of the hook: %v", err)
 	}
-	for _, wrong := range []hook.Prober{hook.NewA2A("http://"+g.proxy+"/a2a/v1", "wrong", c, nil), hook.OpenClaw{URL: claw.URL, Token: "wrong", HTTP: c}} {
+	for _, wrong := range []hook.Prober{hook.NewA2A("http://"+g.proxy+"/a2a/v1", "wrong", c), hook.OpenClaw{URL: claw.URL, Token: "wrong", HTTP: c}} {
 		if err := wrong.Probe(t.Context()); err == nil || !strings.Contains(err.Error(), "token") {
 			t.Errorf("probe with a wrong token: %v", err)
 		}

@@ -18,6 +18,14 @@ func rootCommand() *kong.Node {
 	return newParser(&cli, io.Discard, io.Discard).Model.Node
 }
 
+// commandPath returns the words of a command, such as "agentmesh peers add".
+func commandPath(n *kong.Node) string {
+	if n.Parent == nil {
+		return n.Name
+	}
+	return commandPath(n.Parent) + " " + n.Name
+}
+
 // TestHelp: the help of every command has an example, its own flags, and then the global flags. No help quotes the number of a rule. The parser accepts every example of the help.
 func TestHelp(t *testing.T) {
 	root := rootCommand()
@@ -26,7 +34,7 @@ func TestHelp(t *testing.T) {
 	var out strings.Builder
 	parser := newParser(&cli, &out, &out)
 	for _, cmd := range root.Leaves(true) {
-		path := strings.TrimPrefix(manual.CommandPath(cmd), "agentmesh ")
+		path := strings.TrimPrefix(commandPath(cmd), "agentmesh ")
 		out.Reset()
 		func() {
 			defer func() { _ = recover() }() // the exit after the help
@@ -53,7 +61,7 @@ func TestHelp(t *testing.T) {
 			return slices.Contains([]string{"list", "show", "status", "check", "agents"}, n.Name)
 		})
 		if lists && group.DefaultCmd == nil {
-			t.Errorf("agentmesh %s: nothing runs without a subcommand", manual.CommandPath(group))
+			t.Errorf("agentmesh %s: nothing runs without a subcommand", commandPath(group))
 		}
 	}
 	for line := range strings.Lines(manual.Usages) {
@@ -78,7 +86,7 @@ func TestHelpShowsItsCommand(t *testing.T) {
 			call, ok := strings.CutPrefix(line, "  $ ")
 			if !ok {
 				if !shown {
-					t.Errorf("the help of %s shows another command below %q", manual.CommandPath(n), about)
+					t.Errorf("the help of %s shows another command below %q", commandPath(n), about)
 				}
 				about, shown = strings.TrimSpace(line), false
 				continue
@@ -87,11 +95,11 @@ func TestHelpShowsItsCommand(t *testing.T) {
 			if err != nil {
 				t.Fatalf("%s: %v", call, err)
 			}
-			called := manual.CommandPath(parsed.Selected()) + " "
-			shown = shown || strings.HasPrefix(called, manual.CommandPath(n)+" ")
+			called := commandPath(parsed.Selected()) + " "
+			shown = shown || strings.HasPrefix(called, commandPath(n)+" ")
 		}
 		if !shown {
-			t.Errorf("the help of %s shows another command below %q", manual.CommandPath(n), about)
+			t.Errorf("the help of %s shows another command below %q", commandPath(n), about)
 		}
 		return next(nil)
 	})

@@ -256,7 +256,7 @@ func TestInlineCommands(t *testing.T) {
 				if next := manual.FindSubcommand(node, word); next != nil {
 					node = next
 				} else if isFlag && !slices.Contains(manual.Complete(node, []string{"--" + flag}, nil), "--"+flag) {
-					t.Errorf("%s: %s has no flag --%s: %s", name, manual.CommandPath(node), flag, m[0])
+					t.Errorf("%s: %s has no flag --%s: %s", name, commandPath(node), flag, m[0])
 				}
 			}
 			if node == root {

@@ -78,7 +78,7 @@ func servers(t *testing.T, reply func(document string) string) (webhook hook.Web
 	if err != nil {
 		t.Fatal(err)
 	}
-	return hook.Webhook{URL: s.URL + "/webhook", Secrets: secrets, HTTP: c}, hook.NewA2A(s.URL+"/a2a", "", c, nil)
+	return hook.Webhook{URL: s.URL + "/webhook", Secrets: secrets, HTTP: c}, hook.NewA2A(s.URL+"/a2a", "", c)
 }
 
 // TestVerdicts: each kind of hook can give each verdict, and gets the text as data.

@@ -7,7 +7,6 @@ import (
 	"encoding/hex"
 	"errors"
 	"fmt"
-	"log/slog"
 	"net"
 	"net/http"
 	"net/url"
@@ -36,16 +35,15 @@ import (
 type A2A struct {
 	agent remote.Agent
 	http  *client.HTTP
-	log   *slog.Logger
 
 	contexts *waiting.KeyedLock // by context, while a request runs
 }
 
 // NewA2A returns a handler for the JSON-RPC interface at a URL of the owner, which may be loopback. token is the bearer
 // token for the agent, or "".
-func NewA2A(url string, token client.Credential, h *client.HTTP, log *slog.Logger) *A2A {
+func NewA2A(url string, token client.Credential, h *client.HTTP) *A2A {
 	agent := remote.Agent{Interface: message.Interface{URL: url, Binding: message.JSONRPC}, Token: token, Reach: client.Owner}
-	return &A2A{agent: agent, http: h, log: loggerOr(log), contexts: waiting.NewKeyedLock()}
+	return &A2A{agent: agent, http: h, contexts: waiting.NewKeyedLock()}
 }
 
 var _ Handler = (*A2A)(nil)

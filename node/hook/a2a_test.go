@@ -75,7 +75,7 @@ func a2aHook(t *testing.T, g *a2aGateway) (*hook.A2A, *a2aGateway) {
 	t.Helper()
 	g.contexts = make(map[string]int)
 	url, c := hookServer(t, g.ServeHTTP)
-	return hook.NewA2A(url+"/a2a/v1", "peer-token", c, nil), g
+	return hook.NewA2A(url+"/a2a/v1", "peer-token", c), g
 }
 
 func status(state, text string) string {
@@ -231,7 +231,7 @@ func TestA2ARefusals(t *testing.T) {
 	}
 	c := client.NewHTTP(client.HTTPConfig{})
 	defer c.Close()
-	if _, err := hook.NewA2A("http://127.0.0.1:1/a2a/v1", "", c, nil).Handle(t.Context(), aCall(t)); hook.FaultOf(err) != hook.Unreachable {
+	if _, err := hook.NewA2A("http://127.0.0.1:1/a2a/v1", "", c).Handle(t.Context(), aCall(t)); hook.FaultOf(err) != hook.Unreachable {
 		t.Errorf("no gateway: %v, want unreachable", err)
 	}
 }
@@ -243,7 +243,7 @@ func TestSilentHost(t *testing.T) {
 	defer c.Close()
 	for name, h := range map[string]hook.Handler{
 		"webhook": hook.Webhook{URL: "http://127.0.0.1:1/", Secrets: secrets(t, whsec1), HTTP: c},
-		"a2a":     hook.NewA2A("http://127.0.0.1:1/a2a/v1", "", c, nil),
+		"a2a":     hook.NewA2A("http://127.0.0.1:1/a2a/v1", "", c),
 	} {
 		if _, err := h.Handle(t.Context(), aCall(t)); hook.FaultOf(err) != hook.Unreachable || !errors.Is(err, context.DeadlineExceeded) {
 			t.Errorf("%s: %v, want unreachable after a time-out", name, err)
@@ -277,7 +277,7 @@ func TestA2AWaitsShortly(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		c := client.NewHTTP(client.HTTPConfig{})
 		defer c.Close()
-		h := hook.NewA2A("ftp://nowhere", "", c, nil)
+		h := hook.NewA2A("ftp://nowhere", "", c)
 		leave, err := hook.Enter(h, t.Context(), "context")
 		if err != nil {
 			t.Fatal(err)

@@ -135,7 +135,7 @@ func TestRecordedGateway(t *testing.T) {
 				w.WriteHeader(x.Status)
 				fmt.Fprintf(w, "%s", x.Answer)
 			})
-			h := hook.NewA2A(url+"/a2a/v1", client.Credential("token"), c, nil)
+			h := hook.NewA2A(url+"/a2a/v1", client.Credential("token"), c)
 			got, err := h.Handle(ctx, callOf(t, record.Exchanges[0].Request))
 			if unfinished {
 				if !errors.Is(err, context.Canceled) || next != len(record.Exchanges) {

@@ -21,7 +21,7 @@ func TestProbe(t *testing.T) {
 		io.WriteString(w, body)
 	})
 	claw := hook.OpenClaw{URL: url + "/hooks/agent", Token: "t", AgentID: "main", HTTP: c}
-	a2a := hook.NewA2A(url+"/a2a/v1", "t", c, nil)
+	a2a := hook.NewA2A(url+"/a2a/v1", "t", c)
 	for _, tc := range []struct {
 		name   string
 		probe  hook.Prober
@@ -50,7 +50,7 @@ func TestProbe(t *testing.T) {
 			}
 		})
 	}
-	gone := hook.NewA2A("http://127.0.0.1:1/a2a/v1", "t", c, nil)
+	gone := hook.NewA2A("http://127.0.0.1:1/a2a/v1", "t", c)
 	if err := gone.Probe(t.Context()); err == nil || !strings.Contains(err.Error(), "start the agent") {
 		t.Errorf("Probe without a gateway: %v", err)
 	}

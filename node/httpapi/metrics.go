@@ -151,9 +151,6 @@ type Counter struct{ c *metrics.FloatCounter }
 // Inc adds one.
 func (c *Counter) Inc() { c.c.Add(1) }
 
-// Add adds n, which must not be negative.
-func (c *Counter) Add(n float64) { c.c.Add(n) }
-
 // Histogram counts values by size. It is safe for concurrent use.
 type Histogram struct{ h *metrics.PrometheusHistogram }
 

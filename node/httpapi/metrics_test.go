@@ -121,7 +121,9 @@ func TestServiceMetrics(t *testing.T) {
 	m.Counter("relay_letters_total", "Letters.", "outcome", "lost")
 	sizes := m.Histogram("relay_bytes", "Size.", []float64{10, 100})
 	m.Limiter("relay-letters").Inc()
-	sent.Add(3)
+	for range 3 {
+		sent.Inc()
+	}
 	sizes.Observe(50)
 	queue = 8
 	got := series(scrape(t, m))

@@ -26,7 +26,6 @@ const (
 	CodeNone        = 1005 // the peer sent no code
 	CodeAbnormal    = 1006 // never sent: the connection ended without a close
 	CodeTooLarge    = 1009
-	CodeInternal    = 1011
 	CodeTryLater    = 1013       // the peer reads too slowly (MEW-Q3)
 	reasonQueueFull = "too slow" // the reason with CodeTryLater
 )
@@ -136,9 +135,6 @@ func (c *Conn) open(early []byte) {
 		c.mu.Unlock()
 	}
 }
-
-// RemoteAddr returns the other end of the connection.
-func (c *Conn) RemoteAddr() net.Addr { return c.conn.RemoteAddr() }
 
 // Ping asks the peer for a sign of life.
 func (c *Conn) Ping() error { return c.Send(encode(ws.OpPing, nil)) }

@@ -25,7 +25,6 @@ type Card struct {
 	Name         string
 	Description  string
 	OwnerName    string
-	OwnerContact string
 	Endpoint     string
 	PublicKey    string
 	Capabilities []string
@@ -73,7 +72,7 @@ func ParseCard(v Value, rules CardRules) (Card, error) {
 	if owner, ok := f.opt("owner", Object, "must be an object"); ok {
 		o := fields{v: owner, path: "owner."}
 		c.OwnerName = o.text("name")
-		c.OwnerContact = o.optText("contact")
+		o.optText("contact")
 		f.join(&o)
 	}
 	if access, ok := f.opt("access_control", Object, "must be an object"); ok {

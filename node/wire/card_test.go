@@ -20,7 +20,7 @@ func TestParseCard(t *testing.T) {
 	if err != nil {
 		t.Fatal(err)
 	}
-	if c.ID != "am_7f3a2b1c9d4e" || c.Name != "Chris's Assistant" || c.OwnerName != "Chris" || c.OwnerContact != "chris@example.com" ||
+	if c.ID != "am_7f3a2b1c9d4e" || c.Name != "Chris's Assistant" || c.OwnerName != "Chris" ||
 		c.Endpoint != "https://chris-agent.example.com/agentmesh" || !slices.Equal(c.Capabilities, []string{"scheduling", "communication"}) ||
 		!slices.Equal(c.Intents, []Intent{Schedule, Deliver}) || c.AccessMode != "" || c.Metadata.GetStr("version") != "2026.2.17" {
 		t.Errorf("ParseCard = %+v", c)

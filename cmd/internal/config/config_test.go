@@ -111,6 +111,30 @@ func TestZeros(t *testing.T) {
 	}
 }
 
+// TestPolicyMistakes: a mistake in a rule about who may write, or about what waits for the owner, names its key.
+func TestPolicyMistakes(t *testing.T) {
+	for setting, want := range map[string]string{
+		"access.mode=closed":                                      "access.mode",
+		"outgoing.mode=closed":                                    "outgoing.mode",
+		"outgoing.seal=maybe":                                     "outgoing.seal",
+		"outgoing.approve=com.**":                                 "outgoing.approve[0]",
+		`hold=[{intent: "*", hold: maybe}]`:                       "hold[0].hold",
+		`hold=[{intent: "*"}]`:                                    "hold[0].hold",
+		`hold=[{intent: "com.*.pay", hold: always}]`:              "hold[0].intent",
+		`hold=[{intent: "*", hold: never, direction: up}]`:        "hold[0].direction",
+		`hold=[{intent: "*", hold: never, unless: {length: 1h}}]`: "hold[0]",
+	} {
+		key, value, _ := strings.Cut(setting, "=")
+		c, err := Load(Source{File: "none", Settings: []Setting{{key, value, "--set " + key}}})
+		if err != nil {
+			t.Fatal(err)
+		}
+		if err := c.Check(kinds); err == nil || !strings.HasPrefix(err.Error(), want+":") {
+			t.Errorf("%s: %v, want an error about %s", setting, err, want)
+		}
+	}
+}
+
 // TestOpenGuards: the public profile has every guard on until a setting opens it, and OpenGuards reports each open one
 // (AM-82).
 func TestOpenGuards(t *testing.T) {

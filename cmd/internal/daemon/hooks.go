@@ -47,7 +47,7 @@ func (p *Process) newHandler(h config.Hook) (hook.Handler, error) {
 		secrets, err := client.ParseWebhookSecrets(secret)
 		return hook.Webhook{URL: h.Webhook, Secrets: secrets, HTTP: p.http, Logger: p.log}, err
 	case h.A2A != "":
-		return hook.NewA2A(h.A2A, client.Credential(secret), p.http, p.log), nil
+		return hook.NewA2A(h.A2A, client.Credential(secret), p.http), nil
 	case h.OpenClaw != "":
 		return hook.OpenClaw{
 			URL: h.OpenClaw, Token: client.Credential(secret), AgentID: h.OpenClawAgent, SessionKey: h.OpenClawSession,

@@ -125,14 +125,6 @@ func ExplainMissing(err error) string {
 	return err.Error()
 }
 
-// CommandPath returns the words of a command, such as "agentmesh peers add".
-func CommandPath(n *kong.Node) string {
-	if n.Parent == nil {
-		return n.Name
-	}
-	return CommandPath(n.Parent) + " " + n.Name
-}
-
 // everyday are the commands that the main help describes; it only names the others.
 var everyday = []string{
 	"quickstart", "serve", "page", "status", "doctor", "discover", "send", "reply", "inbox", "approve", "approvals", "conversations", "peers",
