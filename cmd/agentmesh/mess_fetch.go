@@ -3,7 +3,6 @@ package main
 import (
 	"context"
 	"errors"
-	"net/url"
 	"os"
 	"strings"
 
@@ -33,7 +32,7 @@ func (c *messFetchCmd) Run(ctx context.Context, a *app) error {
 func (c *messFetchCmd) fetch(ctx context.Context, a *app, o *daemon.Client) (err error) {
 	got := mess.Fetched{File: c.Attachment}
 	if strings.Contains(c.Attachment, "://") {
-		if got, err = daemon.Fetch(ctx, o, postCall[mess.Fetched]("mess/fetch/"+url.PathEscape(c.Ref), mess.FetchCall{URI: c.Attachment})); err != nil {
+		if got, err = daemon.Fetch(ctx, o, mess.FetchReference.With(mess.FetchCall{URI: c.Attachment}, c.Ref)); err != nil {
 			return err
 		}
 	} else if c.Out == "" {

@@ -12,7 +12,9 @@ import (
 	"github.com/agentmesh/agentmesh/cmd/internal/daemon"
 	"github.com/agentmesh/agentmesh/cmd/internal/exit"
 	"github.com/agentmesh/agentmesh/cmd/internal/terminal"
+	"github.com/agentmesh/agentmesh/node/bridge/mew"
 	"github.com/agentmesh/agentmesh/node/bridge/mew/envelope"
+	"github.com/agentmesh/agentmesh/node/bridge/mew/view"
 	"github.com/agentmesh/agentmesh/node/wire"
 )
 
@@ -50,16 +52,11 @@ func (c *mewProposeCmd) Run(ctx context.Context, a *app) error {
 	return c.send(ctx, a, mewEnvelope{Kind: "mcp/proposal", To: c.To, Payload: payload}, "proposed")
 }
 
-type mewDecision struct {
-	Approve bool   `json:"approve"`
-	Reason  string `json:"reason,omitempty"`
-}
-
 // decide sends the owner's decision about a proposal. It prints successText and the id of the resulting envelope.
-func (t mewTarget) decide(ctx context.Context, a *app, proposal string, d mewDecision, successText string) error {
+func (t mewTarget) decide(ctx context.Context, a *app, proposal string, d mew.Decision, successText string) error {
 	return t.withRunningSpace(ctx, a, func(o *daemon.Client, path string) error {
 		raw, err := o.Call(ctx, http.MethodPost, path+"/proposals/"+url.PathEscape(proposal), nil, d)
-		_, err = showAnswer(a, raw, err, func(got mewSendResult) { a.Print("%s (%s)", successText, terminal.Clean(got.ID)) })
+		_, err = showAnswer(a, raw, err, func(got view.Said) { a.Print("%s (%s)", successText, terminal.Clean(got.ID)) })
 		return err
 	})
 }
@@ -70,7 +67,7 @@ type mewApproveCmd struct {
 }
 
 func (c *mewApproveCmd) Run(ctx context.Context, a *app) error {
-	return c.decide(ctx, a, c.Proposal, mewDecision{Approve: true}, "sent as a request")
+	return c.decide(ctx, a, c.Proposal, mew.Decision{Approve: new(true)}, "sent as a request")
 }
 
 type mewRejectCmd struct {
@@ -80,7 +77,7 @@ type mewRejectCmd struct {
 }
 
 func (c *mewRejectCmd) Run(ctx context.Context, a *app) error {
-	return c.decide(ctx, a, c.Proposal, mewDecision{Reason: c.Reason}, "rejected")
+	return c.decide(ctx, a, c.Proposal, mew.Decision{Approve: new(false), Reason: c.Reason}, "rejected")
 }
 
 type mewCancelCmd struct {

@@ -33,16 +33,16 @@ type mewSpaces struct {
 }
 
 func listMewSpaces(ctx context.Context, o *daemon.Client) (out mewSpaces, err error) {
-	if out.Hosted, err = listOrEmpty[mew.SpaceSummary](ctx, o, "mew/spaces"); err != nil {
+	if out.Hosted, err = listOrEmpty(ctx, o, mew.ListSpaces); err != nil {
 		return out, err
 	}
-	out.Linked, err = listOrEmpty[mew.LinkSummary](ctx, o, "mew/links")
+	out.Linked, err = listOrEmpty(ctx, o, mew.ListLinks)
 	return out, err
 }
 
 // listOrEmpty reads a list from the owner API. The list is empty if the process does not serve it.
-func listOrEmpty[T any](ctx context.Context, o *daemon.Client, path string) ([]T, error) {
-	page, err := daemon.Fetch(ctx, o, getCall[owner.List[T]](path, nil))
+func listOrEmpty[T any](ctx context.Context, o *daemon.Client, e owner.Endpoint[owner.None, owner.List[T]]) ([]T, error) {
+	page, err := daemon.Fetch(ctx, o, e.Call())
 	if errors.Is(err, owner.ErrNotServed) {
 		err = nil
 	}
@@ -102,9 +102,9 @@ type mewEnvelope struct {
 func (t mewTarget) send(ctx context.Context, a *app, e mewEnvelope, successText string) error {
 	return t.withRunningSpace(ctx, a, func(o *daemon.Client, path string) error {
 		raw, err := o.Call(ctx, http.MethodPost, path+"/messages", nil, e)
-		_, err = showAnswer(a, raw, err, func(got mewSendResult) {
+		_, err = showAnswer(a, raw, err, func(got mew.Sent) {
 			a.Print("%s (%s)", successText, terminal.Clean(got.ID))
-			if absent := got.describeAbsent(e); absent != "" {
+			if absent := describeAbsent(got, e); absent != "" {
 				a.Note("%s; a space does not keep envelopes for absent participants", terminal.Clean(absent))
 			}
 			if got.Token != "" {
@@ -117,18 +117,8 @@ func (t mewTarget) send(ctx context.Context, a *app, e mewEnvelope, successText 
 	})
 }
 
-// mewSendResult is a space's answer to an envelope.
-type mewSendResult struct {
-	ID    string `json:"id"`
-	Token string `json:"token"`
-	URL   string `json:"connection_url"`
-
-	Listeners int      `json:"listeners"`
-	Absent    []string `json:"absent"`
-}
-
 // describeAbsent names the participants that missed an envelope because they are not connected, or returns "".
-func (s mewSendResult) describeAbsent(e mewEnvelope) string {
+func describeAbsent(s mew.Sent, e mewEnvelope) string {
 	switch {
 	case strings.HasPrefix(e.Kind, "space/"), strings.HasPrefix(e.Kind, "capability/"):
 		return "" // applies to absent participants, too

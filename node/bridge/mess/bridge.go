@@ -116,12 +116,17 @@ func (b *Bridge) RemoveLink(name string) { b.links.Remove(name) }
 // Mount adds the routes for strangers.
 func (b *Bridge) Mount(e *echo.Echo) { b.server.Mount(e, b.Guard) }
 
+// The owner's operations with JSON bodies of the bridge.
+var (
+	SendThrough    = owner.Endpoint[owner.None, SentTo]{Method: http.MethodPost, Path: "/mess/send/:ref/:link", Right: owner.Decide}
+	FetchReference = owner.Endpoint[FetchCall, Fetched]{Method: http.MethodPost, Path: "/mess/fetch/:ref", Right: owner.Decide}
+)
+
 // Operations returns the routes for the owner.
 func (b *Bridge) Operations() []owner.Operation {
 	return append(b.server.Operations(),
-		owner.Raw(http.MethodPost, "/mess/send/:ref/:link", owner.Decide, b.sendThrough),
-		owner.Raw(http.MethodPost, "/mess/send/:link", owner.Decide, b.requestThrough),
-		owner.Raw(http.MethodPost, "/mess/fetch/:ref", owner.Decide, b.ownerFetch))
+		SendThrough.Serve(b.sendThrough), FetchReference.Serve(b.ownerFetch),
+		owner.Raw(http.MethodPost, "/mess/send/:link", owner.Decide, b.requestThrough))
 }
 
 // Run runs the exchange, the mirror and the links until ctx ends.

@@ -176,17 +176,12 @@ type Fetched struct {
 	Size int    `json:"size"`
 }
 
-// ownerFetch handles POST /mess/fetch/:ref.
-func (b *Bridge) ownerFetch(c echo.Context) error {
-	var call FetchCall
-	if err := httpapi.Decode(c, 64<<10, &call); err != nil {
-		return err
-	}
+func (b *Bridge) ownerFetch(c echo.Context, call FetchCall) (Fetched, error) {
 	if call.URI == "" {
-		return wire.ErrSchema.At("uri must be an address that the thread names")
+		return Fetched{}, wire.ErrSchema.At("uri must be an address that the thread names")
 	}
 	if err := httpapi.KeepOpen(c, 2*fetchTimeout); err != nil {
-		return err
+		return Fetched{}, err
 	}
 	ctx := c.Request().Context()
 	ref := c.Param("ref")
@@ -194,8 +189,5 @@ func (b *Bridge) ownerFetch(c echo.Context) error {
 		ref = found
 	}
 	a, err := b.Fetch(ctx, ref, call.URI)
-	if err != nil {
-		return err
-	}
-	return httpapi.JSON(c, http.StatusOK, Fetched{File: a.Name, Mime: a.Mime, Size: len(a.Data)})
+	return Fetched{File: a.Name, Mime: a.Mime, Size: len(a.Data)}, err
 }

@@ -12,6 +12,7 @@ import (
 	"github.com/agentmesh/agentmesh/node/bridge/mess/exchange"
 	"github.com/agentmesh/agentmesh/node/bridge/mess/thread"
 	"github.com/agentmesh/agentmesh/node/httpapi"
+	"github.com/agentmesh/agentmesh/node/owner"
 	"github.com/agentmesh/agentmesh/node/wire"
 )
 
@@ -61,29 +62,30 @@ func (b *Bridge) Test(ctx context.Context, name string) error {
 	return l.Test(ctx)
 }
 
-// sendThrough handles POST /mess/send/:ref/:link: it sends a thread to the exchange behind a link.
-func (b *Bridge) sendThrough(c echo.Context) error {
+// sendThrough sends a thread to the exchange behind a link.
+func (b *Bridge) sendThrough(c echo.Context, _ owner.None) (SentTo, error) {
 	l, err := b.findLink(c.Param("link"))
 	if err != nil {
-		return err
+		return SentTo{}, err
 	}
 	ctx := c.Request().Context()
 	if _, err := b.x.Thread(ctx, exchange.Owner("cli"), c.Param("ref")); err != nil {
-		return err
+		return SentTo{}, err
 	}
 	t, sent, err := l.Send(ctx, c.Param("ref"))
 	switch {
 	case err != nil:
-		return err
+		return SentTo{}, err
 	case !sent && t.IsClaimable():
-		return thread.Conflict("the thread is only for another executor")
+		return SentTo{}, thread.Conflict("the thread is only for another executor")
 	case !sent:
-		return thread.Conflict("the thread is %s and cannot be sent now", t.Status)
+		return SentTo{}, thread.Conflict("the thread is %s and cannot be sent now", t.Status)
 	}
-	return httpapi.JSON(c, http.StatusOK, sentTo{Ref: t.Ref, To: l.Address().String()})
+	return SentTo{Ref: t.Ref, To: l.Address().String()}, nil
 }
 
-type sentTo struct {
+// SentTo is a thread, and the address of the exchange to which it was sent.
+type SentTo struct {
 	Ref string `json:"ref"`
 	To  string `json:"to"`
 }

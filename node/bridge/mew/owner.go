@@ -25,6 +25,12 @@ func Mount(e *echo.Echo, g *gateway.Gateway) {
 	e.Any("/participants/*", serve)
 }
 
+// The owner's operations that list spaces.
+var (
+	ListSpaces = owner.Endpoint[owner.None, owner.List[SpaceSummary]]{Method: http.MethodGet, Path: "/mew/spaces", Right: owner.Read}
+	ListLinks  = owner.Endpoint[owner.None, owner.List[LinkSummary]]{Method: http.MethodGet, Path: "/mew/links", Right: owner.Read}
+)
+
 // Operations returns the owner's operations on the spaces of g, which may be nil, and on those behind the links of b.
 func Operations(g *gateway.Gateway, b *link.Bridge) []owner.Operation {
 	const links = "/mew/links"
@@ -35,10 +41,13 @@ func Operations(g *gateway.Gateway, b *link.Bridge) []owner.Operation {
 		return nil, view.NewFault(http.StatusNotFound, "there is no such link; run agentmesh mew spaces to list the links")
 	}
 	list := append(spaceOperations(links, findLink),
-		owner.Raw(http.MethodGet, links, owner.Read, func(c echo.Context) error {
-			return httpapi.JSON(c, http.StatusOK, owner.List[LinkSummary]{Items: linkSummaries(b)})
+		ListLinks.Serve(func(echo.Context, owner.None) (owner.List[LinkSummary], error) {
+			return owner.List[LinkSummary]{Items: linkSummaries(b)}, nil
 		}),
-		owner.Raw(http.MethodPost, links+"/:name/connect", owner.Decide, withSpace(findLink, connect)),
+		serveSpace(findLink, http.MethodPost, links+"/:name/connect", owner.Decide, func(_ echo.Context, s *ownerSpace, _ owner.None) (bridge.LinkStatus, error) {
+			s.link.Connect()
+			return s.link.Status(), nil
+		}),
 	)
 	if g == nil {
 		return list
@@ -49,8 +58,8 @@ func Operations(g *gateway.Gateway, b *link.Bridge) []owner.Operation {
 		}
 		return nil, view.NewFault(http.StatusNotFound, "there is no such space; run agentmesh mew spaces to list the spaces")
 	})...)
-	return append(list, owner.Raw(http.MethodGet, "/mew/spaces", owner.Read, func(c echo.Context) error {
-		return httpapi.JSON(c, http.StatusOK, owner.List[SpaceSummary]{Items: spaceSummaries(g)})
+	return append(list, ListSpaces.Serve(func(echo.Context, owner.None) (owner.List[SpaceSummary], error) {
+		return owner.List[SpaceSummary]{Items: spaceSummaries(g)}, nil
 	}))
 }
 
@@ -101,9 +110,4 @@ func linkSummaries(b *link.Bridge) []LinkSummary {
 		out = append(out, sum)
 	}
 	return out
-}
-
-func connect(c echo.Context, s *ownerSpace) error {
-	s.link.Connect()
-	return httpapi.JSON(c, http.StatusOK, s.link.Status())
 }

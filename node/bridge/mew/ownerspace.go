@@ -14,7 +14,6 @@ import (
 	"github.com/agentmesh/agentmesh/node/bridge/mew/view"
 	"github.com/agentmesh/agentmesh/node/httpapi"
 	"github.com/agentmesh/agentmesh/node/owner"
-	"github.com/agentmesh/agentmesh/node/wire"
 )
 
 // space is a space as the owner of this node sees and uses it, hosted here or joined through a link.
@@ -25,9 +24,9 @@ type space interface {
 	// Name returns our id in the space: the owner's if the space is hosted, else this node's.
 	Name() string
 	// Say sends an envelope as the owner, or as this node, and returns the answer.
-	Say(ctx context.Context, data []byte) (status int, body []byte, err error)
+	Say(ctx context.Context, data []byte) (view.Said, error)
 	// Decide approves or rejects a pending proposal, named by its key.
-	Decide(ctx context.Context, proposal string, approve bool, reason string) (status int, body []byte, err error)
+	Decide(ctx context.Context, proposal string, approve bool, reason string) (view.Said, error)
 }
 
 // ownerSpace is a space on the page and in the owner API.
@@ -49,49 +48,76 @@ func newJoinedSpace(l *link.Link) *ownerSpace {
 	return &ownerSpace{space: l, Path: "mew/link/" + url.PathEscape(name), Title: name, link: l}
 }
 
-// withSpace returns a handler that calls serve with the space that the path names.
-func withSpace(find func(name string) (*ownerSpace, error), serve func(c echo.Context, s *ownerSpace) error) echo.HandlerFunc {
-	return func(c echo.Context) error {
+// findSpace finds a space of the owner API by its name.
+type findSpace func(name string) (*ownerSpace, error)
+
+// serveSpace returns an operation on the space that the path names.
+func serveSpace[In, Out any](find findSpace, method, path string, right owner.Right, do func(c echo.Context, s *ownerSpace, in In) (Out, error)) owner.Operation {
+	return owner.Endpoint[In, Out]{Method: method, Path: path, Right: right}.Serve(func(c echo.Context, in In) (out Out, err error) {
 		s, err := find(c.Param("name"))
 		if err != nil {
-			return err
+			return out, err
 		}
-		return serve(c, s)
-	}
+		return do(c, s, in)
+	})
 }
 
-// spaceOperations returns the owner's operations on the spaces below path. find returns a space by name.
-func spaceOperations(path string, find func(name string) (*ownerSpace, error)) []owner.Operation {
+// spaceOperations returns the owner's operations on the spaces below path.
+func spaceOperations(path string, find findSpace) []owner.Operation {
 	return []owner.Operation{
-		owner.Raw(http.MethodGet, path+"/:name", owner.Read, withSpace(find, func(c echo.Context, s *ownerSpace) error { return httpapi.JSON(c, http.StatusOK, s.View()) })),
-		owner.Raw(http.MethodGet, path+"/:name/events", owner.Read, withSpace(find, ownerEvents)),
-		owner.Raw(http.MethodPost, path+"/:name/messages", owner.Decide, withSpace(find, ownerSay)),
-		owner.Raw(http.MethodPost, path+"/:name/proposals/:proposal", owner.Decide, withSpace(find, ownerDecide)),
+		serveSpace(find, http.MethodGet, path+"/:name", owner.Read, func(_ echo.Context, s *ownerSpace, _ owner.None) (view.Space, error) { return s.View(), nil }),
+		owner.Raw(http.MethodGet, path+"/:name/events", owner.Read, func(c echo.Context) error {
+			s, err := find(c.Param("name"))
+			if err != nil {
+				return err
+			}
+			return ownerEvents(c, s)
+		}),
+		serveSpace(find, http.MethodPost, path+"/:name/messages", owner.Decide, func(c echo.Context, s *ownerSpace, _ owner.None) (Sent, error) {
+			body, err := httpapi.Body(c, envelope.MaxEnvelope)
+			if err != nil {
+				return Sent{}, err
+			}
+			return s.send(c.Request().Context(), body)
+		}),
+		serveSpace(find, http.MethodPost, path+"/:name/proposals/:proposal", owner.Decide, func(c echo.Context, s *ownerSpace, d Decision) (view.Said, error) {
+			if d.Approve == nil {
+				return view.Said{}, owner.Fault(http.StatusBadRequest, "approve is missing", "")
+			}
+			return s.Decide(c.Request().Context(), c.Param("proposal"), *d.Approve, d.Reason)
+		}),
 	}
 }
 
-func ownerSay(c echo.Context, s *ownerSpace) error {
-	body, err := httpapi.Body(c, envelope.MaxEnvelope)
-	if err != nil {
-		return err
-	}
-	status, answer, err := s.findAudience(body).addTo(s.Say(c.Request().Context(), body))
-	return forwardAnswer(c, status, answer, err)
+// Decision is the owner's decision about a proposal.
+type Decision struct {
+	Approve *bool  `json:"approve"`
+	Reason  string `json:"reason"`
 }
 
-// audience describes which participants get an envelope that the owner sends now. A space stores nothing
-// for participants that are away.
-type audience struct {
-	listeners int      // other participants that are connected, except our own node
-	absent    []string // recipients that are not connected
+// Sent is the answer to an envelope of the owner, and which participants got it. A space stores nothing for
+// participants that are away.
+type Sent struct {
+	view.Said
+	Listeners int      `json:"listeners"`        // other participants that are connected, except our own node
+	Absent    []string `json:"absent,omitempty"` // recipients that are not connected
+}
+
+// send sends an envelope of the owner.
+func (s *ownerSpace) send(ctx context.Context, data []byte) (Sent, error) {
+	sent := s.findAudience(data)
+	var err error
+	if sent.Said, err = s.Say(ctx, data); err == nil && sent.Status == view.AlreadyExists {
+		err = view.NewFault(http.StatusConflict, "the space has a participant with this name")
+	}
+	return sent, err
 }
 
 // findAudience returns who would get the envelope now, and which of its recipients are absent.
-func (s *ownerSpace) findAudience(data []byte) audience {
-	var a audience
+func (s *ownerSpace) findAudience(data []byte) (sent Sent) {
 	e, fault := envelope.Parse(data)
 	if fault != nil {
-		return a // the space will refuse the envelope
+		return sent // the space will refuse the envelope
 	}
 	connected := make(map[string]bool)
 	self := s.Name()
@@ -99,55 +125,16 @@ func (s *ownerSpace) findAudience(data []byte) audience {
 		if m.Connected && m.ID != self && m.Name != self {
 			connected[m.ID], connected[m.Name] = true, true
 			if !m.Own {
-				a.listeners++
+				sent.Listeners++
 			}
 		}
 	}
 	for _, id := range e.To {
 		if !connected[id] {
-			a.absent = append(a.absent, id)
+			sent.Absent = append(sent.Absent, id)
 		}
 	}
-	return a
-}
-
-// addTo adds the audience to the answer of a space.
-func (a audience) addTo(status int, body []byte, err error) (int, []byte, error) {
-	v, fault := wire.ParseForeign(body, envelope.MaxDepth, envelope.MaxValues)
-	if err != nil || fault != nil || v.Kind() != wire.Object {
-		return status, body, err
-	}
-	v = v.With("listeners", wire.Int(int64(a.listeners)))
-	if len(a.absent) > 0 {
-		v = v.With("absent", wire.Texts(a.absent))
-	}
-	return status, v.JSON(), nil
-}
-
-// ownerDecision is the owner's decision about a proposal.
-type ownerDecision struct {
-	Approve *bool  `json:"approve"`
-	Reason  string `json:"reason"`
-}
-
-func ownerDecide(c echo.Context, s *ownerSpace) error {
-	var d ownerDecision
-	if err := owner.ReadRequest(c, &d); err != nil {
-		return err
-	}
-	if d.Approve == nil {
-		return owner.Fault(http.StatusBadRequest, "approve is missing", "")
-	}
-	status, answer, err := s.Decide(c.Request().Context(), c.Param("proposal"), *d.Approve, d.Reason)
-	return forwardAnswer(c, status, answer, err)
-}
-
-// forwardAnswer answers a request with the answer of a space.
-func forwardAnswer(c echo.Context, status int, body []byte, err error) error {
-	if err != nil {
-		return err
-	}
-	return httpapi.Raw(c, status, body)
+	return sent
 }
 
 // ownerEvents streams the envelopes of a space as server-sent events: "envelope" with an envelope as data, and "lost"

@@ -20,19 +20,19 @@ func TestAudience(t *testing.T) {
 		others := map[string]int{"link": 2, "hosted": 3}[name] // the node is in the audience of the hosted space
 		for to, absent := range map[string]int{`[]`: 0, `["cat","bob"]`: 0, `["cat","bird"]`: 1} {
 			got := s.findAudience([]byte(`{"kind":"chat","to":` + to + `,"payload":{"text":"hello"}}`))
-			if got.listeners != others || len(got.absent) != absent {
+			if got.Listeners != others || len(got.Absent) != absent {
 				t.Errorf("%s: chat to %s: %+v, want %d listeners and %d absent", name, to, got, others, absent)
 			}
 		}
-		_, body, err := audience{0, []string{"bird"}}.addTo(200, []byte(`{"id":"x","n":1.0}`), nil)
-		if want := `{"id":"x","n":1.0,"listeners":0,"absent":["bird"]}`; err != nil || string(body) != want {
-			t.Errorf("%s, %v, want %s", body, err, want)
+		sent, err := s.send(t.Context(), []byte(`{"id":"to bird by `+name+`","kind":"chat","to":["bird"],"payload":{"text":"hello"}}`))
+		if err != nil || sent.ID == "" || sent.Status != "accepted" || sent.Listeners != others || len(sent.Absent) != 1 {
+			t.Errorf("%s: sent %+v, %v", name, sent, err)
 		}
 	}
 	cat.Quit()
 	bob.Quit()
 	await(t, func() bool {
-		return linked.findAudience([]byte(`{"kind":"chat","payload":{"text":"hello"}}`)).listeners == 0
+		return linked.findAudience([]byte(`{"kind":"chat","payload":{"text":"hello"}}`)).Listeners == 0
 	})
 }
 

@@ -273,16 +273,16 @@ func (p *spacePages) act(c echo.Context) error {
 	case "invite":
 		return p.invite(c, s, form)
 	case "approve", "reject":
-		_, _, err = s.Decide(ctx, form.Get("id"), do == "approve", form.Get("reason"))
+		_, err = s.Decide(ctx, form.Get("id"), do == "approve", form.Get("reason"))
 	default:
 		e, ok := formEnvelope(do, form)
 		if !ok || do == "kick" && !s.Hosted {
 			return errBadForm
 		}
-		if who := s.findAudience(e.JSON()); do == "chat" && (who.listeners == 0 || len(who.absent) > 0) {
+		var sent Sent
+		if sent, err = s.send(ctx, e.JSON()); do == "chat" && (sent.Listeners == 0 || len(sent.Absent) > 0) {
 			did = "unheard"
 		}
-		_, _, err = s.Say(ctx, e.JSON())
 	}
 	if err != nil {
 		return err
@@ -301,18 +301,11 @@ func (p *spacePages) invite(c echo.Context, s *ownerSpace, form url.Values) erro
 		payload = payload.With("initial_capabilities", wire.Texts(caps))
 	}
 	e := wire.Obj(wire.TextField("kind", envelope.KindInvite), wire.Field("payload", payload))
-	_, body, err := s.Say(c.Request().Context(), e.JSON())
+	sent, err := s.send(c.Request().Context(), e.JSON())
 	if err != nil {
 		return err
 	}
-	answer, err := wire.ParseForeign(body, envelope.MaxDepth, envelope.MaxValues)
-	if err != nil {
-		return err
-	}
-	if answer.GetStr("token") == "" {
-		return view.NewFault(http.StatusConflict, "the space has a participant with this name")
-	}
-	return p.renderSpace(c, s, &invitee{name, answer.GetStr("token"), answer.GetStr("connection_url")})
+	return p.renderSpace(c, s, &invitee{name, sent.Token, sent.URL})
 }
 
 // formEnvelope returns the envelope for the button of a form. It reports false if the form is incomplete or

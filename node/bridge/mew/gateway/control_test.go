@@ -231,7 +231,7 @@ func TestOperator(t *testing.T) {
 	if raw := string(<-feed.C()); !strings.Contains(raw, `"mcp/proposal"`) {
 		t.Errorf("the feed began with %s", raw)
 	}
-	if _, _, err := s.Decide(t.Context(), mewtest.Key(t, s.View(), "p1"), true, ""); err != nil {
+	if _, err := s.Decide(t.Context(), mewtest.Key(t, s.View(), "p1"), true, ""); err != nil {
 		t.Fatal(err)
 	}
 	req := alice.Until("mcp/request")
@@ -239,7 +239,7 @@ func TestOperator(t *testing.T) {
 		string(mewtest.Get(req, "to").JSON()) != `["bob"]` || mewtest.Text(mewtest.Payload(req, "jsonrpc")) != "2.0" || mewtest.Text(mewtest.Payload(req, "params", "name")) != "x" {
 		t.Errorf("the request is %s", req.JSON())
 	}
-	if _, _, err := s.Say(t.Context(), []byte(`{"kind":"reasoning/cancel","context":"r1","payload":{"reason":"enough"}}`)); err != nil {
+	if _, err := s.Say(t.Context(), []byte(`{"kind":"reasoning/cancel","context":"r1","payload":{"reason":"enough"}}`)); err != nil {
 		t.Error(err)
 	}
 	if st := s.View(); len(st.Proposals) != 0 || len(st.Reasoning) != 0 {
@@ -247,7 +247,7 @@ func TestOperator(t *testing.T) {
 	}
 	alice.Send(`{"id":"p2","kind":"mcp/proposal","payload":{}}`)
 	alice.Fence()
-	if _, _, err := s.Decide(t.Context(), mewtest.Key(t, s.View(), "p2"), false, "unsafe"); err != nil {
+	if _, err := s.Decide(t.Context(), mewtest.Key(t, s.View(), "p2"), false, "unsafe"); err != nil {
 		t.Fatal(err)
 	}
 	if rej := alice.Until("mcp/reject"); mewtest.Text(mewtest.Payload(rej, "reason")) != "unsafe" {
@@ -257,11 +257,11 @@ func TestOperator(t *testing.T) {
 		t.Errorf("the owner is asked again: %+v", st.Proposals)
 	}
 	for _, bad := range []string{`{"kind":"system/presence"}`, `{"kind":"chat","from":"alice"}`, `{"kind":"space/kick","payload":{"participant_id":"nobody"}}`} {
-		if _, _, err := s.Say(t.Context(), []byte(bad)); err == nil {
+		if _, err := s.Say(t.Context(), []byte(bad)); err == nil {
 			t.Errorf("the owner said %s", bad)
 		}
 	}
-	if _, _, err := s.Decide(t.Context(), "p9", true, ""); err == nil {
+	if _, err := s.Decide(t.Context(), "p9", true, ""); err == nil {
 		t.Error("an unknown proposal was approved")
 	}
 	p := r.Open("/ws", "")
@@ -291,7 +291,7 @@ func TestBoard(t *testing.T) {
 	if st := s.View(); len(st.Proposals) != 2 {
 		t.Errorf("%d proposals wait, want the two of alice", len(st.Proposals))
 	}
-	if _, _, err := s.Decide(t.Context(), key, true, ""); err != nil {
+	if _, err := s.Decide(t.Context(), key, true, ""); err != nil {
 		t.Fatal(err)
 	}
 	if e := mewtest.Parse(t, string(<-watch.C())); mewtest.Text(mewtest.Payload(e, "method")) != "read" {
@@ -333,7 +333,7 @@ func TestOwnerStays(t *testing.T) {
 		}
 		say(s, "admin", `{"kind":"participant/pause","to":["owner"]}`)
 		say(s, "admin", `{"kind":"participant/shutdown","to":["owner"]}`)
-		if _, _, err := s.Say(t.Context(), []byte(`{"kind":"space/kick","payload":{"participant_id":"admin"}}`)); err != nil {
+		if _, err := s.Say(t.Context(), []byte(`{"kind":"space/kick","payload":{"participant_id":"admin"}}`)); err != nil {
 			t.Errorf("the owner was paused or shut down: %v", err)
 		}
 	})

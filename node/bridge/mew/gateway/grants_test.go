@@ -252,7 +252,7 @@ func TestAudit(t *testing.T) {
 		`{"kind":"space/invite","payload":{"participant_id":"guest","initial_capabilities":["chat"],"reason":"a secret reason"}}`)
 	token := mewtest.Text(mewtest.Payload(manager.Until("space/invite-ack"), "token"))
 	for _, kind := range []string{"pause", "shutdown"} {
-		if _, _, err := r.G.Space("lab").Say(t.Context(), []byte(`{"kind":"participant/`+kind+`","to":["worker"],"payload":{"reason":"a secret reason"}}`)); err != nil {
+		if _, err := r.G.Space("lab").Say(t.Context(), []byte(`{"kind":"participant/`+kind+`","to":["worker"],"payload":{"reason":"a secret reason"}}`)); err != nil {
 			t.Fatal(err)
 		}
 	}

@@ -10,6 +10,7 @@ import (
 	"github.com/agentmesh/agentmesh/acl/credential"
 	"github.com/agentmesh/agentmesh/node/bridge/mew/capability"
 	"github.com/agentmesh/agentmesh/node/bridge/mew/envelope"
+	"github.com/agentmesh/agentmesh/node/bridge/mew/view"
 	"github.com/agentmesh/agentmesh/node/wire"
 )
 
@@ -55,7 +56,7 @@ func (s *Space) invite(p *submission) *envelope.Refusal {
 	}
 	if token == "" {
 		p.code = 409
-		ack(wire.TextField("status", "already_exists"), wire.TextField("participant_id", name), wire.TextField("message", "There is a participant with this id"))
+		ack(wire.TextField("status", view.AlreadyExists), wire.TextField("participant_id", name), wire.TextField("message", "There is a participant with this id"))
 		return nil
 	}
 	ack(wire.TextField("status", "created"), wire.TextField("participant_id", name), wire.TextField("token", token), wire.TextField("connection_url", s.connectionURL()))

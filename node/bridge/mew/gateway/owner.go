@@ -85,41 +85,41 @@ func (s *Space) Watch() *view.Feed { return s.out.feeds.Watch() }
 // Name returns the id of the owner in the space.
 func (s *Space) Name() string { return OwnerName }
 
-// Say sends an envelope as the owner, under the usual rules. It returns the status and body of an HTTP answer.
-func (s *Space) Say(_ context.Context, data []byte) (status int, body []byte, err error) {
+// Say sends an envelope as the owner, under the usual rules.
+func (s *Space) Say(_ context.Context, data []byte) (view.Said, error) {
 	s.mu.Lock()
 	defer s.unlock()
 	return s.say(data)
 }
 
 // say works like [Space.Say]. The caller holds s.mu.
-func (s *Space) say(data []byte) (status int, body []byte, err error) {
+func (s *Space) say(data []byte) (view.Said, error) {
 	if s.members.owner == nil {
-		return 0, nil, view.NewRefusal(403, envelope.RefuseWithName(403, "unauthorized").Payload)
+		return view.Said{}, view.NewRefusal(403, envelope.RefuseWithName(403, "unauthorized").Payload)
 	}
 	e, fault := envelope.Parse(data)
 	got, fault := s.handle(s.members.owner, e, fault, "owner")
 	if fault != nil {
-		return 0, nil, view.NewRefusal(fault.Status, fault.Payload)
+		return view.Said{}, view.NewRefusal(fault.Status, fault.Payload)
 	}
-	return got.code, got.body.JSON(), nil
+	return view.ReadSaid(got.body.GetStr("id"), got.body), nil
 }
 
 // Decide approves or rejects a pending proposal as the owner. To approve it, Decide sends the proposed request with the
 // id of the proposal in correlation_id (MEW-11). To reject it, Decide sends the reason.
-func (s *Space) Decide(_ context.Context, proposal string, approve bool, reason string) (status int, body []byte, err error) {
+func (s *Space) Decide(_ context.Context, proposal string, approve bool, reason string) (said view.Said, err error) {
 	s.mu.Lock()
 	defer s.unlock() // held throughout, so that nobody else decides about the same proposal
 	p, ok := s.board.Find(proposal)
 	if !ok {
-		return 0, nil, view.NewRefusal(404, envelope.RefuseWithName(404, "proposal_not_found").Payload)
+		return said, view.NewRefusal(404, envelope.RefuseWithName(404, "proposal_not_found").Payload)
 	}
 	d, err := p.Decision(OwnerName, approve, reason)
 	if err != nil {
-		return 0, nil, err
+		return said, err
 	}
-	if status, body, err = s.say(d.JSON(OwnerName)); err == nil {
+	if said, err = s.say(d.JSON(OwnerName)); err == nil {
 		s.board.Remove(p.Key)
 	}
-	return status, body, err
+	return said, err
 }

@@ -147,10 +147,10 @@ func TestLinkPauseByHand(t *testing.T) {
 	cat := l.peers["cat"]
 	l.Inject(t.Context(), "cat", []byte(`{"id":"pause","kind":"participant/pause","to":["node"],"payload":{"timeout_seconds":60}}`))
 	owner := l.l
-	if _, _, err := owner.Say(t.Context(), []byte(`{"kind":"chat","payload":{"text":"too early"}}`)); err == nil || !strings.Contains(err.Error(), "the space paused this node until") {
+	if _, err := owner.Say(t.Context(), []byte(`{"kind":"chat","payload":{"text":"too early"}}`)); err == nil || !strings.Contains(err.Error(), "the space paused this node until") {
 		t.Errorf("said by hand in a pause: %v, want it refused", err)
 	}
-	if _, _, err := owner.Say(t.Context(), []byte(`{"kind":"participant/status","to":["cat"],"payload":{"messages_in_context":0}}`)); err != nil {
+	if _, err := owner.Say(t.Context(), []byte(`{"kind":"participant/status","to":["cat"],"payload":{"messages_in_context":0}}`)); err != nil {
 		t.Errorf("a status in a pause: %v", err)
 	}
 	for _, s := range cat.Fence() {
@@ -455,13 +455,13 @@ func TestLinkInvite(t *testing.T) {
 	k := newTestLink(t, r, Config{Mesh: bridgetest.Mesh{Receiver: blockedNode{make(chan struct{})}}, Records: r.Store.Records()}, "cat")
 	feed := k.l.Watch()
 	defer feed.Close()
-	_, answer, err := k.l.Say(t.Context(), []byte(`{"kind":"space/invite","payload":{"participant_id":"guest","initial_capabilities":[{"kind":"chat"}]}}`))
+	said, err := k.l.Say(t.Context(), []byte(`{"kind":"space/invite","payload":{"participant_id":"guest","initial_capabilities":[{"kind":"chat"}]}}`))
 	if err != nil {
 		t.Fatal(err)
 	}
-	token := mewtest.Parse(t, string(answer)).GetStr("token")
+	token := said.Token
 	if token == "" {
-		t.Fatalf("invite: %s", answer)
+		t.Fatalf("invite: %+v", said)
 	}
 	k.peers["cat"].Fence()
 	r.Join(token).Fence()

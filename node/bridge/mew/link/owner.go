@@ -14,20 +14,20 @@ import (
 	"github.com/agentmesh/agentmesh/store"
 )
 
-// Decide fulfills or rejects the proposal with this key, in the owner's name. It returns the status and body of
+// Decide fulfills or rejects the proposal with this key, in the owner's name. It returns
 // the answer to the owner, which names the envelope that carries the decision.
-func (l *Link) Decide(ctx context.Context, key string, approve bool, reason string) (status int, body []byte, err error) {
+func (l *Link) Decide(ctx context.Context, key string, approve bool, reason string) (view.Said, error) {
 	reason = envelope.ToPrintable(reason, 200)
 	p, me, ok := l.space.claimProposal(key)
 	if !ok {
-		return 0, nil, view.NewFault(http.StatusNotFound, "no proposal with this key is pending; agentmesh mew status lists the pending ones")
+		return view.Said{}, view.NewFault(http.StatusNotFound, "no proposal with this key is pending; agentmesh mew status lists the pending ones")
 	}
 	if p.Conv != "" {
 		id, err := l.decideOwn(ctx, p, me, approve, reason)
 		if err != nil {
-			return 0, nil, err
+			return view.Said{}, err
 		}
-		return http.StatusOK, sayBody(id, wire.Value{}), nil
+		return view.ReadSaid(id, wire.Value{}), nil
 	}
 	d, err := p.Decision(me, approve, reason)
 	if err == nil {
@@ -35,10 +35,10 @@ func (l *Link) Decide(ctx context.Context, key string, approve bool, reason stri
 	}
 	if err != nil {
 		l.space.withBoard(func(b *view.Board) { b.SetDecided(p.Key, false) })
-		return 0, nil, sayFault(err)
+		return view.Said{}, sayFault(err)
 	}
 	l.space.withBoard(func(b *view.Board) { b.Remove(p.Key) })
-	return http.StatusOK, sayBody(d.ID, wire.Value{}), nil
+	return view.ReadSaid(d.ID, wire.Value{}), nil
 }
 
 // decideOwn decides a proposal to this node, about which there is a question to the owner. It decides that question; the
@@ -89,32 +89,24 @@ func (l *Link) storeReason(ctx context.Context, conv wire.ConversationID, reason
 	return l.records.store.Apply(ctx, []store.Change{c}, time.Now())
 }
 
-// Say sends an envelope of the owner, as this node. It returns the status and body of the answer (see [sayBody]).
-func (l *Link) Say(ctx context.Context, data []byte) (status int, body []byte, err error) {
+// Say sends an envelope of the owner, as this node.
+func (l *Link) Say(ctx context.Context, data []byte) (view.Said, error) {
 	e, refusal := envelope.Parse(data)
 	if refusal != nil {
-		return 0, nil, view.NewRefusal(refusal.Status, refusal.Payload)
+		return view.Said{}, view.NewRefusal(refusal.Status, refusal.Payload)
 	}
 	d := envelope.Draft{ID: cmp.Or(e.ID, envelope.NewID()), Kind: e.Kind, To: e.To, Correlation: e.Correlation, Context: e.Context, Payload: e.Payload}
 	if d.Payload.IsNull() {
 		d.Payload = wire.Obj()
 	}
 	if (d.Kind == envelope.KindRequest || d.Kind == envelope.KindReject) && l.space.isToNode(d.Correlation) {
-		return 0, nil, view.NewFault(http.StatusConflict, "the proposal is to this node; decide it with agentmesh mew approve, agentmesh mew reject or agentmesh approvals")
+		return view.Said{}, view.NewFault(http.StatusConflict, "the proposal is to this node; decide it with agentmesh mew approve, agentmesh mew reject or agentmesh approvals")
 	}
 	answer, err := l.space.sayForAnswer(ctx, d)
 	if err != nil {
-		return 0, nil, sayFault(err)
+		return view.Said{}, sayFault(err)
 	}
-	return http.StatusOK, sayBody(d.ID, answer), nil
-}
-
-// sayBody returns the answer to the owner for an accepted envelope: its id, and the gateway's answer to an invite.
-func sayBody(id string, answer wire.Value) []byte {
-	if answer.Kind() != wire.Object {
-		answer = wire.Obj(wire.TextField("status", "accepted"))
-	}
-	return answer.With("id", wire.Text(id)).JSON()
+	return view.ReadSaid(d.ID, answer), nil
 }
 
 // sayFault returns the error that tells the owner why an envelope was not accepted.

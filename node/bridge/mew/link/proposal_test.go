@@ -102,7 +102,7 @@ func TestLinkProposalEnds(t *testing.T) {
 	gone("fulfilled")
 	cat.Send(fmt.Sprintf(proposalText, "p4", `,"dog"`, "x"))
 	l.ask()
-	if _, _, err := l.l.Decide(t.Context(), mewtest.Key(t, l.l.View(), "p4"), true, ""); err != nil {
+	if _, err := l.l.Decide(t.Context(), mewtest.Key(t, l.l.View(), "p4"), true, ""); err != nil {
 		t.Fatal(err)
 	}
 	request := dog.FromNode("mcp/request")
@@ -171,14 +171,14 @@ func TestLinkProposalDecidedOnce(t *testing.T) {
 		t.Helper()
 		l.await("off the list", func() bool { return len(l.l.View().Proposals) == 0 })
 		for _, approve := range []bool{true, false} {
-			if _, _, err := link.Decide(t.Context(), key, approve, ""); err == nil {
+			if _, err := link.Decide(t.Context(), key, approve, ""); err == nil {
 				t.Errorf("a decided proposal is decided again (approve: %v)", approve)
 			}
 		}
 	}
 	undone := func(id string) {
 		t.Helper()
-		if _, _, err := link.Say(t.Context(), []byte(`{"kind":"mcp/request","to":["dog"],"correlation_id":["`+id+`"],"payload":{"method":"tools/call"}}`)); err == nil {
+		if _, err := link.Say(t.Context(), []byte(`{"kind":"mcp/request","to":["dog"],"correlation_id":["`+id+`"],"payload":{"method":"tools/call"}}`)); err == nil {
 			t.Error("a rejected proposal is carried out by an envelope of the owner")
 		}
 		for _, s := range dog.Fence() {
@@ -196,7 +196,7 @@ func TestLinkProposalDecidedOnce(t *testing.T) {
 
 	key = propose("p2")
 	first := l.ask()
-	if _, _, err := link.Decide(t.Context(), key, false, "unsafe"); err != nil {
+	if _, err := link.Decide(t.Context(), key, false, "unsafe"); err != nil {
 		t.Fatal(err)
 	}
 	if no := cat.FromNode("mcp/reject"); mewtest.About(no) != "p2" || mewtest.Text(mewtest.Payload(no, "reason")) != "unsafe" {
@@ -213,7 +213,7 @@ func TestLinkProposalDecidedOnce(t *testing.T) {
 
 	key = propose("p3")
 	first = l.ask()
-	if _, _, err := link.Decide(t.Context(), key, true, ""); err != nil {
+	if _, err := link.Decide(t.Context(), key, true, ""); err != nil {
 		t.Fatal(err)
 	}
 	if request := dog.FromNode("mcp/request"); mewtest.About(request) != "p3" {
@@ -232,7 +232,7 @@ func TestLinkProposalToUsByCommand(t *testing.T) {
 	cat := l.peers["cat"]
 	cat.Send(fmt.Sprintf(proposalText, "p1", "", bridge.ToolDiscover))
 	l.ask()
-	if _, _, err := l.l.Decide(t.Context(), mewtest.Key(t, l.l.View(), "p1"), true, ""); err != nil {
+	if _, err := l.l.Decide(t.Context(), mewtest.Key(t, l.l.View(), "p1"), true, ""); err != nil {
 		t.Fatal(err)
 	}
 	request, answer := cat.FromNode("mcp/request"), cat.FromNode("mcp/response")
@@ -250,13 +250,13 @@ func TestLinkProposalByCommandRefused(t *testing.T) {
 	ask := l.ask()
 	key := mewtest.Key(t, l.l.View(), "p1")
 	for _, approve := range []bool{true, false} {
-		if _, _, err := l.l.Decide(t.Context(), key, approve, ""); err == nil || !strings.Contains(err.Error(), "approvals show "+ask.ID) {
+		if _, err := l.l.Decide(t.Context(), key, approve, ""); err == nil || !strings.Contains(err.Error(), "approvals show "+ask.ID) {
 			t.Errorf("while the space waits (approve: %v): %v", approve, err)
 		}
 	}
 	l.peers["cat"].Send(`{"kind":"participant/pause","to":["node"],"payload":{}}`)
 	l.await("paused", func() bool { return l.l.View().Participants[0].Paused })
-	if _, _, err := l.l.Decide(t.Context(), key, true, ""); err == nil || !strings.Contains(err.Error(), "paused") {
+	if _, err := l.l.Decide(t.Context(), key, true, ""); err == nil || !strings.Contains(err.Error(), "paused") {
 		t.Errorf("during a pause: %v", err)
 	}
 	if still := l.ask(); still.ID != ask.ID {
@@ -440,11 +440,11 @@ func TestLinkProposalDecidedTwiceAtOnce(t *testing.T) {
 	} {
 		decided := make(chan error, 1)
 		go func() {
-			_, _, err := k.l.Decide(t.Context(), key, true, "")
+			_, err := k.l.Decide(t.Context(), key, true, "")
 			decided <- err
 		}()
 		request := <-requests
-		if _, _, err := k.l.Decide(t.Context(), key, true, ""); err == nil || len(requests) != 0 {
+		if _, err := k.l.Decide(t.Context(), key, true, ""); err == nil || len(requests) != 0 {
 			t.Fatalf("the second decision at the same time: %v", err)
 		}
 		if err := conn.Send(websocket.Text([]byte(tt.answer(request)))); err != nil {

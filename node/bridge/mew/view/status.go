@@ -1,6 +1,7 @@
 package view
 
 import (
+	"cmp"
 	"encoding/json"
 	"time"
 
@@ -76,6 +77,29 @@ type Grant struct {
 	ID string    `json:"id"`
 	By string    `json:"by"`
 	At time.Time `json:"at"`
+}
+
+// Said is the answer of a space to an envelope that it took. The members from Participant on are those of an invite.
+type Said struct {
+	ID          string `json:"id"`
+	Status      string `json:"status"`
+	Timestamp   string `json:"timestamp,omitempty"`
+	Participant string `json:"participant_id,omitempty"`
+	Token       string `json:"token,omitempty"`
+	URL         string `json:"connection_url,omitempty"`
+	Message     string `json:"message,omitempty"`
+}
+
+// AlreadyExists is the status of an invite whose name another participant has.
+const AlreadyExists = "already_exists"
+
+// ReadSaid returns the answer to the envelope with this id. An answer that is not an object means that the space took
+// the envelope.
+func ReadSaid(id string, answer wire.Value) Said {
+	return Said{
+		ID: id, Status: cmp.Or(answer.GetStr("status"), "accepted"), Timestamp: answer.GetStr("timestamp"), Participant: answer.GetStr("participant_id"),
+		Token: answer.GetStr("token"), URL: answer.GetStr("connection_url"), Message: answer.GetStr("message"),
+	}
 }
 
 // NewFault returns an error for the owner.
