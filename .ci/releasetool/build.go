@@ -34,6 +34,7 @@ func (p platform) binary() string {
 type release struct {
 	version string
 	url     string // address of the published files, or ""
+	signer  string // the public key of the checksums' signature, or ""
 	repo    string // repository of the commit
 	commit  string
 	date    time.Time // time of the commit
@@ -96,15 +97,17 @@ func (r *release) make(ctx context.Context, out, cache string) (err error) {
 	}
 	for _, p := range r.targets {
 		start := time.Now()
+		fmt.Fprintf(r.log, "building %s\n", p)
 		if err := b.writeArchive(ctx, p, common, stage); err != nil {
 			return fmt.Errorf("%s: %w", p, err)
 		}
 		fmt.Fprintf(r.log, "built %s in %ds\n", p, int(time.Since(start).Seconds()))
 	}
+	fmt.Fprintln(r.log, "making packages and the image")
 	if err := b.writePackages(ctx, stage); err != nil {
 		return err
 	}
-	if err := errors.Join(writeMCPServer(stage, r.version), writeFormula(stage, r.version, r.url)); err != nil {
+	if err := errors.Join(writeMCPServer(stage, r.version), writeFormula(stage, r.version, r.url), writeInstaller(stage, r.version, r.url, r.signer)); err != nil {
 		return err
 	}
 	return publish(stage, out)

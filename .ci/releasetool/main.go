@@ -1,6 +1,6 @@
 // Command release builds the published files of a version: for each platform an SBOM, and an archive with the static
 // binary, its completions and licenses; deb, rpm and container image for Linux; with -url, a formula for
-// Homebrew; server.json for the registry of MCP servers; and one list of checksums.
+// Homebrew and, with -sign, an install script; server.json for the registry of MCP servers; and one list of checksums.
 //
 // A release is reproducible: the same commit and the same version of Go give the same bytes on every machine and at any
 // time. It is therefore built from a clean clone of a commit, never from the working tree. Paths, build times, users
@@ -54,7 +54,7 @@ func run(ctx context.Context, args []string, log io.Writer) error {
 	verify := flags.Bool("verify", false, "build a second time, in another directory with an empty cache, and compare the bytes")
 	only := flags.String("platforms", "", "build only these platforms, such as linux/amd64,windows/arm64")
 	key := flags.String("sign", "", "sign SHA256SUMS with the SSH key in this file, using ssh-keygen")
-	address := flags.String("url", "", "write a formula for Homebrew that downloads from the folder at this `address`")
+	address := flags.String("url", "", "write a formula for Homebrew and, with -sign, install.sh: both download from the folder at this `address`")
 	commit := flags.String("commit", "HEAD", "build this commit")
 	if err := flags.Parse(args); err != nil {
 		return flag.ErrHelp
@@ -81,6 +81,11 @@ func run(ctx context.Context, args []string, log io.Writer) error {
 		return err
 	}
 	r.url = *address
+	if *key != "" {
+		if r.signer, err = readSigner(*key); err != nil {
+			return err
+		}
+	}
 	if err := r.make(ctx, out, ""); err != nil {
 		return err
 	}
@@ -134,6 +139,7 @@ func (r *release) verify(ctx context.Context, out string) (err error) {
 	}
 	defer func() { err = errors.Join(err, os.RemoveAll(tmp)) }()
 	second := filepath.Join(tmp, "out")
+	fmt.Fprintln(r.log, "building everything again, to compare")
 	if err := r.make(ctx, second, filepath.Join(tmp, "cache")); err != nil {
 		return err
 	}
