@@ -8,6 +8,7 @@ import (
 	"errors"
 	"fmt"
 	"net/url"
+	"slices"
 	"strings"
 	"time"
 
@@ -51,6 +52,48 @@ func (c *inboxListCmd) Run(ctx context.Context, a *app) error {
 
 func (c *inboxListCmd) query(after string) url.Values {
 	return params("state", c.State, "after", after, "limit", fmt.Sprint(c.Limit))
+}
+
+// show prints the newest items for a person, or those after --after, and explains how to see more. Programs read all
+// items from the oldest on, with --json and --after.
+func (c *inboxListCmd) show(ctx context.Context, a *app) (err error) {
+	var list []owner.Item
+	var more bool
+	err = a.withClient(ctx, func(o *daemon.Client) error {
+		read := func(ctx context.Context, q owner.Query) (owner.List[owner.Item], error) {
+			return daemon.Fetch(ctx, o, owner.ListInbox.Call().WithQuery(c.query(q.After)))
+		}
+		if c.After != "" {
+			page, err := read(ctx, owner.Query{After: c.After})
+			list, more = page.Items, page.Next != ""
+			return err
+		}
+		latest, err := owner.ListLatest(ctx, "in_", owner.Query{Limit: c.Limit}, "", func(i owner.Item) string { return i.ID }, read)
+		list, more = latest.Items, latest.Older != ""
+		slices.Reverse(list)
+		return err
+	})
+	if err != nil {
+		return err
+	}
+	for _, i := range list {
+		a.showLine(i)
+	}
+	switch {
+	case more && c.After != "" && len(list) > 0:
+		a.Note("there are newer items: list them with --after %s", terminal.Clean(list[len(list)-1].ID))
+	case more && c.State == "":
+		a.Note("there are older items: list more with --limit, or only new ones with --state new")
+	case more:
+		a.Note("there are older items: list more with --limit")
+	case len(list) > 0:
+	case c.State != "" || c.After != "":
+		a.Note("no items match")
+	default:
+		a.Note("the inbox is empty")
+		a.Hint("agentmesh inbox --follow waits for messages; agentmesh approvals lists what waits for you")
+	}
+	return nil
 }
 
 // pollSeconds is how long one long poll waits.

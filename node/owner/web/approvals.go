@@ -149,7 +149,7 @@ var askStates = []acl.AskState{acl.AskPending, acl.AskApproved, acl.AskRejected,
 type approvalsView struct {
 	State  acl.AskState
 	States []acl.AskState
-	Asks   listPage[askView]
+	Asks   owner.Latest[askView]
 	// Strangers reports whether strangers are among the waiting senders on this page of the list.
 	Strangers bool
 }
@@ -171,7 +171,7 @@ func (p *pages) showApprovals(c echo.Context) error {
 		view.Asks.Items, view.Asks.Older = viewAsks(asks.Items), asks.Next
 		view.Strangers = slices.ContainsFunc(asks.Items, isAboutSender)
 	} else {
-		asks, err := listLatest(ctx, "ask_", string(view.State), c.QueryParam("before"), func(a owner.Approval) string { return a.ID }, p.n.ListApprovals)
+		asks, err := owner.ListLatest(ctx, "ask_", owner.Query{State: string(view.State), Limit: pageSize}, c.QueryParam("before"), func(a owner.Approval) string { return a.ID }, p.n.ListApprovals)
 		if err != nil {
 			return err
 		}

@@ -30,7 +30,7 @@ func viewItem(item owner.Item) itemView {
 type inboxView struct {
 	State  owner.ItemState // "" means all
 	States []owner.ItemState
-	Items  listPage[itemView]
+	Items  owner.Latest[itemView]
 }
 
 func (p *pages) showInbox(c echo.Context) error {
@@ -38,7 +38,7 @@ func (p *pages) showInbox(c echo.Context) error {
 	if !slices.Contains(append(owner.ItemStates(), owner.NeedsOwner, owner.Guarded), view.State) {
 		view.State = ""
 	}
-	items, err := listLatest(c.Request().Context(), "in_", string(view.State), c.QueryParam("before"), func(i owner.Item) string { return i.ID }, p.n.ListItems)
+	items, err := owner.ListLatest(c.Request().Context(), "in_", owner.Query{State: string(view.State), Limit: pageSize}, c.QueryParam("before"), func(i owner.Item) string { return i.ID }, p.n.ListItems)
 	if err != nil {
 		return err
 	}

@@ -129,12 +129,12 @@ func (p *pages) peerFault(c echo.Context, person string, err error) error {
 type outboxView struct {
 	State   owner.SendState
 	States  []owner.SendState
-	Entries listPage[owner.OutboxEntry]
+	Entries owner.Latest[owner.OutboxEntry]
 }
 
 func (p *pages) showOutbox(c echo.Context) error {
 	view := outboxView{State: owner.SendState(c.QueryParam("state")), States: []owner.SendState{"", owner.SendQueued, owner.SendDelivered, owner.SendUnverified, owner.SendFailed, owner.SendUnknown}}
-	entries, err := listLatest(c.Request().Context(), "out_", string(view.State), c.QueryParam("before"), func(e owner.OutboxEntry) string { return e.ID }, p.n.ListOutbox)
+	entries, err := owner.ListLatest(c.Request().Context(), "out_", owner.Query{State: string(view.State), Limit: pageSize}, c.QueryParam("before"), func(e owner.OutboxEntry) string { return e.ID }, p.n.ListOutbox)
 	if err != nil {
 		return err
 	}

@@ -74,13 +74,13 @@ func (p *pages) pause(c echo.Context, form url.Values) error {
 	return httpapi.Done(c, "settings", "resumed")
 }
 
-type noticesView struct{ Notices listPage[owner.Notice] }
+type noticesView struct{ Notices owner.Latest[owner.Notice] }
 
 func (p *pages) showNotices(c echo.Context) error {
 	list := func(ctx context.Context, q owner.Query) (owner.List[owner.Notice], error) {
 		return owner.NamedNotices(ctx, p.n, q)
 	}
-	found, err := listLatest(c.Request().Context(), "note_", "", c.QueryParam("before"), func(n owner.Notice) string { return n.ID }, list)
+	found, err := owner.ListLatest(c.Request().Context(), "note_", owner.Query{Limit: pageSize}, c.QueryParam("before"), func(n owner.Notice) string { return n.ID }, list)
 	if err != nil {
 		return err
 	}

@@ -209,7 +209,7 @@ func (r reader) markUndelivered(ctx context.Context, parts []part) error {
 		return nil
 	}
 	for state, mark := range map[owner.SendState]string{owner.SendQueued: "on its way", owner.SendFailed: "not delivered", owner.SendUnknown: "perhaps not delivered"} {
-		entries, err := listLatest(ctx, "out_", string(state), "", func(e owner.OutboxEntry) string { return e.ID }, r.ListOutbox)
+		entries, err := owner.ListLatest(ctx, "out_", owner.Query{State: string(state), Limit: pageSize}, "", func(e owner.OutboxEntry) string { return e.ID }, r.ListOutbox)
 		if err != nil {
 			return err
 		}

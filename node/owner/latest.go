@@ -1,4 +1,4 @@
-package web
+package owner
 
 import (
 	"context"
@@ -9,53 +9,54 @@ import (
 	"strconv"
 	"strings"
 	"time"
-
-	"github.com/agentmesh/agentmesh/node/owner"
 )
 
-type listPage[T any] struct {
+// Latest is a page of a list, newest first.
+type Latest[T any] struct {
 	Items []T
-	Older string // the query parameter that selects the next older page; "" on the last page
+	Older string // selects the next older page: the newerID of [ListLatest]; "" on the last page
 }
 
-// maxAge is how far back a list reaches.
-const maxAge = 3 * 365 * 24 * time.Hour
+// maxAge is how far back [ListLatest] reaches.
+const maxAge = 10 * 365 * 24 * time.Hour
 
 // lister returns a page of a list, oldest first.
-type lister[T any] func(context.Context, owner.Query) (owner.List[T], error)
+type lister[T any] func(context.Context, Query) (List[T], error)
 
-// listLatest returns a page of a list newest first, although the list is stored oldest first. The page has only entries
+// ListLatest returns a page of a list newest first, although the list is stored oldest first. The page has only entries
 // that are older than the entry with the id newerID, or the newest entries if newerID is empty. Ids contain their time
-// after prefix, so listLatest searches for the moment to start reading: further back if too few entries follow it,
+// after prefix, so ListLatest searches for the moment to start reading: further back if too few entries follow it,
 // nearer if there are too many.
-func listLatest[T any](ctx context.Context, prefix, state, newerID string, id func(T) string, list lister[T]) (out listPage[T], err error) {
-	read := func(after string) (owner.List[T], error) {
-		return list(ctx, owner.Query{State: state, After: after, Limit: pageSize})
+func ListLatest[T any](ctx context.Context, prefix string, q Query, newerID string, id func(T) string, list lister[T]) (out Latest[T], err error) {
+	size := q.Limit
+	read := func(after string) (List[T], error) {
+		q.After = after
+		return list(ctx, q)
 	}
 	end := time.Now().Add(time.Minute) // the clock of another process may be ahead
 	if newerID != "" {
 		if end, err = timeAfter(prefix, newerID); err != nil {
-			return out, owner.Fault(http.StatusBadRequest, "before must be the id of an entry of this list", "")
+			return out, Fault(http.StatusBadRequest, "before must be the id of an entry of this list", "")
 		}
 	}
 	var few, many time.Duration // windows before end with too few and too many entries
 	for window := time.Minute; ; {
-		found, complete, err := readSince(idPrefixAt(prefix, end.Add(-window)), newerID, id, read)
+		found, complete, err := readSince(idPrefixAt(prefix, end.Add(-window)), newerID, size, id, read)
 		switch {
 		case err != nil:
 			return out, err
 		case !complete:
 			many = window
-		case len(found) <= pageSize && window < maxAge:
+		case len(found) <= size && window < maxAge:
 			few = window
 		default:
-			return newestFirst(found, id), nil
+			return newestFirst(found, size, id), nil
 		}
 		switch {
 		case many == 0:
 			window *= 4
 		case many-few <= time.Millisecond: // one moment has too many entries: return the newest of them
-			return newestFirst(found, id), nil
+			return newestFirst(found, size, id), nil
 		default:
 			window = few + (many-few)/2
 		}
@@ -65,7 +66,7 @@ func listLatest[T any](ctx context.Context, prefix, state, newerID string, id fu
 // readSince reads the entries that follow startKey and are older than the entry with the id newerID. found has the
 // newest of them, at most one more than a page. If there are too many entries to read, complete is false, and found has
 // the newest of those that were read.
-func readSince[T any](startKey, newerID string, id func(T) string, read func(after string) (owner.List[T], error)) (found []T, complete bool, err error) {
+func readSince[T any](startKey, newerID string, size int, id func(T) string, read func(after string) (List[T], error)) (found []T, complete bool, err error) {
 	const pages = 8
 	for range pages {
 		page, err := read(startKey)
@@ -77,7 +78,7 @@ func readSince[T any](startKey, newerID string, id func(T) string, read func(aft
 			entries, next = entries[:at], ""
 		}
 		found = append(found, entries...)
-		found = found[max(0, len(found)-pageSize-1):]
+		found = found[max(0, len(found)-size-1):]
 		if next == "" {
 			return found, true, nil
 		}
@@ -87,9 +88,9 @@ func readSince[T any](startKey, newerID string, id func(T) string, read func(aft
 }
 
 // newestFirst reverses found into a page and sets where older entries begin.
-func newestFirst[T any](found []T, id func(T) string) (out listPage[T]) {
-	if len(found) > pageSize {
-		found = found[len(found)-pageSize:]
+func newestFirst[T any](found []T, size int, id func(T) string) (out Latest[T]) {
+	if len(found) > size {
+		found = found[len(found)-size:]
 		out.Older = id(found[0])
 	}
 	out.Items = slices.Clone(found)
