@@ -6,7 +6,6 @@ import (
 	"encoding/base64"
 	"encoding/json"
 	"slices"
-	"strconv"
 	"time"
 
 	"github.com/a2aproject/a2a-go/v2/a2a"
@@ -55,9 +54,8 @@ func readListQuery(p wire.Value) (listQuery, *message.Error) {
 		return q, message.ErrParams.At("status must be the name of a task state, such as TASK_STATE_WORKING")
 	}
 	if v, ok := p.Get("pageSize"); ok && !v.IsNull() {
-		digits, _ := v.Num()
-		n, err := strconv.Atoi(digits)
-		if err != nil || n < 0 || n > maxPage {
+		n, ok := message.Int(v)
+		if !ok || n < 0 || n > maxPage {
 			return q, message.ErrParams.At("pageSize must be 1 to 100")
 		}
 		if n > 0 { // clients send 0 for an unset field

@@ -287,7 +287,17 @@ func ReadREST(method, path string, query url.Values, body []byte, version string
 		c.Params = spell(c.Params)
 	}
 	c, e := c.checked(version)
-	c.Params = withQuery(c.Params, query)
+	if method == http.MethodGet {
+		for key := range query {
+			name, v := camelCase(key), wire.Text(query.Get(key))
+			if on, err := strconv.ParseBool(query.Get(key)); err == nil && name == "includeArtifacts" {
+				v = wire.Bool(on)
+			}
+			if query.Get(key) != "" {
+				c.Params = c.Params.With(name, v)
+			}
+		}
+	}
 	if task != "" {
 		key := "taskId"
 		if sub == "" {
@@ -299,33 +309,6 @@ func ReadREST(method, path string, query url.Values, body []byte, version string
 		c.Params = c.Params.With("id", wire.Text(config))
 	}
 	return c, e
-}
-
-// withQuery adds the parameters of a URL to params. Numbers and booleans get the types that a JSON body gives them.
-func withQuery(params wire.Value, given url.Values) wire.Value {
-	query := url.Values{}
-	for key, values := range given {
-		query[camelCase(key)] = values
-	}
-	for _, key := range []string{"contextId", "status", "pageToken", "statusTimestampAfter"} {
-		if query.Has(key) {
-			params = params.With(key, wire.Text(query.Get(key)))
-		}
-	}
-	for _, key := range []string{"historyLength", "pageSize"} {
-		if n, err := strconv.ParseInt(query.Get(key), 10, 32); err == nil {
-			params = params.With(key, wire.Int(n))
-		} else if query.Has(key) {
-			params = params.With(key, wire.Text(query.Get(key))) // the reader of the parameter refuses it
-		}
-	}
-	if text := query.Get("includeArtifacts"); text != "" {
-		params = params.With("includeArtifacts", wire.Text(text)) // the reader of the parameter refuses it
-		if include, err := strconv.ParseBool(text); err == nil {
-			params = params.With("includeArtifacts", wire.Bool(include))
-		}
-	}
-	return params
 }
 
 // IDOf returns the id in a member of the parameters, which must have 1 to 128 bytes.
@@ -343,19 +326,26 @@ func (c Call) HistoryLength() (int, *Error) {
 	if !ok || n.IsNull() {
 		return -1, nil
 	}
-	if token, isNumber := n.Num(); isNumber {
-		if i, err := strconv.ParseInt(token, 10, 32); err == nil && i >= 0 {
-			return int(i), nil
-		}
+	if i, ok := Int(n); ok && i >= 0 {
+		return i, nil
 	}
 	return 0, ErrParams.At("historyLength must be a whole number from 0")
 }
 
+// Int returns a whole number, which ProtoJSON and a query may write as a text.
+func Int(v wire.Value) (int, bool) {
+	digits, isNumber := v.Num()
+	if !isNumber {
+		digits, _ = v.Str()
+	}
+	i, err := strconv.ParseInt(digits, 10, 32)
+	return int(i), err == nil
+}
+
 func intOf(v wire.Value, key string) int {
 	n, _ := v.Get(key)
-	token, _ := n.Num()
-	i, _ := strconv.ParseInt(token, 10, 32)
-	return int(i)
+	i, _ := Int(n)
+	return i
 }
 
 // ExtensionsIn returns the extensions that a client names in the header A2A-Extensions.
