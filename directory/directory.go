@@ -135,8 +135,9 @@ type Registry struct {
 	cursors    *cursor.Key
 	count      cachedCount
 	nameCounts nameCountCache
-	changes    *waiting.Notifier // wakes the readers of the change feed
-	templates  templates         // set by Mount
+	changed    waiting.Signal  // wakes the readers of the change feed
+	waiters    *waiting.Places // of the change feed
+	templates  templates       // set by Mount
 	prober     *probe.Prober
 	rules      submission.Rules
 	relay      *mailbox.Relay
@@ -165,7 +166,7 @@ func New(cfg Config) *Registry {
 		keys:    signing.NewKeyCache(cachedKeys),
 		views:   newViewCache(cachedViews),
 		pages:   newCache[*encodedPage](cachedPages),
-		changes: waiting.NewNotifier(maxWaiting),
+		waiters: waiting.NewPlaces(maxWaiting, maxWaiting),
 
 		cursors: cursor.NewKey(cfg.Store.Records(), recordNS),
 	}

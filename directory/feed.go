@@ -97,7 +97,8 @@ func (c listedChange) append(out []byte) []byte {
 // for at most wait. If the feed has not reached the position, as after a restore from a backup, it returns
 // [wire.ErrCursor]: a reader that waited for this position would miss the changes before it.
 func (r *Registry) awaitChanges(ctx context.Context, after uint64, limit int, wait time.Duration) ([]store.CardChange, error) {
-	wake, leave, ok := r.changes.Listen()
+	wake := r.changed.Wait() // before the feed is read, so that no change is missed
+	leave, ok := r.waiters.Enter("")
 	if !ok {
 		wait = 0
 	} else {

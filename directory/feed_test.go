@@ -155,7 +155,7 @@ func TestChangesWait(t *testing.T) {
 			t.Errorf("nothing came: %+v, %v after %v", page, err, time.Since(start))
 		}
 		for range maxWaiting {
-			_, leave, _ := w.reg.changes.Listen()
+			leave, _ := w.reg.waiters.Enter("")
 			defer leave()
 		}
 		start = time.Now()

@@ -133,5 +133,5 @@ func (r *Registry) JoinLink(code string) string { return client.JoinLink(r.cfg.B
 // the card, even if the outcome is unknown.
 func (r *Registry) afterWrite(id string) {
 	r.views.drop(id)
-	r.changes.Notify()
+	r.changed.Broadcast()
 }

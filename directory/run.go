@@ -55,7 +55,7 @@ func followProcesses(ctx context.Context, r *Registry) {
 		default: // the store may not have reported some changes
 			r.bans.Invalidate()
 			r.views.clear()
-			r.changes.Notify()
+			r.changed.Broadcast()
 			r.calls.InvalidateCounts()
 			r.relay.Invalidate()
 		}

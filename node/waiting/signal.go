@@ -1,5 +1,5 @@
-// Package waiting has the tools with which callers of a node wait: signals, notifiers for a bounded number of readers,
-// bounded places, locks by key, and results that another goroutine passes on.
+// Package waiting has the tools with which callers of a node wait: signals, bounded places,
+// locks by key, and results that another goroutine passes on.
 package waiting
 
 import "sync"
