@@ -2,6 +2,7 @@ package directory
 
 import (
 	"context"
+	"errors"
 	"fmt"
 	"net/http"
 	"net/url"
@@ -118,6 +119,9 @@ var fullAge = []string{"public, max-age=300"}
 func (r *Registry) getAgent(c echo.Context) error {
 	now := wire.Now()
 	v, card, err := r.loadView(c.Request().Context(), pathID(c), now)
+	if errors.Is(err, wire.ErrNoAgent) {
+		err = r.explainMissing(c.Request().Context(), pathID(c), now)
+	}
 	if err != nil {
 		return err
 	}

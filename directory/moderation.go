@@ -4,6 +4,7 @@ import (
 	"context"
 	"errors"
 	"fmt"
+	"time"
 
 	"github.com/agentmesh/agentmesh/directory/listing"
 	"github.com/agentmesh/agentmesh/directory/moderation"
@@ -81,6 +82,26 @@ func (r *Registry) Remove(ctx context.Context, id wire.AgentID, reason, by strin
 	}
 	r.cfg.Logger.InfoContext(ctx, "card removed by the operator", "agent_id", id, "reason", reason)
 	return nil
+}
+
+// explainMissing returns [wire.ErrRemoved] with the reason if the operator removed the card with this id since its owner
+// last registered it, and otherwise [wire.ErrNoAgent]. The change feed shows the reason, too.
+func (r *Registry) explainMissing(ctx context.Context, id wire.AgentID, now time.Time) error {
+	held, err := r.cards.Held(ctx, string(id), now)
+	if errors.Is(err, store.ErrNotFound) || err == nil && !held.Withdrawn {
+		return wire.ErrNoAgent
+	}
+	if err != nil {
+		return err
+	}
+	removal, err := moderation.LastRemoval(ctx, r.recs, id, now)
+	if err != nil {
+		return err
+	}
+	if !held.ReservedUntil.Equal(removal.At.Add(reservation)) { // its owner withdrew it
+		return wire.ErrNoAgent
+	}
+	return wire.ErrRemoved.At(wire.OneLine(removal.Reason, 300))
 }
 
 // Ban stores a ban, then removes the cards of the banned party with their mail, and returns how many it removed.

@@ -425,3 +425,28 @@ func TestBanOfPrivateEndpoint(t *testing.T) {
 	want(t, w.do("PUT", "/v1/agents/am_other", string(other.JSON()), withBearer(alice)...), 200, "")
 	w.register(alice, testCard("am_box", text("endpoint", "https://10.1.2.3/v1/mailbox/am_box"))) // the directory's own address
 }
+
+// TestWhyRemoved: whoever asks for a card that the operator removed gets the reason, in one line, until its owner
+// registers it again.
+func TestWhyRemoved(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		w := newWorld(t)
+		w.register(alice, testCard("am_a"))
+		if err := w.reg.Remove(t.Context(), "am_a", "spam\n"+hostile, "cli"); err != nil {
+			t.Fatal(err)
+		}
+		rec := w.do("GET", "/v1/agents/am_a", "")
+		want(t, rec, 404, "AGENT_UNAVAILABLE")
+		if body := rec.Body.String(); !strings.Contains(body, `"the operator removed this card: spam <script>`) || strings.ContainsAny(body, "\u202e\x1b") || strings.Contains(body, `\n`) {
+			t.Errorf("the answer is %s", body)
+		}
+		time.Sleep(time.Minute)
+		w.register(alice, testCard("am_a"))
+		want(t, w.do("DELETE", "/v1/agents/am_a", "", withBearer(alice)...), 204, "")
+		for _, id := range []string{"am_a", "am_none"} {
+			if rec := w.do("GET", "/v1/agents/"+id, ""); rec.Code != 404 || !strings.Contains(rec.Body.String(), `"no such agent"`) {
+				t.Errorf("%s = %d %s", id, rec.Code, rec.Body)
+			}
+		}
+	})
+}

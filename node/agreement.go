@@ -193,6 +193,7 @@ var noticeTitles = map[string]string{
 	"handoff":     "somebody asks to talk to you",
 	"expiring":    "something waits for you and will soon expire",
 	"listing":     "a directory will soon stop listing you",
+	"removed":     "a directory removed your agent",
 	"unanswered":  "your agent did not answer a message",
 	"hook-failed": "your agent could not answer a message",
 	"interrupted": "a restart interrupted your agent",

@@ -247,6 +247,7 @@ func New(ctx context.Context, cfg Config) (*Node, error) {
 		Identity: cfg.Identity, Directories: cfg.Directories, Credential: cfg.Credential, Store: cfg.Store, SaveKey: cfg.SaveKey,
 		RetiredKey: cfg.RetiredKey, FirstKey: cfg.FirstKey, CurrentKey: cfg.CurrentKey, Reread: observed.RereadLater, Logger: cfg.Logger,
 		Pause: func(failures int) time.Duration { return pauseAfter(failures, 0) }, Changed: func() { n.events.Publish(Event{Topic: TopicStatus}) },
+		Removed: n.noticeRemoval,
 	})
 	n.asks.OnDecision(n.logDecision)
 	n.asks.OnOpen(n.noticeBridgeAsk)

@@ -77,6 +77,15 @@ func (n *Node) warnOfListings(ctx context.Context, now time.Time) error {
 	return nil
 }
 
+// noticeRemoval tells the owner that the operator of a directory removed the card, and why.
+func (n *Node) noticeRemoval(ctx context.Context, l Listing) {
+	notice := n.notice("removed", "", "", store.ConvKey{}, time.Now())
+	notice.Text = l.Error
+	if err := n.store.Records().Apply(ctx, []store.Change{n.notices.Change(notice)}, notice.At); err != nil {
+		n.log.Error("notice not stored; the status still tells of the removal", "directory", l.Directory, "err", err)
+	}
+}
+
 // storeOnce stores change, unless an earlier call with the same key did. The node remembers key until the given time.
 func (n *Node) storeOnce(ctx context.Context, key string, until time.Time, change store.Change, now time.Time) error {
 	changes := []store.Change{change, {Record: store.Record{NS: nsWarned, Key: key, Body: []byte("{}"), Expires: until}}}

@@ -14,6 +14,7 @@ import (
 
 	"github.com/agentmesh/agentmesh/node"
 	"github.com/agentmesh/agentmesh/node/client"
+	"github.com/agentmesh/agentmesh/node/owner"
 	"github.com/agentmesh/agentmesh/node/wire"
 )
 
@@ -25,6 +26,7 @@ type memoryDirectory struct {
 
 	mu     sync.Mutex
 	down   bool
+	reason string            // why the operator removed every card; "" if not
 	cards  map[string]string // id to bearer
 	calls  []string          // method and status
 	at     []time.Time
@@ -41,6 +43,8 @@ func (r *memoryDirectory) ServeHTTP(w http.ResponseWriter, req *http.Request) {
 	}
 	w.WriteHeader(status)
 	switch {
+	case status == http.StatusNotFound && r.reason != "":
+		w.Write(wire.ErrRemoved.At(r.reason).AppendJSON(nil))
 	case status >= 400:
 		w.Write(wire.ErrNoAgent.AppendJSON(nil))
 	case req.Method == http.MethodGet:
@@ -232,6 +236,55 @@ func TestNodeWithdraws(t *testing.T) {
 			t.Errorf("registered again: %s, %v", listings(t, n), err)
 		}
 	})
+}
+
+// TestOperatorRemovesCard: a node whose card the operator removed does not register again by itself, at a check or at a
+// renewal. The owner hears the reason, as one line of inert text, and may register again.
+func TestOperatorRemovesCard(t *testing.T) {
+	for _, after := range []time.Duration{20 * time.Minute, 16 * 24 * time.Hour} {
+		synctest.Test(t, func(t *testing.T) {
+			dir := t.TempDir()
+			a := &memoryDirectory{}
+			n, stop := registeredNode(t, dir, nil, a)
+			defer stop()
+			synctest.Wait()
+			if after > time.Hour { // the directory cannot be asked until the renewal is due
+				a.setDown(true)
+				time.Sleep(after)
+			}
+			a.lose()
+			a.mu.Lock()
+			a.reason, a.down = "sends advertising\n\u202e\x1b[2J"+strings.Repeat("x", 1000), false
+			a.mu.Unlock()
+			time.Sleep(2 * time.Hour)
+			synctest.Wait()
+			l := n.Listings()[0]
+			if l.State != owner.Removed || !strings.HasPrefix(l.Error, "the operator of https://directory-0.test/v1 removed the card: sends advertising ") || len(l.Error) > 400 || strings.ContainsAny(l.Error, "\n\u202e\x1b") {
+				t.Errorf("after %v: %s %q", after, l.State, l.Error)
+			}
+			stop()
+			n, stop = registeredNode(t, dir, nil, a)
+			defer stop()
+			time.Sleep(2 * time.Hour)
+			synctest.Wait()
+			if listings(t, n) != "removed" || len(a.cards) != 0 {
+				t.Errorf("after %v and a restart: %s, %d cards", after, listings(t, n), len(a.cards))
+			}
+			notices, err := n.OwnerAPI().ListNotices(t.Context(), owner.Query{Limit: 10})
+			count := 0
+			for _, notice := range notices.Items {
+				if notice.Kind == "removed" && strings.Contains(notice.Text, "sends advertising") {
+					count++
+				}
+			}
+			if err != nil || count != 1 {
+				t.Errorf("after %v: %d notices of %+v, %v", after, count, notices.Items, err)
+			}
+			if _, err := n.Register(t.Context(), ""); err != nil || listings(t, n) != "registered" {
+				t.Errorf("registered again: %s, %v", listings(t, n), err)
+			}
+		})
+	}
 }
 
 // TestWithdrawWithoutRecord: a directory may list us although we have no record of it. A withdrawal still asks

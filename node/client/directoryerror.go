@@ -35,6 +35,10 @@ type DirectoryError struct {
 	Code    wire.Code
 	Message string
 
+	// Removed is why the operator removed the card, if that is why the directory does not know the agent: printable text of
+	// the directory, in one line.
+	Removed string
+
 	// Retry is true if the same call may succeed later. It depends on the status too, because the reference directory
 	// sends retry:false with every error.
 	Retry      bool
@@ -44,6 +48,9 @@ type DirectoryError struct {
 }
 
 func (e *DirectoryError) Error() string {
+	if e.Removed != "" {
+		return fmt.Sprintf("the operator of %s removed the card: %s", wire.OneLine(e.Directory, 200), e.Removed)
+	}
 	text := fmt.Sprintf("%s at %s: %v", e.Op, wire.OneLine(e.Directory, 200), e.Kind)
 	if e.Status != 0 && e.Kind != ErrUnknownAgent {
 		text += fmt.Sprintf(" (HTTP %d", e.Status)
@@ -68,12 +75,14 @@ func (e *DirectoryError) Unwrap() []error {
 
 // Final reports whether the directory refused the call and would refuse the same call again.
 func (e *DirectoryError) Final() bool {
-	return e.Kind == ErrCredential || e.Kind == ErrTaken || e.Kind == ErrReserved || e.Kind == ErrRefused && !e.Retry
+	return e.Removed != "" || e.Kind == ErrCredential || e.Kind == ErrTaken || e.Kind == ErrReserved || e.Kind == ErrRefused && !e.Retry
 }
 
 // Hint returns one line about what a person can do, or "".
 func (e *DirectoryError) Hint() string {
 	switch {
+	case e.Removed != "":
+		return "ask the operator; then join again with: agentmesh register --directory " + e.Directory
 	case errors.Is(e, ErrAnswerTooLarge):
 		return "ask for fewer agents per page"
 	case e.Kind == ErrUnreachable && isNetworkDown(e.cause):
@@ -122,6 +131,7 @@ func (d *Directory) errorFor(op string, resp *http.Response, body []byte) error 
 	switch {
 	case resp.StatusCode == http.StatusNotFound && e.Code == wire.AgentUnavailable:
 		e.Kind = ErrUnknownAgent
+		_, e.Removed, _ = strings.Cut(e.Message, wire.ErrRemoved.Message+": ")
 	case resp.StatusCode == http.StatusConflict && e.Message == wire.ErrIDReserved.Message:
 		e.Kind = ErrReserved
 	case resp.StatusCode == http.StatusConflict:

@@ -46,6 +46,7 @@ const (
 	Registered ListingState = "registered"
 	Pending    ListingState = "pending"   // not yet or no longer registered; see Error
 	Withdrawn  ListingState = "withdrawn" // by the owner
+	Removed    ListingState = "removed"   // by the operator, for the reason in Error; the node does not register again by itself
 )
 
 // Register is the order to register or renew the card in one configured directory, or in all if Directory is empty.

@@ -20,6 +20,8 @@ func (p *registration) listing(now time.Time) owner.Listing {
 		Next: p.next, Error: s.Error, Hint: s.Hint, Refused: s.Refused,
 	}
 	switch {
+	case s.isRemoved():
+		l.State, l.Next = owner.Removed, time.Time{}
 	case s.Withdrawn:
 		l.State, l.Next = owner.Withdrawn, time.Time{}
 	case s.AgentID != "" && now.Before(s.Expires):

@@ -16,6 +16,7 @@ import (
 	"time"
 
 	"github.com/agentmesh/agentmesh/node/client"
+	"github.com/agentmesh/agentmesh/node/owner"
 	"github.com/agentmesh/agentmesh/node/waiting"
 	"github.com/agentmesh/agentmesh/node/wire"
 	"github.com/agentmesh/agentmesh/signing"
@@ -54,6 +55,8 @@ type Config struct {
 	Reread func()
 	// Changed is called when the state of a registration has changed. May be nil.
 	Changed func()
+	// Removed is called when the operator of a directory has removed the card. May be nil.
+	Removed func(ctx context.Context, l owner.Listing)
 	Logger  *slog.Logger
 }
 
@@ -91,8 +94,8 @@ type registrationState struct {
 	Registered time.Time    `json:"registered,omitzero"`
 	Expires    time.Time    `json:"expires,omitzero"`
 	RenewAt    time.Time    `json:"renew_at,omitzero"`
-	Card       string       `json:"card,omitempty"` // hex digest of the card in the directory
-	Withdrawn  bool         `json:"withdrawn,omitempty"`
+	Card       string       `json:"card,omitempty"`      // hex digest of the card in the directory
+	Withdrawn  bool         `json:"withdrawn,omitempty"` // by the owner or, if Refused is set, by the operator
 	Error      string       `json:"error,omitempty"`
 	Hint       string       `json:"hint,omitempty"`
 	Refused    bool         `json:"refused,omitempty"`  // the directory refused and will refuse again
@@ -103,6 +106,9 @@ type registrationState struct {
 	// Followed is when the directory followed the last rotation.
 	Followed time.Time `json:"followed,omitzero"`
 }
+
+// isRemoved reports whether the operator of the directory removed the card.
+func (s registrationState) isRemoved() bool { return s.Withdrawn && s.Refused }
 
 // New returns a registrar. [Registrar.Restore] reads the state of an earlier process.
 func New(cfg Config) *Registrar {
@@ -301,7 +307,7 @@ const (
 // update visits a directory and stores the resulting state. If another process stores a state during the visit, update
 // visits again. The caller must hold r.work.
 func (r *Registrar) update(ctx context.Context, p *registration, how visitMode) {
-	visits := 0
+	visits, removed := 0, false
 	err := r.change(ctx, p, func(s *registrationState) (next time.Time, err error) {
 		visits++
 		switch {
@@ -317,8 +323,16 @@ func (r *Registrar) update(ctx context.Context, p *registration, how visitMode) 
 		if err != nil && ctx.Err() != nil {
 			return time.Time{}, err // the node stops
 		}
-		return r.recordVisit(s, err), nil
+		next = r.recordVisit(s, err)
+		removed = s.isRemoved()
+		return next, nil
 	})
+	if err == nil && removed && r.cfg.Removed != nil {
+		r.mu.Lock()
+		l := p.listing(time.Now())
+		r.mu.Unlock()
+		r.cfg.Removed(ctx, l)
+	}
 	if err != nil && ctx.Err() == nil {
 		r.cfg.Logger.Error("state of a directory not stored; the next visit finds it out again", "directory", p.dir.Base, "err", err) // the next visit finds out the state again
 	}
@@ -342,6 +356,11 @@ func (r *Registrar) recordVisit(s *registrationState, err error) (next time.Time
 	s.Hint = client.HintOf(err)
 	if e, ok := errors.AsType[*client.DirectoryError](err); ok {
 		after, s.Refused = e.RetryAfter, e.Final()
+		if e.Removed != "" {
+			*s = registrationState{Directory: s.Directory, Withdrawn: true, Refused: true, Error: s.Error, Hint: s.Hint}
+			r.cfg.Logger.Warn("card removed by the operator of a directory", "directory", s.Directory, "err", s.Error)
+			return time.Time{}
+		}
 	} else if _, refused := errors.AsType[*otherIDError](err); refused {
 		s.Refused = true
 	}
@@ -434,7 +453,7 @@ func (r *Registrar) visit(ctx context.Context, p *registration, s *registrationS
 	case how == renewIfDue && s.Card == digest && now.Before(s.RenewAt):
 		_, err := p.dir.Card(ctx, id.Card.ID)
 		if errors.Is(err, client.ErrUnknownAgent) {
-			return r.register(ctx, p, s, how) // the directory lost the card
+			return r.registerAgain(ctx, p, s, how)
 		}
 		return err
 	}
@@ -445,14 +464,26 @@ func (r *Registrar) visit(ctx context.Context, p *registration, s *registrationS
 	} else {
 		reg, err = p.dir.Renew(ctx, card, r.Credential(p.dir), id.Key)
 	}
-	if errors.Is(err, client.ErrUnknownAgent) || errors.Is(err, client.ErrCredential) { // the directory lost the card or our credential
-		return r.register(ctx, p, s, how)
+	if errors.Is(err, client.ErrUnknownAgent) || errors.Is(err, client.ErrCredential) {
+		return r.registerAgain(ctx, p, s, how)
 	}
 	if err != nil {
 		return err
 	}
 	s.recordSuccess(reg, id.Key, digest, now)
 	return nil
+}
+
+// registerAgain registers a card that the directory lost, or whose credential it lost. If the operator removed the card,
+// only the owner may register it again.
+func (r *Registrar) registerAgain(ctx context.Context, p *registration, s *registrationState, how visitMode) error {
+	if how == renewIfDue {
+		_, err := p.dir.Card(ctx, s.AgentID)
+		if e, ok := errors.AsType[*client.DirectoryError](err); ok && e.Removed != "" {
+			return err
+		}
+	}
+	return r.register(ctx, p, s, how)
 }
 
 // recordSuccess records a registration or renewal with a card that names key. The next renewal is due after half of

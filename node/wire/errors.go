@@ -141,6 +141,7 @@ var (
 	ErrNoDirectory = retryRow("no-directory", AgentUnavailable, 503, "the sender's directory cannot be reached")
 	ErrUnavailable = retryRow("unavailable", AgentUnavailable, 503, "the server cannot take the request now")
 	ErrNoAgent     = row("no-agent", AgentUnavailable, 404, "no such agent")
+	ErrRemoved     = row("removed", AgentUnavailable, 404, "the operator removed this card")
 	ErrInternal    = row("internal", AgentUnavailable, 500, "internal error")
 )
 
@@ -170,7 +171,7 @@ func Table() []*Error {
 		ErrIntent,
 		ErrConversationClosed,
 		ErrRateLimited, ErrHoldsFull, ErrQuota,
-		ErrPaused, ErrNoDirectory, ErrUnavailable, ErrNoAgent, ErrInternal,
+		ErrPaused, ErrNoDirectory, ErrUnavailable, ErrNoAgent, ErrRemoved, ErrInternal,
 	}
 }
 

@@ -28,7 +28,7 @@ type Notify struct {
 	// Kinds of notices that the node sends: approval, message, outgoing, question, handoff, expiring, unanswered, agreed,
 	// cancelled, closed, key-change, unreadable (a sealed message that could not be opened), hook-failed, interrupted,
 	// undelivered, delayed (a message keeps failing), unknown, reply-unverified, calendar (an event could not be written to it), listing (a directory will
-	// soon stop listing you), reported (somebody reported a card of your directory), personal (personal data left over a
+	// soon stop listing you), removed (the operator of a directory removed your card), reported (somebody reported a card of your directory), personal (personal data left over a
 	// bridge), mew-invited (somebody was invited to one of your spaces), and the kinds of bridges. Empty: all.
 	Kinds []string `key:"kinds"`
 	// Hours in which the node sends only urgent kinds, such as 22:00-07:00 in owner.zone. It sends the other notices
