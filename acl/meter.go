@@ -17,10 +17,10 @@ const maxMeterKeys = 1 << 16
 
 // Rates are the message limits of AM-41, per hour. 0 disables a limit.
 type Rates struct {
-	NewConversations int `yaml:"new_conversations"` // new conversations of one sender
-	Conversation     int `yaml:"conversation"`      // messages within one conversation
-	Total            int `yaml:"total"`             // messages of all senders
-	TokenContexts    int `yaml:"token_contexts"`    // new conversations of one sender with a token from the owner
+	NewConversations int // new conversations of one sender
+	Conversation     int // messages within one conversation
+	Total            int // messages of all senders
+	TokenContexts    int // new conversations of one sender with a token from the owner
 }
 
 // DefaultRates returns the limits of the specification.

@@ -42,24 +42,24 @@ const (
 // Policy is the access configuration of the owner. The zero value asks the owner about every stranger, and about the
 // intents that are sensitive by default.
 type Policy struct {
-	Mode  Mode     `yaml:"mode"`  // empty means approval
-	Allow []string `yaml:"allow"` // principals
-	Block []string `yaml:"block"` // principals; takes precedence over Allow and every rule
+	Mode  Mode     // empty means approval
+	Allow []string // principals
+	Block []string // principals; takes precedence over Allow and every rule
 	// Hold are the rules about intents that wait for the owner. The first rule that matches decides; if none matches,
 	// the defaults of AM-31 apply.
-	Hold []HoldRule `yaml:"hold"`
+	Hold []HoldRule
 	// HoldAbove is the size in bytes above which a payload to us waits for the owner. 0: no size.
-	HoldAbove int64 `yaml:"hold_above"`
+	HoldAbove int64
 }
 
 // HoldRule decides whether messages with certain intents wait for the owner.
 type HoldRule struct {
-	Intent    string    `yaml:"intent"`    // pattern, see [Match]
-	Actions   []string  `yaml:"actions"`   // empty means every action
-	Direction Direction `yaml:"direction"` // empty means both
-	Hold      Hold      `yaml:"hold"`
-	Name      string    `yaml:"name"`   // for the owner
-	Unless    Mandate   `yaml:"unless"` // what need not wait nevertheless
+	Intent    string    // pattern, see [Match]
+	Actions   []string  // empty means every action
+	Direction Direction // empty means both
+	Hold      Hold
+	Name      string  // for the owner
+	Unless    Mandate // what need not wait nevertheless
 }
 
 // Direction is the direction of a message.

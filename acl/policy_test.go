@@ -6,7 +6,6 @@ import (
 	"testing"
 	"time"
 
-	"go.yaml.in/yaml/v4"
 	"pgregory.net/rapid"
 
 	"github.com/agentmesh/agentmesh/acl"
@@ -159,32 +158,6 @@ func TestMatchProperties(t *testing.T) {
 			t.Errorf("Match(%q, %q) = true", prefix, prefix+rest)
 		}
 	})
-}
-
-// TestPolicyFromYAML checks that the access configuration of the owner can be read from YAML.
-func TestPolicyFromYAML(t *testing.T) {
-	const text = `
-mode: allowlist
-allow: [am_friend, "mew:home/cat"]
-block: [am_spam]
-hold:
-  - {intent: com.example.*, hold: never}
-  - {intent: mesh.negotiate, actions: [accept], hold: always}
-`
-	var p acl.Policy
-	if err := yaml.Unmarshal([]byte(text), &p); err != nil {
-		t.Fatal(err)
-	}
-	if p.Mode != acl.Allowlist || len(p.Allow) != 2 || len(p.Block) != 1 || p.Hold[1].Actions[0] != "accept" {
-		t.Errorf("policy = %+v", p)
-	}
-	var r acl.Rates
-	if err := yaml.Unmarshal([]byte("{new_conversations: 1, conversation: 2, total: 3}"), &r); err != nil {
-		t.Fatal(err)
-	}
-	if want := (acl.Rates{NewConversations: 1, Conversation: 2, Total: 3}); r != want {
-		t.Errorf("rates = %+v, want %+v", r, want)
-	}
 }
 
 // TestValidPattern: a pattern is an intent, a prefix of intents, or all intents.

@@ -27,10 +27,10 @@ import (
 // decided on. The zero value permits every message that does not commit the owner (AM-31).
 type OutboundPolicy struct {
 	// Mode is for recipients what access.mode is for senders. Empty means allowlist if Allow has entries, else open.
-	Mode    acl.Mode `yaml:"mode"`
-	Allow   []string `yaml:"allow"`   // agent ids and foreign addresses
-	Seal    Sealing  `yaml:"seal"`    // empty: SealOff
-	Approve []string `yaml:"approve"` // patterns of intents (see [acl.Match]) that wait for the owner
+	Mode    acl.Mode
+	Allow   []string // agent ids and foreign addresses
+	Seal    Sealing  // empty: SealOff
+	Approve []string // patterns of intents (see [acl.Match]) that wait for the owner
 }
 
 func (p OutboundPolicy) mode() acl.Mode {
