@@ -137,7 +137,7 @@ func New(cfg Config) (*Bridge, error) {
 		links: &links{log: cfg.Logger},
 	}
 	b.Serve(cfg.Serve)
-	b.due = work.New(cfg.Store, nil, cfg.Logger)
+	b.due = work.New(cfg.Store, store.NewWallClock(cfg.Logger), cfg.Logger)
 	b.due.Add(bridge.Queue(nsCallbacks, time.Hour, b.answerConsent))
 	b.cfg.Tools = slices.DeleteFunc(slices.Clone(cfg.Tools), func(t ToolInfo) bool { return strings.HasPrefix(t.Name, "code.") }) // code execution is never offered (MS-34)
 	b.capabilities = capabilitiesWith(b.cfg.Tools)
@@ -160,6 +160,9 @@ func New(cfg Config) (*Bridge, error) {
 	b.pins = newPins(cfg, b.links, &listedKeys{
 		registrar: b.registrar, directories: cfg.Directories, quota: quota.NewLookups(), log: cfg.Logger, cache: make(map[string]listedKey),
 	})
+	b.due.Add(work.Queue{NS: nsPeers, Term: termStranger, Max: 4, Ends: true, Do: func(ctx context.Context, rec store.Record, _ bool) (work.Later, error) {
+		return b.pins.workStranger(ctx, rec, time.Now())
+	}})
 	for _, l := range cfg.Links {
 		if err := b.PutLink(l, cfg.Tokens[l.Name]); err != nil {
 			return nil, err
@@ -177,7 +180,6 @@ func (b *Bridge) Links() []bridge.LinkStatus { return b.links.States() }
 func (b *Bridge) Run(ctx context.Context) error {
 	var all sync.WaitGroup
 	all.Go(func() { b.due.Run(ctx) })
-	all.Go(func() { b.pins.run(ctx) })
 	all.Go(func() { bridge.WatchLinks(ctx, b) })
 	if b.registry != nil {
 		all.Go(func() { b.registry.Reload(ctx) })

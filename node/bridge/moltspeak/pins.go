@@ -16,6 +16,7 @@ import (
 	"github.com/agentmesh/agentmesh/node/wire"
 	"github.com/agentmesh/agentmesh/signing"
 	"github.com/agentmesh/agentmesh/store"
+	"github.com/agentmesh/agentmesh/store/work"
 )
 
 // The maximum numbers of pins, and the times after which pins of strangers are deleted.
@@ -25,7 +26,7 @@ const (
 
 	forgetEmpty    = 24 * time.Hour    // of silence, if a stranger has no conversation and no question to the owner
 	forgetStranger = keepConversations // of silence, for any other stranger
-	forgetEvery    = time.Hour         // between two sweeps
+	forgetEvery    = time.Hour         // between two looks at a pin that is old enough
 )
 
 // pins stores a record for each peer, with the pinned key and everything else that we know about the peer.
@@ -34,7 +35,6 @@ type pins struct {
 	links      *links
 	mesh       bridge.Mesh
 	listed     *listedKeys
-	clock      *store.WallClock
 	log        *slog.Logger
 	notices    *rate.Buckets                                     // limits how often we report that a pinned peer used another key
 	onOtherKey func(ctx context.Context, address bridge.Address) // nil: only log
@@ -46,7 +46,7 @@ type pins struct {
 
 func newPins(cfg Config, links *links, listed *listedKeys) *pins {
 	return &pins{
-		records: cfg.Store.Records(), links: links, mesh: cfg.Mesh, listed: listed, clock: store.NewWallClock(cfg.Logger),
+		records: cfg.Store.Records(), links: links, mesh: cfg.Mesh, listed: listed,
 		log: cfg.Logger, notices: rate.NewBuckets(rate.PerHour(1), 1, maxTracked), onOtherKey: cfg.OnOtherKey,
 	}
 }
@@ -203,49 +203,22 @@ func (pins *pins) setGranted(ctx context.Context, name string, granted bool) err
 	return pins.save(ctx, p, now)
 }
 
-// run deletes old pins of strangers every hour until ctx ends, except while the clock is in doubt.
-func (pins *pins) run(ctx context.Context) {
-	tick := time.Tick(forgetEvery)
-	for now := time.Now(); ; {
-		if pins.clock.Reliable() {
-			if err := pins.forgetStrangers(ctx, now); err != nil && ctx.Err() == nil {
-				pins.log.WarnContext(ctx, "moltspeak: cannot delete old pins of strangers", "err", err)
-			}
-		}
-		select {
-		case <-ctx.Done():
-			return
-		case now = <-tick:
-		}
+// workStranger deletes the pin of a stranger that has been silent for forgetStranger, or only for forgetEmpty if it has
+// no conversation and no question to the owner. A peer that the owner admitted meanwhile is not a stranger: its pin
+// stays, because otherwise another agent could take its name and with it the owner's permission.
+func (pins *pins) workStranger(ctx context.Context, rec store.Record, now time.Time) (work.Later, error) {
+	p, err := decodePeer(rec)
+	if err != nil {
+		return work.Later{}, err
 	}
-}
-
-// forgetStrangers deletes the pins of strangers that have been silent for forgetStranger, or only for forgetEmpty if
-// they have no conversation and no question to the owner. A peer that the owner admitted meanwhile is not a stranger: its
-// pin stays, because otherwise another agent could take its name and with it the owner's permission.
-func (pins *pins) forgetStrangers(ctx context.Context, now time.Time) error {
-	for after := ""; ; {
-		page, err := pins.records.List(ctx, nsPeers, "stranger", after, 500, now)
-		if err != nil {
-			return err
-		}
-		for _, rec := range page.Records {
-			p, err := decodePeer(rec)
-			if err != nil {
-				return err
-			}
-			change, err := pins.review(ctx, p, now)
-			if err == nil && change != nil {
-				err = pins.records.Apply(ctx, []store.Change{*change}, now)
-			}
-			if err != nil && !errors.Is(err, store.ErrConflict) && !errors.Is(err, store.ErrQuota) {
-				return err
-			}
-		}
-		if after = page.Next; after == "" {
-			return nil
-		}
+	change, err := pins.review(ctx, p, now)
+	if err == nil && change != nil {
+		err = pins.records.Apply(ctx, []store.Change{*change}, now)
 	}
+	if errors.Is(err, store.ErrConflict) || errors.Is(err, store.ErrQuota) {
+		err = nil
+	}
+	return work.Later{Pause: forgetEvery}, err
 }
 
 // review returns the change that deletes the pin of a stranger or sets the pin's field Chosen, or nil if the pin
@@ -326,7 +299,7 @@ func (pins *pins) displace(ctx context.Context, p peer, now time.Time) error {
 // makeTable makes pins.table from the pins of strangers, oldest first. The caller holds pins.mu.
 func (pins *pins) makeTable(ctx context.Context, now time.Time) error {
 	var all []peer
-	for p, err := range store.DecodeAll(ctx, pins.records, nsPeers, "stranger", now, decodePeer) {
+	for p, err := range store.DecodeAll(ctx, pins.records, nsPeers, termStranger, now, decodePeer) {
 		if err != nil {
 			return err
 		}

@@ -99,6 +99,8 @@ type sentMessage struct {
 	Proof   string    `json:"proof,omitempty"` // the consent that Raw names
 }
 
+const termStranger = "stranger" // of the pins that [pins.workStranger] may delete
+
 func decodePeer(rec store.Record) (peer, error) {
 	p, err := store.Decode[peer](rec)
 	p.rev = rec.Rev
@@ -108,11 +110,11 @@ func decodePeer(rec store.Record) (peer, error) {
 // change returns the change that stores the pin. Pins of strangers have their own maximum, so that they never use up
 // the places of others.
 func (p peer) change() store.Change {
-	term, limit := "stranger", maxStrangers
+	term, limit, due := termStranger, maxStrangers, p.Last.Add(forgetEmpty)
 	if p.Chosen {
-		term, limit = "chosen", maxChosen
+		term, limit, due = "chosen", maxChosen, time.Time{}
 	}
-	return store.Change{IfRev: p.rev, Max: limit, Record: store.Record{NS: nsPeers, Key: p.Name, Body: wire.MustMarshal(p), Terms: []string{term}}}
+	return store.Change{IfRev: p.rev, Max: limit, Record: store.Record{NS: nsPeers, Key: p.Name, Body: wire.MustMarshal(p), Terms: []string{term}, Due: due}}
 }
 
 func replayKey(from message.Agent, id string) string { return wire.HashOf(from.Name(), id) }
