@@ -67,6 +67,7 @@ var layers = []struct {
 	{"node/calendar", 3},
 	{"node/notify", 3},
 	{"node/owner", 3},
+	{"node/owner/phone", 4},
 
 	{"node/bridge", 4},
 	{"node/hook", 4},
@@ -165,7 +166,7 @@ var outside = []struct {
 	{"github.com/oasisprotocol/curve25519-voi", []string{"signing"}, "one function verifies with it, and tests compare it with crypto/ed25519"},
 	{
 		"github.com/labstack/echo/v4",
-		[]string{"node/httpapi", "node/httpapi/apitest", "directory", "directory/a2arelay", "directory/cached", "directory/discovery", "directory/mailbox", "directory/operator", "directory/site", "node", "node/owner", "node/owner/web", "node/bridge", "node/bridge/*", "node/bridge/*/*", "cmd/*", "cmd/internal/daemon"},
+		[]string{"node/httpapi", "node/httpapi/apitest", "directory", "directory/a2arelay", "directory/cached", "directory/discovery", "directory/mailbox", "directory/operator", "directory/site", "node", "node/owner", "node/owner/phone", "node/owner/web", "node/bridge", "node/bridge/*", "node/bridge/*/*", "cmd/*", "cmd/internal/daemon"},
 		"packages without echo make it cheap to change the router",
 	},
 	{"github.com/modelcontextprotocol/go-sdk", []string{"node/owner/mcp"}, "the protocol changes every few months, so one package knows it"},

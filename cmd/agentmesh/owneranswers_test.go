@@ -314,7 +314,7 @@ var takesNothing = []string{
 
 // needsOthers are routes that refuse every call until another party has done something that this test does not do.
 var needsOthers = []string{
-	"POST /owner/sign-in", "POST /owner/inbox/:id/retry", "POST /owner/calendar/cancel", "DELETE /owner/directory/reports/:report", "POST /owner/mess/fetch/:ref",
+	"POST /owner/sign-in", "POST /owner/phones", "DELETE /owner/phones", "POST /owner/inbox/:id/retry", "POST /owner/calendar/cancel", "DELETE /owner/directory/reports/:report", "POST /owner/mess/fetch/:ref",
 	"POST /owner/mew/spaces/:name/proposals/:proposal", "POST /owner/mew/links/:name/proposals/:proposal",
 	"POST /owner/mew/links/:name/messages",
 	"GET /owner/moltspeak/search", "DELETE /owner/moltspeak/consents/:id", "DELETE /owner/moltspeak/peers/:name",

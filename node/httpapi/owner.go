@@ -55,6 +55,9 @@ type Owner struct {
 	group *echo.Group
 	pages *Pages
 
+	phone     PhoneGate // nil: the page does not answer at the public address
+	phoneHost string
+
 	agentUsed atomic.Int64 // when the agent's door was last called, in Unix seconds
 	agent     *echo.Echo   // the router of the agent's door
 
@@ -88,7 +91,10 @@ func NewOwner(cfg OwnerConfig) *Owner {
 		if isPage(echo.GetPath(r)) {
 			setPageHeaders(c.Response().Header())
 		}
-		if r.Context().Value(overTCP{}) == nil {
+		switch {
+		case isPhone(r):
+			return o.admitPhone(c)
+		case r.Context().Value(overTCP{}) == nil:
 			return false, nil
 		}
 		return o.admitTCP(c)

@@ -193,6 +193,7 @@ type shellData struct {
 	Sub        []navItem // the current top entry and the entries under it
 	Bar        Bar
 	HasSession bool // the browser has signed in, so it can sign out
+	Phone      bool // the request came to the public address, from a phone with a passkey
 }
 
 type navItem struct {
@@ -207,7 +208,8 @@ func (p *Pages) Render(c echo.Context, page *PageTemplate, v View) error {
 	if s.Self == "" {
 		s.Self = selfURL(r)
 	}
-	if page != p.loginPage {
+	s.Phone = isPhone(r)
+	if page != p.loginPage && s.Path != "phone" {
 		_, s.HasSession = p.sessions.find(r)
 		s.Nav, s.Sub = p.navigation(ctx, s.Path)
 		if p.bar != nil {

@@ -151,6 +151,9 @@ func (c Config) checkProcess(p *problems) {
 			p.add("owner_api.listen", "must be a loopback address and a port, such as 127.0.0.1:3149") // AM-77
 		}
 	}
+	if c.OwnerAPI.Phone && (!strings.HasPrefix(c.PublicURL, "https://") || !c.Has(RoleNode)) {
+		p.add("owner_api.phone", "needs a node with a public_url that begins with https://, because passkeys work only there")
+	}
 	if c.Network.ForwardListen != "" {
 		if host, ok := p.checkAddress("network.forward_listen", c.Network.ForwardListen); ok && (host == "" || isUnspecified(host)) {
 			p.add("network.forward_listen", "must be the address at which other processes reach this one, and a port, such as 10.0.0.5:7201")

@@ -367,6 +367,9 @@ type OwnerAPI struct {
 	Listen string `key:"listen"`
 	// Host names that the API answers to, besides loopback names.
 	Hosts []string `key:"hosts"`
+	// The owner's page also answers at public_url, to phones that agentmesh page --phone has set up. Danger: the page can then
+	// be reached from everywhere; it opens, and each form is carried out, only with a passkey of such a phone.
+	Phone bool `key:"phone"`
 }
 
 // AgentDoor configures the door for the owner's agent. Socket and TokenFile must lie outside the data directory: a user

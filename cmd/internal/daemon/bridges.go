@@ -158,6 +158,5 @@ func (p *Process) addBridges() error {
 		showServing(p, kind.Name)
 	}
 	p.mountOperations(slices.Concat(p.linkOperations(), configChanger{p}.bridgeOperations())...)
-	p.mountPages()
-	return nil
+	return p.mountPages()
 }

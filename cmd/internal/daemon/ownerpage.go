@@ -4,12 +4,15 @@ import (
 	"cmp"
 	"embed"
 	"net/http"
+	"time"
 
 	"github.com/labstack/echo/v4"
 
 	"github.com/agentmesh/agentmesh/directory/operator"
 	"github.com/agentmesh/agentmesh/node/bridge"
 	"github.com/agentmesh/agentmesh/node/httpapi"
+	"github.com/agentmesh/agentmesh/node/owner"
+	"github.com/agentmesh/agentmesh/node/owner/phone"
 	"github.com/agentmesh/agentmesh/node/owner/web"
 )
 
@@ -18,7 +21,7 @@ var pageFiles embed.FS
 
 // mountPages mounts the owner's page with the parts for the node, the directory, the links and, if this process runs
 // them, the bridges. If notify.page_url is set, a process with a node also mounts the pages for links in notices.
-func (p *Process) mountPages() {
+func (p *Process) mountPages() error {
 	pages := p.owner.Pages()
 	if p.node != nil {
 		web.Mount(pages, p.node.OwnerAPI(), setup{p}, p.log)
@@ -26,6 +29,9 @@ func (p *Process) mountPages() {
 			p.notices.AddLinks(web.MountDecisions(p.owner, web.DecisionConfig{
 				Node: p.node.OwnerAPI(), Records: p.store.Records(), URL: p.cfg.Notify.PageURL, Logger: p.log,
 			}).Link)
+		}
+		if err := mountPhone(p); err != nil {
+			return err
 		}
 	} else if p.registry == nil { // with neither a node nor a directory, the page starts at the links
 		pages.Group().GET("/", func(c echo.Context) error { return httpapi.Done(c, "links", "") })
@@ -44,7 +50,47 @@ func (p *Process) mountPages() {
 			s.MountPage(pages)
 		}
 	}
+	return nil
 }
+
+// mountPhone lets phones of the owner open the page at the public address, if the configuration says so.
+func mountPhone(p *Process) (err error) {
+	var gate *phone.Gate
+	if p.cfg.OwnerAPI.Phone {
+		gate, err = phone.Mount(p.owner, phone.Config{
+			Records: p.store.Records(), URL: p.cfg.PublicURL, Name: func() string { return p.node.Card().Name }, Logger: p.log,
+		})
+		if err == nil {
+			err = p.owner.MountPhone(p.server.Echo(), p.cfg.PublicURL)
+		}
+		if err != nil {
+			return err
+		}
+	}
+	p.mountOperations(
+		SetUpPhone.Serve(func(c echo.Context, _ owner.None) (phone.Setup, error) {
+			if gate == nil {
+				return phone.Setup{}, errNoPhones
+			}
+			return gate.NewSetup(c.Request().Context(), time.Now())
+		}),
+		ForgetPhones.Serve(func(c echo.Context, _ owner.None) (owner.None, error) {
+			if gate == nil {
+				return owner.None{}, errNoPhones
+			}
+			return owner.None{}, gate.Forget(c.Request().Context(), time.Now())
+		}),
+	)
+	return nil
+}
+
+var errNoPhones = owner.Fault(http.StatusConflict, "no phone may open the page", "set owner_api.phone to true, with a public_url that begins with https://, and start serve again")
+
+// The operations of phones with a passkey.
+var (
+	SetUpPhone   = owner.Endpoint[owner.None, phone.Setup]{Method: http.MethodPost, Path: "/phones", Right: owner.Decide}
+	ForgetPhones = owner.Endpoint[owner.None, owner.None]{Method: http.MethodDelete, Path: "/phones", Right: owner.Decide}
+)
 
 type linksView struct {
 	Links  []bridge.LinkStatus

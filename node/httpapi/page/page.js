@@ -247,13 +247,61 @@
   const isAtEnd = () => newest()?.getBoundingClientRect().bottom <= innerHeight;
   if (!location.hash && !/[?&]after=/.test(location.search)) newest()?.scrollIntoView({ block: "end" });
 
+  // At the public address the owner signs in, and confirms each form, with a passkey. The code after # that sets up a phone
+  // is sent only in the body of a request.
+  async function passkey(setup) {
+    const send = async (path, data) => {
+      const answer = await fetch("/owner/page/phone/" + path, { method: "POST", headers: { "Content-Type": "application/json" }, body: JSON.stringify(data) });
+      if (!answer.ok) throw new Error((await answer.json().catch(() => null))?.error?.message ?? "It did not work.");
+      return answer;
+    };
+    const { options, state } = await (await send("begin", { code: setup })).json();
+    const key = options.publicKey;
+    const made = setup
+      ? await navigator.credentials.create({ publicKey: PublicKeyCredential.parseCreationOptionsFromJSON(key) })
+      : await navigator.credentials.get({ publicKey: PublicKeyCredential.parseRequestOptionsFromJSON(key) });
+    await send("finish", { state, code: setup, response: made.toJSON() });
+  }
+  const door = document.getElementById("passkey");
+  if (door) {
+    const setup = location.hash.slice(1);
+    history.replaceState(null, "", location.pathname);
+    const use = document.getElementById("passkey-use");
+    if (setup) {
+      document.getElementById("passkey-text").textContent = "Make a passkey on this phone. From then on it opens the page of your agent.";
+      use.textContent = "Set up this phone";
+    }
+    use.addEventListener("click", () => passkey(setup).then(() => location.assign(door.dataset.page), (err) => {
+      const wrong = document.getElementById("passkey-wrong");
+      wrong.textContent = err.message;
+      wrong.hidden = false;
+    }));
+  } else if ("phone" in body.dataset) {
+    document.addEventListener("submit", async (e) => {
+      const form = e.target, button = e.submitter;
+      if (form.method !== "post" || form.dataset.confirmed || form.action.endsWith("/phone/out")) return;
+      e.preventDefault();
+      e.stopImmediatePropagation();
+      try {
+        await passkey("");
+        form.dataset.confirmed = "1";
+        form.requestSubmit(button);
+      } catch (err) {
+        showState(err.message);
+      }
+    }, true);
+  }
+
   // A form is sent once.
   document.addEventListener("submit", (e) => {
     if (e.target.dataset.sent) e.preventDefault();
     e.target.dataset.sent = "1";
   });
   addEventListener("pageshow", () => {
-    for (const f of document.forms) delete f.dataset.sent;
+    for (const f of document.forms) {
+      delete f.dataset.sent;
+      delete f.dataset.confirmed;
+    }
   });
 
   // Buttons that copy a text are hidden unless the browser lets pages write to the clipboard.
