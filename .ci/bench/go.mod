@@ -22,9 +22,7 @@ require (
 	golang.org/x/text v0.44.0 // indirect
 )
 
-require (
-	github.com/google/uuid v1.6.0 // indirect
-)
+require github.com/google/uuid v1.6.0 // indirect
 
 require rsc.io/qr v0.2.0 // indirect
 
