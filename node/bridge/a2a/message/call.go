@@ -2,9 +2,11 @@ package message
 
 import (
 	"fmt"
+	"maps"
 	"mime"
 	"net/http"
 	"net/url"
+	"slices"
 	"strconv"
 	"strings"
 
@@ -288,7 +290,7 @@ func ReadREST(method, path string, query url.Values, body []byte, version string
 	}
 	c, e := c.checked(version)
 	if method == http.MethodGet {
-		for key := range query {
+		for _, key := range slices.Sorted(maps.Keys(query)) {
 			name, v := camelCase(key), wire.Text(query.Get(key))
 			if on, err := strconv.ParseBool(query.Get(key)); err == nil && name == "includeArtifacts" {
 				v = wire.Bool(on)

@@ -157,7 +157,7 @@ func TestREST(t *testing.T) {
 		{"POST", "/message:send", "", hello, "SendMessage", hello},
 		{"POST", "/message:stream", "", hello, "SendStreamingMessage", hello},
 		{"GET", "/tasks/t1", "historyLength=2", "", "GetTask", `{"historyLength":"2","id":"t1"}`},
-		{"GET", "/tasks", "contextId=c&pageSize=3&includeArtifacts=true", "", "ListTasks", `{"contextId":"c","pageSize":"3","includeArtifacts":true}`},
+		{"GET", "/tasks", "contextId=c&pageSize=3&includeArtifacts=true", "", "ListTasks", `{"contextId":"c","includeArtifacts":true,"pageSize":"3"}`},
 		{"POST", "/tasks/t1:cancel", "", "{}", "CancelTask", `{"id":"t1"}`},
 		{"GET", "/tasks/t1:subscribe", "", "", "SubscribeToTask", `{"id":"t1"}`},
 		{"POST", "/tasks/t1:subscribe", "", "", "SubscribeToTask", `{"id":"t1"}`},
