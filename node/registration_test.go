@@ -107,7 +107,8 @@ func (r *memoryDirectory) log() []string {
 // registeredNode runs a node that joins the directories; directory i has the base https://directory-i.test/v1.
 func registeredNode(t *testing.T, dir string, configure func(*node.Config), registries ...*memoryDirectory) (n *node.Node, stop func()) {
 	t.Helper()
-	l := loneNode(t, dir, nil, func(cfg *node.Config) {
+	noDeliver := func(*node.Node, context.Context) {} // Run delivers, and one worker must not run twice
+	l := runLoneNode(t, dir, nil, noDeliver, func(cfg *node.Config) {
 		for i, r := range registries {
 			base := fmt.Sprintf("https://directory-%d.test/v1", i)
 			cfg.Directories = append(cfg.Directories, client.NewDirectory(base, cfg.HTTP, client.InProcess(r)))
