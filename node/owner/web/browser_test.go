@@ -13,6 +13,7 @@ import (
 	"runtime"
 	"strings"
 	"testing"
+	"time"
 
 	"github.com/chromedp/cdproto/cdp"
 	"github.com/chromedp/cdproto/heapprofiler"
@@ -34,7 +35,7 @@ func TestBrowser(t *testing.T) {
 		"code": browserCode, "stranger": browserStranger, "keyboard": browserKeyboard, "phone": browserPhone, "schemes": browserSchemes,
 		"names": browserNames, "no script": browserWithoutScript, "restart": browserRestart, "two tabs": browserTwoTabs,
 		"hostile": browserHostile, "typing": browserKeepsWhatIsTyped, "line breaks": browserLineBreaks,
-		"guard": browserGuardsClicks, "chat": browserChat, "barriers": browserBarriers, "shortcuts": browserShortcuts, "notifications": browserNotifications, "link": browserLink,
+		"guard": browserGuardsClicks, "chat": browserChat, "connect": browserConnect, "barriers": browserBarriers, "shortcuts": browserShortcuts, "notifications": browserNotifications, "link": browserLink,
 	} {
 		t.Run(name, func(t *testing.T) {
 			t.Parallel()
@@ -410,6 +411,17 @@ func browserKeepsWhatIsTyped(t *testing.T, browser context.Context) {
 	tb.Click(`form[action$="/reply"] button:not([name])`)
 	tb.Shows("It is on its way.")
 	tb.Shows("half a sentence")
+}
+
+// browserConnect: the page says by itself when a program has connected.
+func browserConnect(t *testing.T, browser context.Context) {
+	p := servePage(t, meshtest.New(t).Node("sarah", nil))
+	tb := newTab(t, browser, p)
+	tb.open("connect")
+	tb.live()
+	tb.Shows("No program is connected.")
+	p.doorUsed.Store(time.Now().Unix())
+	tb.Shows("Connected: a program used the agent's door")
 }
 
 // browserLineBreaks: what is typed in two lines is signed with one LF, and both sides read two lines without a code

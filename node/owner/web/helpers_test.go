@@ -3,6 +3,7 @@ package web_test
 import (
 	"context"
 	"errors"
+	"time"
 
 	"github.com/agentmesh/agentmesh/node/meshtest"
 	"github.com/agentmesh/agentmesh/node/owner"
@@ -41,7 +42,13 @@ func (s namedSetup) Profile() web.Profile {
 func (namedSetup) SaveProfile(context.Context, web.Profile) error {
 	return errors.New("name: not today")
 }
-func (namedSetup) Programs() web.Programs { return web.Programs{Data: "/my data"} }
+func (s namedSetup) Programs() web.Programs {
+	programs := web.Programs{Data: "/my data"}
+	if at := s.page.doorUsed.Load(); at > 0 {
+		programs.DoorUsed = time.Unix(at, 0)
+	}
+	return programs
+}
 func (namedSetup) LookUp(_ context.Context, id wire.AgentID) []owner.Found {
 	card := wire.Obj(wire.Member{Key: "agent_id", Value: wire.Text(string(id))}, wire.Member{Key: "name", Value: wire.Text("<b>chris")})
 	return []owner.Found{{Directory: "https://directory.example/v1", Listing: wire.Listing{Agents: []wire.Value{card}}, Unproven: []wire.AgentID{id}}}

@@ -1,6 +1,8 @@
 package web
 
 import (
+	"os"
+	"strings"
 	"testing"
 	"time"
 
@@ -34,6 +36,19 @@ func TestSkippedTime(t *testing.T) {
 	} {
 		if at, err := parseFormTime(text, berlin); (err == nil) != want {
 			t.Errorf("%s: %s, %v, want ok = %v", text, at, err, want)
+		}
+	}
+}
+
+// TestWaysAreThoseOfTheDocs: the page and docs/agents.md say the same.
+func TestWaysAreThoseOfTheDocs(t *testing.T) {
+	doc, err := os.ReadFile("../../../docs/agents.md")
+	if err != nil {
+		t.Fatal(err)
+	}
+	for _, w := range ways([]string{"agentmesh", "mcp"}, "agentmesh.yaml")[:4] {
+		if !strings.Contains(string(doc), w.Text) || !strings.Contains(string(doc), w.Title) {
+			t.Errorf("docs/agents.md does not connect %s with\n%s", w.Title, w.Text)
 		}
 	}
 }

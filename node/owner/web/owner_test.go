@@ -9,6 +9,7 @@ import (
 	"os"
 	"path/filepath"
 	"strings"
+	"sync/atomic"
 	"testing"
 
 	"github.com/agentmesh/agentmesh/node/httpapi"
@@ -28,6 +29,7 @@ type ownerPage struct {
 
 	member      *meshtest.Member
 	directories []string // that the configuration has besides the one of namedSetup
+	doorUsed    atomic.Int64
 	stop        func()
 	http        *http.Client
 }

@@ -115,6 +115,7 @@ func Mount(shell *httpapi.Pages, n Node, setup Setup, log *slog.Logger) {
 		httpapi.Nav{Path: "log", Title: "Log", Under: "Settings"},
 	)
 	if setup != nil {
+		shell.Follow(p.followPrograms)
 		p.get("/profile", func(c echo.Context) error { return p.renderProfile(c, http.StatusOK, "", p.setup.Profile()) })
 		p.post("/profile", p.saveProfile)
 		p.post("/hello", p.sayHello)

@@ -125,29 +125,64 @@ func (p *pages) sayHello(c echo.Context, _ url.Values) error {
 	return doneSent(c, sent, "hello")
 }
 
-// snippet is a text that the owner copies into another program or a file.
-type snippet struct{ ID, Label, Text string }
+// way is a way to connect a program, with what the owner copies for it.
+type way struct{ ID, Title, Before, Text, After string }
+
+// ways returns the ways to connect a program. mcp are the words of the command that offers the tools, and docs/agents.md has
+// the first ones as they are here, for "agentmesh mcp". file is the configuration.
+func ways(mcp []string, file string) []way {
+	var words, args []string
+	for i, word := range mcp {
+		words = append(words, shellWord(word))
+		if i > 0 {
+			args = append(args, "--arg "+shellWord(word))
+		}
+	}
+	command := strings.Join(words, " ")
+	entry := `{"mcpServers":{"agentmesh":{"command":` + string(wire.MustMarshal(mcp[0])) + `,"args":` + string(wire.MustMarshal(mcp[1:])) + `}}}`
+	return []way{
+		{"claude", "Claude Code", "Run this, for all folders:", "claude mcp add --scope user agentmesh -- " + command, ""},
+		{"codex", "Codex", "Run this:", "codex mcp add agentmesh -- " + command, ""},
+		{"cursor", "Cursor", "Put this into ~/.cursor/mcp.json. If the file exists, add the entry to its mcpServers:", entry, ""},
+		{"openclaw", "OpenClaw", "Run this, where OpenClaw runs:", "openclaw mcp add agentmesh --command " + words[0] + " " + strings.Join(args, " "), ""},
+		{
+			"script", "A program of yours", "It gets each message as JSON and prints its answer. This makes the smallest one, which repeats what was written:",
+			"cat > answer.sh <<'END'\n" + hookScript + "\nEND\nchmod +x answer.sh", "Put it beside " + file + ", add the lines below to that file, and start agentmesh again:",
+		},
+	}
+}
+
+// hookLines are the lines of the configuration for a hook.
+const hookLines = "hooks:\n  - intent: mesh.message\n    exec: [./answer.sh]"
 
 type connectView struct {
 	Programs
-	File                                 string
-	MCP, Exec, Script, Webhook, OpenClaw snippet
+	Ways []way
+	Hook way
 }
 
 func (p *pages) showConnect(c echo.Context) error {
 	programs := p.setup.Programs()
-	command := "agentmesh --data " + shellWord(programs.Data) + " mcp"
 	view := connectView{
-		Programs: programs, File: p.setup.Profile().File,
-		MCP: snippet{"mcp", "Commands that add the tools", "# Claude Code\nclaude mcp add agentmesh -- " + command +
-			"\n# Codex\ncodex mcp add agentmesh -- " + command + "\n# OpenClaw\nopenclaw mcp add agentmesh --command agentmesh --arg --data --arg " +
-			shellWord(programs.Data) + " --arg mcp"},
-		Exec:     snippet{"exec", "Configuration of a shell hook", "hooks:\n  - intent: mesh.message\n    exec: [./answer.sh]"},
-		Script:   snippet{"script", "A program for the shell hook", hookScript},
-		Webhook:  snippet{"webhook", "Configuration of a webhook", "hooks:\n  - intent: mesh.message\n    webhook: http://127.0.0.1:8080/agentmesh\n    secret_file: webhook.secret"},
-		OpenClaw: snippet{"openclaw", "Configuration of OpenClaw", "hooks:\n  - intent: mesh.message\n    openclaw: http://127.0.0.1:18789/hooks/agent\n    secret_file: openclaw.token"},
+		Programs: programs, Ways: ways([]string{"agentmesh", "--data", programs.Data, "mcp"}, p.setup.Profile().File), Hook: way{ID: "hook", Title: "the lines of the hook", Text: hookLines},
 	}
-	return p.shell.Render(c, p.connect, httpapi.View{Title: "Connect your agent", Data: view})
+	return p.shell.Render(c, p.connect, httpapi.View{Title: "Connect your agent", Topics: []string{topicPrograms}, Data: view})
+}
+
+// topicPrograms is a topic only for pages: a program used the agent's door for the first time since the start.
+const topicPrograms = "programs"
+
+// followPrograms looks, while a page is open, whether a program has connected.
+func (p *pages) followPrograms(ctx context.Context, changed func(string)) {
+	for tick := time.Tick(2 * time.Second); p.setup.Programs().DoorUsed.IsZero(); {
+		select {
+		case <-tick:
+		case <-ctx.Done():
+			return
+		}
+	}
+	changed(topicPrograms)
+	<-ctx.Done()
 }
 
 // hookScript is the smallest hook: it repeats the text of each message in its answer.

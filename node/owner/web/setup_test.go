@@ -34,7 +34,7 @@ func TestPageProfile(t *testing.T) {
 			t.Errorf("%s, with 21 configured directories:\n%s", name, body)
 		}
 	}
-	if body := p.must("connect"); !strings.Contains(body, "claude mcp add agentmesh -- agentmesh --data &#39;/my data&#39; mcp") {
+	if body := p.must("connect"); !strings.Contains(body, "claude mcp add --scope user agentmesh -- agentmesh --data &#39;/my data&#39; mcp") {
 		t.Errorf("the page for programs:\n%s", body)
 	}
 }
