@@ -28,6 +28,7 @@ type foreignLink struct {
 	path      string
 	lists     int // number of lists that the link has got
 	conflicts int // number of calls of the link that were answered with 409
+	reading   int // GET calls of the link that are being answered
 }
 
 // conflictCounter counts the answers with 409.
@@ -52,12 +53,21 @@ func newForeignLink(t *testing.T, change func(*Config)) *foreignLink {
 	a.bob = a.register("bob")
 	gate := httptest.NewServer(http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
 		a.mu.Lock()
-		held, path := a.held, a.path
+		held, path, isRead := a.held, a.path, r.Method == http.MethodGet
+		isHeld := held != nil && isRead && strings.Contains(r.URL.Path, path)
+		if isRead && !isHeld {
+			a.reading++
+		}
 		a.mu.Unlock()
-		if held != nil && r.Method == http.MethodGet && strings.Contains(r.URL.Path, path) {
+		if isHeld {
 			<-held
 		}
 		a.srv.Config.Handler.ServeHTTP(conflictCounter{w, a}, r)
+		if isRead && !isHeld {
+			a.mu.Lock()
+			a.reading--
+			a.mu.Unlock()
+		}
 		if r.Method == http.MethodGet && strings.HasSuffix(r.URL.Path, "/requests") {
 			a.mu.Lock()
 			a.lists++
@@ -79,12 +89,18 @@ func newForeignLink(t *testing.T, change func(*Config)) *foreignLink {
 // hideLink hides changes there from the link until the test calls see.
 func (a *foreignLink) hideLink() (see func()) { return a.hold("") }
 
-// hold holds the GET calls of the link to URLs that contain path until the test calls see.
+// hold holds the GET calls of the link to URLs that contain path until the test calls see. It returns when no earlier call is
+// being answered, which could still show a later change.
 func (a *foreignLink) hold(path string) (see func()) {
 	held := make(chan struct{})
 	a.mu.Lock()
 	a.held, a.path = held, path
 	a.mu.Unlock()
+	eventually(a.t, "no call of the link", func() bool {
+		a.mu.Lock()
+		defer a.mu.Unlock()
+		return a.reading == 0
+	})
 	see = sync.OnceFunc(func() {
 		a.mu.Lock()
 		a.held = nil
