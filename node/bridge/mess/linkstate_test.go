@@ -13,6 +13,7 @@ import (
 	"github.com/agentmesh/agentmesh/node/bridge/mess/thread"
 	"github.com/agentmesh/agentmesh/node/client"
 	"github.com/agentmesh/agentmesh/node/meshtest"
+	"github.com/agentmesh/agentmesh/node/owner"
 )
 
 // foreignLink is a foreign exchange, and a node with a link to it.
@@ -127,6 +128,10 @@ func (a *foreignLink) ask(body string) (here, there string) {
 			there = list.At(0).GetStr("ref")
 		}
 		return there != ""
+	})
+	eventually(a.t, "the delivery", func() bool { // what is hidden now must not hold it up, because later messages wait for it
+		queued, _, err := a.home.node.Outbox(a.t.Context(), owner.SendQueued, "", 10)
+		return err == nil && len(queued) == 0
 	})
 	return here, there
 }
