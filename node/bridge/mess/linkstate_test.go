@@ -87,8 +87,15 @@ func newForeignLink(t *testing.T, change func(*Config)) *foreignLink {
 	return a
 }
 
-// hideLink hides changes there from the link until the test calls see.
-func (a *foreignLink) hideLink() (see func()) { return a.hold("") }
+// hideLink hides changes there from the link until the test calls see. What was sent is delivered before: later messages would
+// wait for it.
+func (a *foreignLink) hideLink() (see func()) {
+	eventually(a.t, "the delivery", func() bool {
+		queued, _, err := a.home.node.Outbox(a.t.Context(), owner.SendQueued, "", 10)
+		return err == nil && len(queued) == 0
+	})
+	return a.hold("")
+}
 
 // hold holds the GET calls of the link to URLs that contain path until the test calls see. It returns when no earlier call is
 // being answered, which could still show a later change.
@@ -128,10 +135,6 @@ func (a *foreignLink) ask(body string) (here, there string) {
 			there = list.At(0).GetStr("ref")
 		}
 		return there != ""
-	})
-	eventually(a.t, "the delivery", func() bool { // what is hidden now must not hold it up, because later messages wait for it
-		queued, _, err := a.home.node.Outbox(a.t.Context(), owner.SendQueued, "", 10)
-		return err == nil && len(queued) == 0
 	})
 	return here, there
 }
