@@ -46,7 +46,7 @@ func TestCalDAVServer(t *testing.T) {
 	dir, other := filepath.Join(t.TempDir(), "one"), filepath.Join(t.TempDir(), "other")
 	mustRun(t, dir, "init", "--name=Sarah")
 	mustRun(t, other, "init", "--name=Sarah")
-	mustServe(t, dir, "--set=calendar.zone=UTC", "--set=calendar.url="+server.URL+"/c/")
+	mustServe(t, dir, "--set=owner.zone=UTC", "--set=calendar.url="+server.URL+"/c/")
 	view, err := daemon.Fetch(t.Context(), ownerClient(t, dir), call)
 	if err != nil {
 		t.Fatal(err)
@@ -58,7 +58,7 @@ func TestCalDAVServer(t *testing.T) {
 		t.Errorf("problems = %+v", p)
 	}
 
-	mustServe(t, other, "--set=calendar.zone=UTC", "--set=calendar.url="+server.URL+"/old/")
+	mustServe(t, other, "--set=owner.zone=UTC", "--set=calendar.url="+server.URL+"/old/")
 	if _, err := daemon.Fetch(t.Context(), ownerClient(t, other), call); err == nil || !strings.Contains(err.Error(), server.URL+"/c/") {
 		t.Errorf("moved: %v", err)
 	}

@@ -128,7 +128,7 @@ func TestMCPSchedule(t *testing.T) {
 	if err := os.WriteFile(filepath.Join(folder, "busy.ics"), []byte(busy), 0o600); err != nil {
 		t.Fatal(err)
 	}
-	s := startMCP(t, "--set=calendar.files="+folder, "--set=calendar.zone=UTC", "--set=calendar.accept=true", "--set=calendar.strangers=true")
+	s := startMCP(t, "--set=calendar.files="+folder, "--set=owner.zone=UTC", "--set=calendar.accept=true", "--set=calendar.strangers=true")
 	found := s.call("mesh_find_agents", map[string]any{"query": "Sarah"})
 	sarah := found["agents"].([]any)[0].(map[string]any)["agent"]
 	sent := s.call("mesh_schedule", map[string]any{"agent": sarah, "title": "Coffee", "duration": "45m"})
