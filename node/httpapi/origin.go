@@ -54,12 +54,17 @@ func checkOrigin(cross *http.CrossOriginProtection, r *http.Request) error {
 	return cross.Check(&asWrite)
 }
 
+// withoutPort returns a host without its port, if it has one.
+func withoutPort(host string) string {
+	if name, _, err := net.SplitHostPort(host); err == nil {
+		return name
+	}
+	return host
+}
+
 // LoopbackHost reports whether a host is localhost or a loopback address, with or without a port.
 func LoopbackHost(host string) bool {
-	if name, _, err := net.SplitHostPort(host); err == nil {
-		host = name
-	}
-	host = strings.TrimSuffix(strings.TrimPrefix(host, "["), "]")
+	host = strings.TrimSuffix(strings.TrimPrefix(withoutPort(host), "["), "]")
 	if strings.EqualFold(host, "localhost") {
 		return true
 	}

@@ -55,7 +55,7 @@ type Owner struct {
 	group *echo.Group
 	pages *Pages
 
-	phone     PhoneGate // nil: the page does not answer at the public address
+	phone     PhoneGate // of requests that came to the public address
 	phoneHost string
 
 	agentUsed atomic.Int64 // when the agent's door was last called, in Unix seconds
@@ -167,10 +167,7 @@ func (o *Owner) admitTCP(c echo.Context) (done bool, err error) {
 // checkHost checks that a request over TCP names an allowed host and has no secret in its URL. For
 // [OwnerConfig.LinkHost], it allows only link pages, and does not look for secrets in their URLs.
 func (o *Owner) checkHost(r *http.Request, path string) error {
-	host, _, err := net.SplitHostPort(r.Host)
-	if err != nil {
-		host = r.Host
-	}
+	host := withoutPort(r.Host)
 	switch {
 	case isLink(path) && strings.EqualFold(host, o.cfg.LinkHost):
 	case !LoopbackHost(r.Host) && !slices.Contains(o.cfg.Hosts, host):

@@ -2,10 +2,8 @@ package httpapi
 
 import (
 	"context"
-	"net"
 	"net/http"
 	"net/netip"
-	"net/url"
 	"strings"
 
 	"github.com/labstack/echo/v4"
@@ -25,9 +23,6 @@ type PhoneGate interface {
 // overPhone marks requests that came to the public address. Its value is the address of the client.
 type overPhone struct{}
 
-// SetPhone sets the gate for requests that came to the public address. Without it, none is admitted.
-func (o *Owner) SetPhone(g PhoneGate) { o.phone = g }
-
 // PhoneClient returns the client of a request that came to the public address.
 func PhoneClient(r *http.Request) netip.Addr {
 	client, _ := r.Context().Value(overPhone{}).(netip.Addr)
@@ -39,14 +34,10 @@ func isPhone(r *http.Request) bool { return r.Context().Value(overPhone{}) != ni
 // IsPageAsset reports whether a path is that of a style, a script or an icon of the owner's page.
 func IsPageAsset(path string) bool { return strings.HasPrefix(path, staticPath) }
 
-// MountPhone adds the owner's page to the router of the public listener at public, its address. Only pages are reachable,
-// and only through the [PhoneGate].
-func (o *Owner) MountPhone(public *echo.Echo, address string) error {
-	u, err := url.Parse(address)
-	if err != nil {
-		return err
-	}
-	o.phoneHost = u.Hostname()
+// MountPhone adds the owner's page to the router of the public listener, for requests that name host. Only pages are
+// reachable, and only through the gate.
+func (o *Owner) MountPhone(public *echo.Echo, host string, gate PhoneGate) {
+	o.phone, o.phoneHost = gate, host
 	serve := func(c echo.Context) error {
 		r := c.Request()
 		o.echo.ServeHTTP(c.Response(), r.WithContext(context.WithValue(r.Context(), overPhone{}, ClientAddr(c))))
@@ -54,20 +45,15 @@ func (o *Owner) MountPhone(public *echo.Echo, address string) error {
 	}
 	public.Any(PagePath, serve)
 	public.Any(PagePath+"/*", serve)
-	return nil
 }
 
 // admitPhone admits a request that came to the public address.
 func (o *Owner) admitPhone(c echo.Context) (done bool, err error) {
 	r := c.Request()
-	host, _, err := net.SplitHostPort(r.Host)
-	if err != nil {
-		host = r.Host
-	}
 	switch {
-	case o.phone == nil || !isPage(echo.GetPath(r)):
+	case !isPage(echo.GetPath(r)):
 		return false, wire.ErrRoute
-	case !strings.EqualFold(host, o.phoneHost):
+	case !strings.EqualFold(withoutPort(r.Host), o.phoneHost):
 		return false, wire.ErrForeignHost
 	case hasSecretInURL(r.URL):
 		return false, errSecretInURL

@@ -57,12 +57,9 @@ func (p *Process) mountPages() error {
 func mountPhone(p *Process) (err error) {
 	var gate *phone.Gate
 	if p.cfg.OwnerAPI.Phone {
-		gate, err = phone.Mount(p.owner, phone.Config{
+		gate, err = phone.Mount(p.owner, p.server.Echo(), phone.Config{
 			Records: p.store.Records(), URL: p.cfg.PublicURL, Name: func() string { return p.node.Card().Name }, Logger: p.log,
 		})
-		if err == nil {
-			err = p.owner.MountPhone(p.server.Echo(), p.cfg.PublicURL)
-		}
 		if err != nil {
 			return err
 		}

@@ -98,8 +98,9 @@ type Setup struct {
 	Phones int `json:"phones"`
 }
 
-// Mount adds the page on which a phone signs in to the owner's listener, and returns the gate for the public address.
-func Mount(listener *httpapi.Owner, cfg Config) (*Gate, error) {
+// Mount adds the page on which a phone signs in to the owner's listener, and the owner's page, behind the gate that it
+// returns, to the router of the public address.
+func Mount(listener *httpapi.Owner, public *echo.Echo, cfg Config) (*Gate, error) {
 	u, err := url.Parse(cfg.URL)
 	if err != nil {
 		return nil, fmt.Errorf("phone: public address: %w", err)
@@ -127,7 +128,7 @@ func Mount(listener *httpapi.Owner, cfg Config) (*Gate, error) {
 	group.POST("/phone/begin", g.begin)
 	group.POST("/phone/finish", g.finish)
 	group.POST("/phone/out", g.signOut)
-	listener.SetPhone(g)
+	listener.MountPhone(public, u.Hostname(), g)
 	return g, nil
 }
 
@@ -146,11 +147,15 @@ func (g *Gate) NewSetup(ctx context.Context, now time.Time) (Setup, error) {
 
 // Forget removes all passkeys and ends all sessions.
 func (g *Gate) Forget(ctx context.Context, now time.Time) error {
+	var all []store.Change
 	for rec, err := range store.AllRecords(ctx, g.cfg.Records, nsPasskeys, "", now) {
 		if err != nil {
 			return err
 		}
-		if err := g.cfg.Records.Apply(ctx, []store.Change{{Record: rec, IfRev: store.Any, Delete: true}}, now); err != nil {
+		all = append(all, store.Change{Record: rec, IfRev: store.Any, Delete: true})
+	}
+	if len(all) > 0 {
+		if err := g.cfg.Records.Apply(ctx, all, now); err != nil {
 			return err
 		}
 	}
@@ -346,14 +351,18 @@ func (g *Gate) finish(c echo.Context) error {
 	if !ok || state.Setup && !g.isCode(in.Code) {
 		return g.refuse(c, errors.New("not a ceremony of this process, or too late"))
 	}
-	cred, err := g.check(c.Request().Context(), state, in.Response)
-	if _, isOurs := errors.AsType[*wire.Error](err); err != nil && !isOurs && !errors.Is(err, store.ErrUnavailable) {
+	now := time.Now()
+	known, err := g.passkeys(c.Request().Context(), now)
+	switch {
+	case err != nil:
+		return err
+	case state.Setup && len(known) >= maxPasskeys:
+		return errManyPhones
+	}
+	cred, err := g.check(user{g.cfg.Name(), known}, state, in.Response)
+	if err != nil {
 		return g.refuse(c, err)
 	}
-	if err != nil {
-		return err
-	}
-	now := time.Now()
 	if !g.spend(state, now) {
 		return g.refuse(c, errors.New("a ceremony was repeated"))
 	}
@@ -375,16 +384,8 @@ func (g *Gate) finish(c echo.Context) error {
 }
 
 // check verifies the answer of a phone, and returns its passkey with the new counter.
-func (g *Gate) check(ctx context.Context, state ceremony, response []byte) (*webauthn.Credential, error) {
-	known, err := g.passkeys(ctx, time.Now())
-	if err != nil {
-		return nil, errors.Join(store.ErrUnavailable, err)
-	}
-	owner := user{g.cfg.Name(), known}
+func (g *Gate) check(owner user, state ceremony, response []byte) (*webauthn.Credential, error) {
 	if state.Setup {
-		if len(known) >= maxPasskeys {
-			return nil, errManyPhones
-		}
 		parsed, err := protocol.ParseCredentialCreationResponseBytes(response)
 		if err != nil {
 			return nil, err

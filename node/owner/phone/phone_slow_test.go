@@ -54,12 +54,9 @@ func newWorld(t *testing.T, known store.Records) *world {
 	edge := httpapi.NewOwner(httpapi.OwnerConfig{Dir: t.TempDir()})
 	owner.Mount(edge.Group(), sarah.OwnerAPI().Operations()...)
 	web.Mount(edge.Pages(), sarah.OwnerAPI(), nil, nil)
-	if w.gate, err = phone.Mount(edge, phone.Config{Records: cmp.Or(known, sarah.Store.Records()), URL: w.url, Name: func() string { return "sarah" }}); err != nil {
-		t.Fatal(err)
-	}
 	public := echo.New()
 	public.IPExtractor = echo.ExtractIPDirect()
-	if err := edge.MountPhone(public, w.url); err != nil {
+	if w.gate, err = phone.Mount(edge, public, phone.Config{Records: cmp.Or(known, sarah.Store.Records()), URL: w.url, Name: func() string { return "sarah" }}); err != nil {
 		t.Fatal(err)
 	}
 	server := &http.Server{Handler: public, ReadHeaderTimeout: time.Minute}

@@ -185,22 +185,21 @@ func (p *pages) reply(c echo.Context, form url.Values) error {
 	if answer.Intent, answer.Payload, err = typed.payload(about); err != nil {
 		return p.renderConversation(c, http.StatusBadRequest, err.Error(), typed)
 	}
-	if conv.State != conversations.Open && answer.Intent == wire.Deliver { // it ended while the owner wrote
-		sent, err := p.n.Send(ctx, owner.NewMessage{To: cmp.Or(conv.Address, conv.Peer), Intent: answer.Intent, Payload: answer.Payload}, 0)
-		if refusal, ok := errors.AsType[*wire.Error](err); ok {
-			return p.renderConversation(c, refusal.Status, refusal.Message, typed)
-		}
-		if err != nil {
-			return err
-		}
-		return doneSent(c, sent, "sent")
+	var sent owner.Sent
+	isOver := conv.State != conversations.Open && answer.Intent == wire.Deliver // it ended while the owner wrote
+	if isOver {
+		sent, err = p.n.Send(ctx, owner.NewMessage{To: cmp.Or(conv.Address, conv.Peer), Intent: answer.Intent, Payload: answer.Payload}, 0)
+	} else {
+		sent, err = p.n.Reply(ctx, answer, 0)
 	}
-	sent, err := p.n.Reply(ctx, answer, 0)
 	if refusal, ok := errors.AsType[*wire.Error](err); ok {
 		return p.renderConversation(c, refusal.Status, refusal.Message, typed)
 	}
 	if err != nil {
 		return err
+	}
+	if isOver {
+		return doneSent(c, sent, "sent")
 	}
 	did := "sent"
 	if sent.State == owner.SendHeld {

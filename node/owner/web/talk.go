@@ -1,6 +1,7 @@
 package web
 
 import (
+	"cmp"
 	"context"
 	"slices"
 	"strconv"
@@ -143,13 +144,11 @@ func (v conversationView) talk(messages []messageView) (parts []part) {
 		if m.Out {
 			p.Who = authors[m.Author]
 		}
-		if i := slices.IndexFunc(offers, func(o offer) bool { return string(o.Message) == m.ID }); i >= 0 {
-			p.Offer, p.Words = &offers[i], false
-			offers = slices.Delete(slices.Clone(offers), i, i+1)
+		if p.Offer = take(&offers, func(o offer) bool { return string(o.Message) == m.ID }); p.Offer != nil {
+			p.Words = false
 		}
-		if i := slices.IndexFunc(agreements, func(a agreed) bool { return string(a.Message) == m.ID }); i >= 0 {
-			p.Agreed, p.Words = &agreements[i], m.Content.Text != ""
-			agreements = slices.Delete(slices.Clone(agreements), i, i+1)
+		if p.Agreed = take(&agreements, func(a agreed) bool { return string(a.Message) == m.ID }); p.Agreed != nil {
+			p.Words = m.Content.Text != ""
 		}
 		last := len(parts) - 1
 		switch isReport := m.Content.IsReport(); {
@@ -161,7 +160,10 @@ func (v conversationView) talk(messages []messageView) (parts []part) {
 			}
 			parts[last].Messages = append(parts[last].Messages, m)
 			if about := &parts[last]; !m.Out && about.First().Out {
-				about.Mark = map[bool]string{true: "delivered", false: "their owner decides"}[m.Content.Action == wire.ActionReceived]
+				about.Mark = "delivered"
+				if m.Content.Action == wire.ActionPending {
+					about.Mark = "their owner decides"
+				}
 			}
 		default:
 			deed := v.deed(m)
@@ -185,6 +187,17 @@ func (v conversationView) talk(messages []messageView) (parts []part) {
 	return parts
 }
 
+// take removes the first element that is the one from a list, and returns it, or nil.
+func take[T any](list *[]T, is func(T) bool) *T {
+	i := slices.IndexFunc(*list, is)
+	if i < 0 {
+		return nil
+	}
+	found := (*list)[i]
+	*list = slices.Delete(*list, i, i+1)
+	return &found
+}
+
 // deed says who did what with a message that only reports. Both sides close a conversation, so nobody did it.
 func (v conversationView) deed(m messageView) string {
 	if m.Content.Action == wire.ActionClose {
@@ -192,9 +205,7 @@ func (v conversationView) deed(m messageView) string {
 	}
 	who := v.Shown().String()
 	if m.Out {
-		if who = authors[m.Author]; who == "" {
-			who = "You"
-		}
+		who = cmp.Or(authors[m.Author], "You")
 	}
 	return who + " " + m.Content.Deed(m.Intent)
 }
