@@ -12,8 +12,8 @@ import (
 )
 
 // PublicPages are pages for everybody, on the public listener or below [LinkPath]. They have the style of the owner's
-// page, but no session or navigation, and no script unless [PublicPages.RenderWithScript] renders them. A page is a service's template named "page", which may call the functions
-// in pageFuncs.
+// page, but no session or navigation, and no script unless [PublicPages.RenderWithScript] renders them. A page is a service's
+// template named "page", which may call the functions in pageFuncs.
 type PublicPages struct {
 	assets map[string]string // URLs by file name
 }

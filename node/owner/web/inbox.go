@@ -38,7 +38,7 @@ func (p *pages) showInbox(c echo.Context) error {
 	if !slices.Contains(append(owner.ItemStates(), owner.NeedsOwner, owner.Guarded), view.State) {
 		view.State = ""
 	}
-	items, err := owner.ListLatest(c.Request().Context(), "in_", owner.Query{State: string(view.State), Limit: pageSize}, c.QueryParam("before"), func(i owner.Item) string { return i.ID }, p.n.ListItems)
+	items, err := p.says.latestItems(c.Request().Context(), view.State, c.QueryParam("before"))
 	if err != nil {
 		return err
 	}

@@ -6,7 +6,10 @@ import (
 	"testing"
 	"time"
 
+	"github.com/agentmesh/agentmesh/conversations"
 	"github.com/agentmesh/agentmesh/node/httpapi"
+	"github.com/agentmesh/agentmesh/node/owner"
+	"github.com/agentmesh/agentmesh/node/wire"
 )
 
 // init sets the zone of the owner, before a server of a test reads the clock.
@@ -50,5 +53,13 @@ func TestWaysAreThoseOfTheDocs(t *testing.T) {
 		if !strings.Contains(string(doc), w.Text) || !strings.Contains(string(doc), w.Title) {
 			t.Errorf("docs/agents.md does not connect %s with\n%s", w.Title, w.Text)
 		}
+	}
+}
+
+// TestAgreementsHaveNames: an agreed offer, which has no title, is named by its terms.
+func TestAgreementsHaveNames(t *testing.T) {
+	offer := owner.Agreement{Agreement: conversations.Agreement{Intent: wire.Negotiate, Price: "12 EUR"}, Standing: owner.StandingAgreed}
+	if got := whatWasAgreed(offer); !strings.Contains(got, "12 EUR") {
+		t.Errorf("an offer is %q", got)
 	}
 }

@@ -134,7 +134,7 @@ type outboxView struct {
 
 func (p *pages) showOutbox(c echo.Context) error {
 	view := outboxView{State: owner.SendState(c.QueryParam("state")), States: []owner.SendState{"", owner.SendQueued, owner.SendDelivered, owner.SendUnverified, owner.SendFailed, owner.SendUnknown}}
-	entries, err := owner.ListLatest(c.Request().Context(), "out_", owner.Query{State: string(view.State), Limit: pageSize}, c.QueryParam("before"), func(e owner.OutboxEntry) string { return e.ID }, p.n.ListOutbox)
+	entries, err := p.says.latestOutbox(c.Request().Context(), view.State, c.QueryParam("before"))
 	if err != nil {
 		return err
 	}

@@ -220,7 +220,7 @@ func (r reader) markUndelivered(ctx context.Context, parts []part) error {
 		return nil
 	}
 	for state, mark := range map[owner.SendState]string{owner.SendQueued: "on its way", owner.SendFailed: "not delivered", owner.SendUnknown: "perhaps not delivered"} {
-		entries, err := owner.ListLatest(ctx, "out_", owner.Query{State: string(state), Limit: pageSize}, "", func(e owner.OutboxEntry) string { return e.ID }, r.ListOutbox)
+		entries, err := r.latestOutbox(ctx, state, "")
 		if err != nil {
 			return err
 		}

@@ -1,6 +1,7 @@
 package web
 
 import (
+	"cmp"
 	"context"
 	"slices"
 	"strconv"
@@ -104,9 +105,21 @@ func (r reader) lastWords(ctx context.Context, conv owner.Conversation) (string,
 	return "", nil
 }
 
+// latestItems and latestOutbox return a page of the inbox and of the outbox, newest first; before is its Older of the page before.
+func (r reader) latestItems(ctx context.Context, state owner.ItemState, before string) (owner.Latest[owner.Item], error) {
+	return owner.ListLatest(ctx, "in_", owner.Query{State: string(state), Limit: pageSize}, before, func(i owner.Item) string { return i.ID }, r.ListItems)
+}
+
+func (r reader) latestOutbox(ctx context.Context, state owner.SendState, before string) (owner.Latest[owner.OutboxEntry], error) {
+	return owner.ListLatest(ctx, "out_", owner.Query{State: string(state), Limit: pageSize}, before, func(e owner.OutboxEntry) string { return e.ID }, r.ListOutbox)
+}
+
+// Name returns the title of an agreement, or its terms: an offer has no title.
+func (a agreed) Name() string { return cmp.Or(a.Title, a.Agreement.Agreement.String()) }
+
 // whatWasAgreed is an agreement in one line.
 func whatWasAgreed(a owner.Agreement) string {
-	text := map[owner.Standing]string{owner.StandingAgreed: "Agreed: ", owner.StandingCancelled: "Cancelled: "}[a.Standing] + a.Title
+	text := map[owner.Standing]string{owner.StandingAgreed: "Agreed: ", owner.StandingCancelled: "Cancelled: "}[a.Standing] + agreed{Agreement: a}.Name()
 	if a.Time != "" {
 		text += ", " + owner.LocalTime(a.Time)
 	}
