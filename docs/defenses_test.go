@@ -90,6 +90,41 @@ func TestDefenses(t *testing.T) {
 	}
 }
 
+var threatName = regexp.MustCompile("`([A-Za-z0-9_-]+)(\\*?)`")
+
+// TestThreatTable: the last column of the tables in threat-model.md names every entry, and no entry that does not exist,
+// and a test only if it has no entry.
+func TestThreatTable(t *testing.T) {
+	_, tables, _ := strings.Cut(documents(t)["docs/threat-model.md"], "\n## Attacks, defenses and tests\n")
+	list, named := readDefenses(t), map[string]bool{}
+	for line := range strings.Lines(tables) {
+		columns := strings.Split(strings.TrimSpace(line), "|")
+		if len(columns) != 6 { // four columns, and nothing on both sides
+			continue
+		}
+		for _, m := range threatName.FindAllStringSubmatch(columns[4], -1) {
+			name, isPrefix := m[1], m[2] != ""
+			isTest, found := name[0] >= 'A' && name[0] <= 'Z', false
+			for _, d := range list {
+				if test, _, _ := strings.Cut(d.test, "/"); isTest && test == name {
+					t.Errorf("the row of %q names %s: name its entry %s instead", columns[2], name, d.name)
+				}
+				if d.name == name || isPrefix && strings.HasPrefix(d.name, name) {
+					named[d.name], found = true, true
+				}
+			}
+			if !isTest && !found {
+				t.Errorf("the row of %q names %s, which defenses.txt does not have", columns[2], m[0])
+			}
+		}
+	}
+	for _, d := range list {
+		if !named[d.name] {
+			t.Errorf("%s: threat-model.md has no row that names it", d.name)
+		}
+	}
+}
+
 // TestReceiveTableInTheCode: architecture.md names, for each line of the receive table, a function, a test and an entry of
 // the list that exist and belong together.
 func TestReceiveTableInTheCode(t *testing.T) {
