@@ -87,8 +87,6 @@ type Config struct {
 	// Referrals are the base URLs of other registries of ARD (Agentic Resource Discovery), which a search recommends
 	// (DISC-3).
 	Referrals []string
-	// CountReader is called for each request for the change feed, with the client's address and User-Agent; may be nil.
-	CountReader func(client netip.Addr, agent string)
 	// WrapFront is the middleware of the page at /; may be nil.
 	WrapFront echo.MiddlewareFunc
 	// Entries returns what the manifest of ARD lists beside this directory; may be nil.

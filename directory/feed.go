@@ -186,9 +186,6 @@ func (r *Registry) describeTombstone(ctx context.Context, c wire.Change, withdra
 }
 
 func (r *Registry) getChanges(c echo.Context) error {
-	if r.cfg.CountReader != nil {
-		r.cfg.CountReader(httpapi.ClientAddr(c), c.Request().UserAgent())
-	}
 	params, err := url.ParseQuery(c.Request().URL.RawQuery)
 	if err != nil {
 		return wire.ErrQuery.Because(err)

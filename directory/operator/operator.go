@@ -26,10 +26,9 @@ var pageFiles embed.FS
 // Config configures the pages.
 type Config struct {
 	Directory *directory.Registry
-	Name      string     // of the directory
-	Mirrored  string     // URL of the directory that this one mirrors, or ""
-	Alone     bool       // the process has no node: / leads to these pages, and the navigation begins with them
-	Followers *Followers // of the feed; may be nil
+	Name      string // of the directory
+	Mirrored  string // URL of the directory that this one mirrors, or ""
+	Alone     bool   // the process has no node: / leads to these pages, and the navigation begins with them
 	Logger    *slog.Logger
 }
 
@@ -269,19 +268,12 @@ func (p *pages) changeInvite(c echo.Context, form url.Values) error {
 	return p.listInvites(c, invitesView{Link: link, QR: site.NewQR(link), Expires: t.Expires, Uses: t.Uses})
 }
 
-type changesView struct {
-	Changes   []site.Change
-	Followers []Follower
-}
+type changesView struct{ Changes []site.Change }
 
 func (p *pages) showChanges(c echo.Context) error {
 	list, err := directory.LatestChanges(c.Request().Context(), p.dir, listSize)
 	if err != nil {
 		return err
 	}
-	v := changesView{Changes: list}
-	if p.Followers != nil {
-		v.Followers = p.Followers.List()
-	}
-	return p.render(c, p.changes, "Changes", v)
+	return p.render(c, p.changes, "Changes", changesView{list})
 }

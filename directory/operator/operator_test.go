@@ -40,10 +40,8 @@ func newWorld(t *testing.T, owner httpapi.OwnerConfig, change ...func(*directory
 		t.Fatal(err)
 	}
 	t.Cleanup(func() { db.Close() })
-	followers := &operator.Followers{}
 	cfg := directory.Config{
 		Store: db, BaseURL: "https://directory.example/v1", Mode: directory.Open, Quotas: directory.Quotas{PerToken: -1, PerHost: -1, PerHour: -1},
-		CountReader: followers.Add,
 	}
 	for _, f := range change {
 		f(&cfg)
@@ -51,7 +49,7 @@ func newWorld(t *testing.T, owner httpapi.OwnerConfig, change ...func(*directory
 	edge := httpapi.New(httpapi.Config{RequestsPerMinute: -1})
 	w := &world{t: t, reg: directory.New(cfg), public: edge.Handler(), owner: httpapi.NewOwner(owner)}
 	w.reg.Mount(edge.Echo())
-	operator.Mount(w.owner.Pages(), operator.Config{Directory: w.reg, Name: "Agents of Cork", Alone: true, Followers: followers})
+	operator.Mount(w.owner.Pages(), operator.Config{Directory: w.reg, Name: "Agents of Cork", Alone: true})
 	return w
 }
 
@@ -194,42 +192,3 @@ func TestStrangersTextIsInert(t *testing.T) {
 }
 
 var paths = []string{"directory", "directory/cards", "directory/reports", "directory/bans", "directory/invites", "directory/changes"}
-
-// TestFollowersAreShown: the operator sees who reads the feed, as they name themselves, and nothing else. Many networks
-// do not fill the memory, and a mirror that goes on reading stays in the list.
-func TestFollowersAreShown(t *testing.T) {
-	w := newWorld(t, httpapi.OwnerConfig{})
-	get := func(path, from, agent string) {
-		r := httptest.NewRequest("GET", path, nil)
-		r.RemoteAddr = netip.AddrPortFrom(netip.MustParseAddr(from), 1).String()
-		r.Header.Set("User-Agent", agent)
-		w.public.ServeHTTP(httptest.NewRecorder(), r)
-	}
-	const page = "/owner/page/directory/changes"
-	if got := w.get(page); !strings.Contains(got, "Nobody has read the feed yet") {
-		t.Errorf("nobody reads, but the page shows\n%s", got)
-	}
-	get("/v1/agents", "192.0.2.1", "a searcher")
-	get("/v1/changes", "2001:db8::1", "other")
-	get("/v1/changes?limit=5", "2001:db8::2", "agentmesh/1 (+https://mirror.example) "+hostile)
-	got := w.get(page)
-	for _, want := range []string{"+https://mirror.example", "2001:db8::/64", "2 requests"} {
-		if !strings.Contains(got, want) {
-			t.Errorf("the page does not show %q:\n%s", want, got)
-		}
-	}
-	for _, bad := range []string{"a searcher", ">other<", "<script>alert", "\u202e"} {
-		if strings.Contains(got, bad) {
-			t.Errorf("the page shows %q", bad)
-		}
-	}
-	for i := range 250 {
-		get("/v1/changes", netip.AddrFrom4([4]byte{198, 51, 100, byte(i)}).String(), "flood")
-		if i%50 == 0 {
-			get("/v1/changes", "2001:db8::1", "mirror")
-		}
-	}
-	if got = w.get(page); strings.Count(got, "from <code") != 100 || !strings.Contains(got, "2001:db8::/64") {
-		t.Errorf("the page shows %d followers, want the 100 latest and the mirror among them", strings.Count(got, "from <code"))
-	}
-}

@@ -38,7 +38,7 @@ func (p *Process) mountPages() error {
 	}
 	if p.registry != nil {
 		operator.Mount(pages, operator.Config{
-			Directory: p.registry, Name: cmp.Or(p.cfg.Site.Name, "Directory"), Mirrored: p.mirror, Alone: p.node == nil, Followers: &p.followers, Logger: p.log,
+			Directory: p.registry, Name: cmp.Or(p.cfg.Site.Name, "Directory"), Mirrored: p.mirror, Alone: p.node == nil, Logger: p.log,
 		})
 	}
 	p.mountLinksPage(pages)

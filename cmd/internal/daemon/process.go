@@ -74,7 +74,6 @@ type Process struct {
 	plain       net.Listener        // the plain HTTP listener beside one with TLS; nil if not configured
 	owner       *httpapi.Owner      // the listeners of the owner API
 	registry    *directory.Registry // nil without the role directory
-	followers   operator.Followers  // of the directory's feed
 	mirror      string              // URL of the directory that the registry mirrors, or ""
 	node        *node.Node          // nil without the role node
 	notices     *notify.Box
@@ -244,7 +243,7 @@ func (p *Process) addDirectory(base string) error {
 		},
 		Site: shown, Lifetime: p.cfg.Registration.Lifetime, AllowPrivate: p.cfg.Network.AllowPrivate, Addresses: p.server.Addresses(), Version: p.build.Version, Logger: p.log,
 		Audit: p.auditOperator, HTTP: p.http, ReadOnly: p.mirror != "", Metrics: p.metrics, Notices: p.notices,
-		FeedPosition: engine.FeedPosition(p.db), CountReader: p.followers.Add, WrapFront: wrapFront(p),
+		FeedPosition: engine.FeedPosition(p.db), WrapFront: wrapFront(p),
 		Referrals: p.cfg.Discovery.Referrals, Entries: func() []discovery.Entry { return ownEntries(p) },
 	}
 	if p.secrets.Credential != "" { // the node of this process may always register
