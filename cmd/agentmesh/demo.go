@@ -8,7 +8,7 @@ import (
 )
 
 type demoCmd struct {
-	Keep bool `help:"Keep directory and agents running, with some sample cards, until ctrl-c."`
+	Keep bool `help:"Keep directory and agents running until ctrl-c."`
 }
 
 func (c *demoCmd) Run(ctx context.Context, a *app) error {

@@ -29,7 +29,7 @@ import (
 type Options struct {
 	UI      *terminal.UI
 	Environ []string
-	Keep    bool // keep directory and agents running, with some sample cards, until the context ends
+	Keep    bool // keep directory and agents running until the context ends
 	JSON    bool // print the result as JSON
 }
 
@@ -60,7 +60,8 @@ func Run(ctx context.Context, o Options) (err error) {
 	if err != nil || !o.Keep {
 		return errors.Join(err, result.err())
 	}
-	return errors.Join(d.keepRunning(ctx), result.err())
+	d.keepRunning(ctx)
+	return result.err()
 }
 
 // demo holds the processes of a running demo.
@@ -312,47 +313,11 @@ func (c *child) agreementNotice(ctx context.Context) (string, error) {
 	return "", fmt.Errorf("%s has no notice about the agreed event", c.name)
 }
 
-func (d *demo) keepRunning(ctx context.Context) error {
-	if err := d.registerSamples(ctx); err != nil {
-		return exit.Fail(exit.Unavailable, err)
-	}
+func (d *demo) keepRunning(ctx context.Context) {
 	ui := d.UI
 	ui.Note("directory and agents keep running; stop them with ctrl-c; try:")
 	ui.Note("  curl '%s/agents?q=sarah'", d.directory.info.Directory)
-	ui.Note("  curl '%s/agents?capability=translation'", d.directory.info.Directory)
 	ui.Note("  agentmesh --data %s inbox", filepath.Join(d.dir, "Sarah"))
 	ui.Note("  agentmesh --data %s conversations", filepath.Join(d.dir, "Chris"))
 	<-ctx.Done()
-	return nil
-}
-
-// registerSamples registers cards of agents that do not run, so that the user has more cards to search.
-func (d *demo) registerSamples(ctx context.Context) error {
-	calls := client.NewHTTP(client.HTTPConfig{Local: true})
-	defer calls.Close()
-	directory := client.NewDirectory(d.directory.info.Directory, calls, nil)
-	for _, s := range []struct{ name, about, capability string }{
-		{"Ada's Translator", "Translates letters between English, French and German.", "translation"},
-		{"Bean & Leaf Orders", "Takes orders for coffee beans and tea.", "commerce"},
-		{"Studio Nguyen", "Freelance design: logos, posters, small websites.", "design"},
-	} {
-		key, err := signing.GenerateEd25519()
-		if err != nil {
-			return err
-		}
-		card := wire.Obj(
-			wire.TextField("agentmesh", wire.Version),
-			wire.TextField("agent_id", string(key.Public().AgentID())),
-			wire.TextField("name", s.name),
-			wire.TextField("description", s.about+" A sample card: nobody answers."),
-			wire.TextField("endpoint", "http://127.0.0.1:9/agentmesh"),
-			wire.TextField("public_key", key.PublicText()),
-			wire.Field("capabilities", wire.Texts([]string{s.capability})),
-			wire.Field("intents", wire.Texts([]wire.Intent{wire.Deliver})),
-		)
-		if _, _, err := directory.Register(ctx, card, client.NewCredential(), key); err != nil {
-			return fmt.Errorf("register the sample %s: %w", s.name, err)
-		}
-	}
-	return nil
 }

@@ -87,7 +87,7 @@ func (d *Directory) Run(ctx context.Context, e Env) error {
 	if err != nil {
 		return err
 	}
-	return d.finish(ctx, e, o.Config, "directory")
+	return d.finish(e, o.Config, "directory")
 }
 
 // Run makes an agent.
@@ -124,7 +124,7 @@ func (a *Agent) Run(ctx context.Context, e Env) error {
 	if err != nil {
 		return err
 	}
-	return a.finish(ctx, e, o.Config, "agent")
+	return a.finish(e, o.Config, "agent")
 }
 
 // readJoin sets the directory, and the file for the link if it has a code.

@@ -3,19 +3,15 @@ package quickstart
 import (
 	"bytes"
 	"cmp"
-	"context"
 	"embed"
 	"encoding/json"
 	"fmt"
-	"net"
-	"net/netip"
 	"os"
 	"os/user"
 	"path/filepath"
 	"runtime"
 	"strings"
 	"text/template"
-	"time"
 
 	"github.com/agentmesh/agentmesh/cmd/internal/config"
 	"github.com/agentmesh/agentmesh/cmd/internal/datadir"
@@ -23,7 +19,6 @@ import (
 	"github.com/agentmesh/agentmesh/cmd/internal/terminal"
 	"github.com/agentmesh/agentmesh/docs/operations"
 	"github.com/agentmesh/agentmesh/node/atomicfile"
-	"github.com/agentmesh/agentmesh/node/client"
 )
 
 //go:embed text
@@ -48,17 +43,12 @@ func render(kind string, from any) ([]byte, error) {
 
 // steps describes what is left to do, for the template in steps.txt and for --json.
 type steps struct {
-	Kind    string   `json:"kind"` // directory or agent
-	Data    string   `json:"data"`
-	File    string   `json:"config"`
-	Unit    string   `json:"unit,omitempty"` // file with the systemd unit
-	Domain  string   `json:"name,omitempty"`
-	Health  string   `json:"health,omitempty"`
-	Records []string `json:"records,omitempty"` // DNS records of the name
-	Found   bool     `json:"resolves"`          // the name server has those records
-	// Unreachable are the addresses that others on the internet cannot call: addresses of the name or, if the name has
-	// none and the machine has no public one, of the machine.
-	Unreachable []string `json:"unreachable,omitempty"`
+	Kind   string `json:"kind"` // directory or agent
+	Data   string `json:"data"`
+	File   string `json:"config"`
+	Unit   string `json:"unit,omitempty"` // file with the systemd unit
+	Domain string `json:"name,omitempty"`
+	Health string `json:"health,omitempty"`
 
 	// These are only for the template. Program is the path of the program. The commands for a person begin with Run, and
 	// the command for cron begins with Backup. Backups is the folder of the backups.
@@ -68,7 +58,7 @@ type steps struct {
 }
 
 // finish prints what is left to do. On Linux, it first writes the systemd unit of a process with a public name.
-func (g *NetworkFlags) finish(ctx context.Context, e Env, c config.Config, kind string) error {
+func (g *NetworkFlags) finish(e Env, c config.Config, kind string) error {
 	file, err := filepath.Abs(e.File)
 	if err != nil {
 		return exit.Fail(exit.Config, fmt.Errorf("find the configuration: %w", err))
@@ -79,7 +69,6 @@ func (g *NetworkFlags) finish(ctx context.Context, e Env, c config.Config, kind 
 	}
 	if g.Public() {
 		s.Health = c.PublicURL + "/readyz"
-		s.findRecords(ctx)
 	}
 	if path, err := os.Executable(); err == nil {
 		if s.Program = path; isTemporary(path) {
@@ -109,56 +98,6 @@ func (g *NetworkFlags) finish(ctx context.Context, e Env, c config.Config, kind 
 	}
 	e.Print("%s", strings.TrimRight(b.String(), "\n"))
 	return nil
-}
-
-// lookupTimeout is how long the name server may take.
-const lookupTimeout = 5 * time.Second
-
-// findRecords looks up the addresses of the public name.
-func (s *steps) findRecords(ctx context.Context) {
-	ctx, cancel := context.WithTimeout(ctx, lookupTimeout)
-	defer cancel()
-	addresses, _ := net.DefaultResolver.LookupNetIP(ctx, "ip", s.Domain) // an error means that the records are still missing
-	if s.Found = len(addresses) > 0; !s.Found {
-		addresses = machineAddresses()
-	}
-	s.setRecords(addresses)
-}
-
-// setRecords sets the records for the addresses of the public name. If the name has no addresses yet, addresses are
-// those of this machine, and the operator should add a record for each public one.
-func (s *steps) setRecords(addresses []netip.Addr) {
-	for _, a := range addresses {
-		a, kind := a.Unmap(), "AAAA"
-		if a.Is4() {
-			kind = "A"
-		}
-		public := client.IsPublic(a)
-		if !public {
-			s.Unreachable = append(s.Unreachable, a.String())
-		}
-		if public || s.Found {
-			s.Records = append(s.Records, fmt.Sprintf("%s. %s %s", s.Domain, kind, a))
-		}
-	}
-	switch {
-	case len(s.Records) == 0:
-		s.Records = []string{s.Domain + ". A <the public IPv4 address>", s.Domain + ". AAAA <the public IPv6 address, if there is one>"}
-	case !s.Found:
-		s.Unreachable = nil // the machine also has public addresses
-	}
-}
-
-// machineAddresses returns the addresses of this machine, except loopback and link-local ones.
-func machineAddresses() (list []netip.Addr) {
-	interfaces, _ := net.InterfaceAddrs() // without a list, the operator fills in the addresses
-	for _, a := range interfaces {
-		p, err := netip.ParsePrefix(a.String())
-		if err == nil && p.Addr().IsGlobalUnicast() {
-			list = append(list, p.Addr())
-		}
-	}
-	return list
 }
 
 // unit returns the systemd unit for the process: the unit that the packages install, with the paths of this machine.
