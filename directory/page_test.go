@@ -7,6 +7,7 @@ import (
 	"time"
 
 	"github.com/agentmesh/agentmesh/directory/site"
+	"github.com/agentmesh/agentmesh/node/goldentest"
 	"github.com/agentmesh/agentmesh/node/wire"
 )
 
@@ -73,10 +74,10 @@ func TestPages(t *testing.T) {
 	if !strings.Contains(found, "Sarah") || strings.Contains(found, "am_evil") || !strings.Contains(found, "/v1/agents?capability=scheduling&amp;q=zurich&#43;meetings") {
 		t.Errorf("a search shows\n%s", found)
 	}
-	if none := w.page("/?q=nobody", 200); !strings.Contains(none, "No agent matches") {
+	if none := w.page("/?q=nobody", 200); !goldentest.Page(t, "an empty search", none) {
 		t.Errorf("an empty search shows\n%s", none)
 	}
-	if wrong := w.page("/?q="+strings.Repeat("a+", 9)+"a", 400); !strings.Contains(wrong, "at most 8 words") {
+	if wrong := w.page("/?q="+strings.Repeat("a+", 9)+"a", 400); !goldentest.Page(t, "nine words", wrong) {
 		t.Errorf("a bad search shows\n%s", wrong)
 	}
 	if wrong := w.page("/?cursor=x", 400); !strings.Contains(wrong, "cursor") {

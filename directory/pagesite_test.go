@@ -7,6 +7,7 @@ import (
 	"testing"
 
 	"github.com/agentmesh/agentmesh/directory/site"
+	"github.com/agentmesh/agentmesh/node/goldentest"
 )
 
 // sendForm sends a form as a browser does.
@@ -37,7 +38,7 @@ func TestReportForm(t *testing.T) {
 		t.Fatalf("refused forms made %v, %v", list, err)
 	}
 	got := w.sendForm(path, own, form, "Remote", "192.0.2.7:4711")
-	if got.Code != 200 || !strings.Contains(got.Body.String(), "can read your report") || got.Header().Get("Cache-Control") != "no-store" {
+	if got.Code != 200 || !goldentest.Page(t, "report", got.Body.String()) || got.Header().Get("Cache-Control") != "no-store" {
 		t.Errorf("the form = %d %v %s", got.Code, got.Header(), got.Body)
 	}
 	list, _, err := w.reg.Reports(t.Context(), "am_evil", "", 10)
@@ -64,7 +65,7 @@ func TestReportForm(t *testing.T) {
 // TestErrorsForBrowsers: a browser gets an error as a page, and a program as before.
 func TestErrorsForBrowsers(t *testing.T) {
 	w := newWorld(t)
-	if page := w.page("/nothing-here", 404); !strings.Contains(page, "nothing at this address") {
+	if page := w.page("/nothing-here", 404); !goldentest.Page(t, "an unknown address", page) {
 		t.Errorf("the page of an unknown address:\n%s", page)
 	}
 	for _, path := range []string{"/nothing-here", "/v1/agents/am_nobody", "/terms"} {
@@ -83,7 +84,7 @@ func TestErrorsForBrowsers(t *testing.T) {
 // TestChangesPage: people see the newest changes first, with the reasons of removals.
 func TestChangesPage(t *testing.T) {
 	w := newWorld(t)
-	if page := w.page("/changes", 200); !strings.Contains(page, "Nothing happened yet") {
+	if page := w.page("/changes", 200); !goldentest.Page(t, "an empty directory", page) {
 		t.Errorf("an empty directory:\n%s", page)
 	}
 	for i := range pageAgents + 5 {

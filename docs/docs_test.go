@@ -31,6 +31,7 @@ var layers = []struct {
 }{
 	{"node/wire", 0},
 	{"node/subprocess", 0},
+	{"node/goldentest", 0},
 	{"node/zone", 0},
 	{"node/atomicfile", 0},
 	{"docs/openclaw", 0}, // a text that the program embeds

@@ -10,6 +10,8 @@ import (
 	"regexp"
 	"strings"
 	"testing"
+
+	"github.com/agentmesh/agentmesh/node/goldentest"
 )
 
 // documents returns the README and the Markdown files in this directory, in .github and in .ci, by their path from the root of
@@ -30,6 +32,7 @@ func documents(t *testing.T) map[string]string {
 
 var (
 	testFunc = regexp.MustCompile(`(?m)^func ((?:Test|Fuzz|Benchmark|Example)\w+)\(`)
+	golden   = regexp.MustCompile(`(?m)^= (\w+)`)
 	testName = regexp.MustCompile("`((?:Test|Fuzz|Benchmark)[A-Z0-9]\\w*)`")
 )
 
@@ -47,9 +50,18 @@ func allTests(t *testing.T) map[string]bool {
 	return exists
 }
 
-// TestNamedTestsExist: every test that a document names exists.
+// TestNamedTestsExist: every test that a document or a golden file names exists.
 func TestNamedTestsExist(t *testing.T) {
 	exists, named := allTests(t), 0
+	eachFile(t, func(name string, data []byte) {
+		if strings.HasSuffix(name, "/"+goldentest.File) {
+			for _, m := range golden.FindAllSubmatch(data, -1) {
+				if named++; !exists[string(m[1])] {
+					t.Errorf("%s has a text of the test %s, which does not exist", name, m[1])
+				}
+			}
+		}
+	})
 	for doc, text := range documents(t) {
 		for _, m := range testName.FindAllStringSubmatch(text, -1) {
 			if named++; !exists[m[1]] {

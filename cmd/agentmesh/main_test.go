@@ -12,10 +12,11 @@ import (
 	"github.com/rogpeppe/go-internal/testscript"
 
 	"github.com/agentmesh/agentmesh/cmd/internal/terminal"
+	"github.com/agentmesh/agentmesh/node/goldentest"
 	"github.com/agentmesh/agentmesh/signing"
 )
 
-var update = flag.Bool("update", false, "write the generated documents and the expected output of scripts")
+var update = goldentest.Update
 
 func TestMain(m *testing.M) {
 	flag.Set("test.parallel", "6") // scripts mostly wait for processes; -parallel overrides it

@@ -17,6 +17,7 @@ import (
 	"github.com/agentmesh/agentmesh/directory"
 	"github.com/agentmesh/agentmesh/directory/moderation"
 	"github.com/agentmesh/agentmesh/directory/operator"
+	"github.com/agentmesh/agentmesh/node/goldentest"
 	"github.com/agentmesh/agentmesh/node/httpapi"
 	"github.com/agentmesh/agentmesh/node/wire"
 	"github.com/agentmesh/agentmesh/store"
@@ -145,7 +146,7 @@ func TestOperatorActs(t *testing.T) {
 		t.Errorf("the report is missing:\n%s", reports)
 	}
 	id = regexp.MustCompile(`name="report" value="([^"]+)"`).FindStringSubmatch(reports)
-	if code, page := w.post("reports", "report", id[1]); code != 303 || !strings.Contains(page, "Nobody reported a card") {
+	if code, page := w.post("reports", "report", id[1]); code != 303 || !goldentest.Page(t, "dismiss the only report", page) {
 		t.Errorf("dismiss = %d\n%s", code, page)
 	}
 	if code, _ := w.post("cards", "action", "remove", "agent", "am_02", "reason", ""); code != 400 {
@@ -163,13 +164,13 @@ func TestOperatorActs(t *testing.T) {
 	if page := w.get("/owner/page/directory/cards?q=many"); strings.Contains(page, "am_03<") || !strings.Contains(page, "am_04<") {
 		t.Errorf("the banned card is listed, or another one is not:\n%s", page)
 	}
-	if code, page := w.post("bans", "action", "lift", "kind", "host", "value", "am-03.example", "reason", "they stopped"); code != 303 || !strings.Contains(page, "Nobody is banned") {
+	if code, page := w.post("bans", "action", "lift", "kind", "host", "value", "am-03.example", "reason", "they stopped"); code != 303 || !goldentest.Page(t, "lift the only ban", page) {
 		t.Errorf("lift = %d\n%s", code, page)
 	}
 	if code, _ := w.post("bans", "action", "ban", "what", "not a ban!", "reason", "x"); code != 400 {
 		t.Errorf("a ban of nothing = %d", code)
 	}
-	if code, page := w.post("cards", "action", "handover", "agent", "am_05", "reason", "lost the credential"); code != 303 || !strings.Contains(page, "take the card over") {
+	if code, page := w.post("cards", "action", "handover", "agent", "am_05", "reason", "lost the credential"); code != 303 || !goldentest.Page(t, "hand over", page) {
 		t.Errorf("hand over = %d\n%s", code, page)
 	}
 }

@@ -6,7 +6,6 @@ import (
 	"bufio"
 	"bytes"
 	"encoding/json"
-	"flag"
 	"io"
 	"net/http"
 	"net/http/httptest"
@@ -19,9 +18,11 @@ import (
 	"sync"
 	"testing"
 	"time"
+
+	"github.com/agentmesh/agentmesh/node/goldentest"
 )
 
-var update = flag.Bool("update", false, "record the wire of @a2a-js/sdk again; needs A2A_JS")
+var update = goldentest.Update
 
 // needsJS skips the test unless a variable names a folder whose node_modules have express and @a2a-js/sdk: A2A_JS for
 // version 1.3.0, A2A_JS_03 for version 0.3.14.

@@ -3,7 +3,6 @@ package mcp_test
 import (
 	"bytes"
 	"encoding/json"
-	"flag"
 	"net/http"
 	"net/http/httptest"
 	"os"
@@ -19,13 +18,14 @@ import (
 	"github.com/agentmesh/agentmesh/acl"
 	"github.com/agentmesh/agentmesh/node"
 	"github.com/agentmesh/agentmesh/node/client"
+	"github.com/agentmesh/agentmesh/node/goldentest"
 	"github.com/agentmesh/agentmesh/node/meshtest"
 	"github.com/agentmesh/agentmesh/node/owner"
 	"github.com/agentmesh/agentmesh/node/owner/mcp"
 	"github.com/agentmesh/agentmesh/node/wire"
 )
 
-var update = flag.Bool("update", false, "write the recorded wire")
+var update = goldentest.Update
 
 func open(c *node.Config) { c.Policy.Mode = acl.Open; c.Outbound.Mode = acl.Open }
 

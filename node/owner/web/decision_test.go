@@ -10,6 +10,7 @@ import (
 	"time"
 
 	"github.com/agentmesh/agentmesh/acl"
+	"github.com/agentmesh/agentmesh/node/goldentest"
 	"github.com/agentmesh/agentmesh/node/httpapi"
 	"github.com/agentmesh/agentmesh/node/meshtest"
 	"github.com/agentmesh/agentmesh/node/owner"
@@ -108,11 +109,11 @@ func TestLinkDecides(t *testing.T) {
 		t.Fatal("opening the link decided the question")
 	}
 	for _, choice := range []acl.Choice{acl.ApproveConversation, acl.ApproveAlways, acl.Block, ""} {
-		if status, body := p.choose(path, token, choice); status != http.StatusBadRequest || !strings.Contains(body, "Nothing was decided") {
+		if status, body := p.choose(path, token, choice); status != http.StatusBadRequest || !goldentest.Page(t, "choose "+string(choice), body) {
 			t.Errorf("choice %q: %d\n%s", choice, status, body)
 		}
 	}
-	if status, body := p.choose(path, token, acl.Approve); status != http.StatusOK || !strings.Contains(body, "Approved, and the sender is let in. This link is used up.") {
+	if status, body := p.choose(path, token, acl.Approve); status != http.StatusOK || !goldentest.Page(t, "approve", body) {
 		t.Fatalf("approve: %d\n%s", status, body)
 	}
 	if final := meshtest.Post(t, sarah.URL, raw); final.Message(t, sarah).Action() != wire.ActionReceived {
@@ -231,7 +232,7 @@ func TestLinkToAnotherQuestion(t *testing.T) {
 	if status, body := p.open(path, token); status != http.StatusConflict || strings.Contains(body, "hello") {
 		t.Errorf("open: %d\n%s", status, body)
 	}
-	if status, body := p.choose(path, token, acl.Approve); status != http.StatusConflict || !strings.Contains(body, "Nothing was decided") {
+	if status, body := p.choose(path, token, acl.Approve); status != http.StatusConflict || !goldentest.Page(t, "approve", body) {
 		t.Errorf("approve: %d\n%s", status, body)
 	}
 	if onlyAsk(t, sarah).State != acl.AskPending {

@@ -4,6 +4,7 @@ import (
 	"strings"
 	"testing"
 
+	"github.com/agentmesh/agentmesh/node/goldentest"
 	"github.com/agentmesh/agentmesh/node/meshtest"
 )
 
@@ -13,7 +14,7 @@ func TestPageDiscovers(t *testing.T) {
 	mesh := meshtest.New(t)
 	chris := mesh.Node("chris", nil)
 	p := servePage(t, mesh.Node("sarah", nil))
-	if body := p.must("discover"); strings.Contains(body, string(chris.ID())) || !strings.Contains(body, "Search the directories") {
+	if body := p.must("discover"); strings.Contains(body, string(chris.ID())) || !goldentest.Page(t, "before a search", body) {
 		t.Errorf("before a search:\n%s", body)
 	}
 	body := p.must("discover?q=chris")
@@ -27,7 +28,7 @@ func TestPageDiscovers(t *testing.T) {
 	if body := p.must("discover?q=sarah"); !strings.Contains(body, "This is your agent.") || strings.Contains(body, "compose?to=") {
 		t.Errorf("the owner's own agent:\n%s", body)
 	}
-	if body := p.must("discover?q=nobody-like-that"); !strings.Contains(body, "No agents found.") {
+	if body := p.must("discover?q=nobody-like-that"); !goldentest.Page(t, "nobody found", body) {
 		t.Errorf("a search without a hit:\n%s", body)
 	}
 }

@@ -17,6 +17,7 @@ import (
 	"github.com/agentmesh/agentmesh/acl"
 	"github.com/agentmesh/agentmesh/node"
 	"github.com/agentmesh/agentmesh/node/bridge"
+	"github.com/agentmesh/agentmesh/node/goldentest"
 	"github.com/agentmesh/agentmesh/node/hook"
 	"github.com/agentmesh/agentmesh/node/meshtest"
 	"github.com/agentmesh/agentmesh/node/owner"
@@ -87,12 +88,12 @@ func TestPageTalks(t *testing.T) {
 		}
 	}
 	status, body := p.post("compose", url.Values{"to": {string(chris.ID())}, "kind": {"message"}, "text": {"Hello <b>Chris</b>"}})
-	if status != http.StatusOK || !strings.Contains(body, "It is on its way.") || !strings.Contains(body, "Hello &lt;b&gt;Chris&lt;/b&gt;") {
+	if status != http.StatusOK || !goldentest.Page(t, "send", body) || !strings.Contains(body, "Hello &lt;b&gt;Chris&lt;/b&gt;") {
 		t.Fatalf("send: %d\n%s", status, body)
 	}
 	talk := link(t, body, "conversations/am_")
 	talk = strings.TrimSuffix(strings.TrimSuffix(talk, "/reply"), "/close")
-	if status, body := p.post(talk+"/reply", url.Values{"text": {""}}); status != http.StatusBadRequest || !strings.Contains(body, "the message is empty") {
+	if status, body := p.post(talk+"/reply", url.Values{"text": {""}}); status != http.StatusBadRequest || !goldentest.Page(t, "an empty answer", body) {
 		t.Errorf("an empty answer: %d", status)
 	}
 	if status, body := p.post(talk+"/reply", url.Values{"text": {"And one\r\nmore thing"}}); status != http.StatusOK || !strings.Contains(body, ">And one\nmore thing<") {
@@ -105,7 +106,7 @@ func TestPageTalks(t *testing.T) {
 	if status, body := p.post(talk+"/close", url.Values{"status": {"done"}}); status != http.StatusBadRequest {
 		t.Errorf("close with another status: %d\n%s", status, body)
 	}
-	if status, body := p.post(talk+"/close", url.Values{"status": {"completed"}}); status != http.StatusOK || !strings.Contains(body, "The close is on its way.") {
+	if status, body := p.post(talk+"/close", url.Values{"status": {"completed"}}); status != http.StatusOK || !goldentest.Page(t, "close", body) {
 		t.Errorf("close: %d\n%s", status, body)
 	}
 	waitFor(t, "the close", func() bool { return strings.Contains(p.must(talk), ">completed<") })
@@ -155,7 +156,7 @@ func TestPageInbox(t *testing.T) {
 	if body := p.must(path); !strings.Contains(body, "signature checked") || !strings.Contains(body, "message 29") {
 		t.Errorf("a message:\n%s", body)
 	}
-	if status, body := p.post(path+"/ack", url.Values{}); status != http.StatusOK || !strings.Contains(body, "Marked as read.") {
+	if status, body := p.post(path+"/ack", url.Values{}); status != http.StatusOK || !goldentest.Page(t, "acknowledge", body) {
 		t.Errorf("acknowledge: %d", status)
 	}
 	if items, _, err := sarah.Inbox(t.Context(), node.ItemRead, "", 10); err != nil || len(items) != 1 {
@@ -285,7 +286,7 @@ func TestPageOutgoing(t *testing.T) {
 	sarah := mesh.Node("sarah", func(c *node.Config) { c.Outbound.Mode = acl.Approval })
 	p := servePage(t, sarah)
 	status, body := p.post("compose", url.Values{"to": {string(chris.ID())}, "kind": {"message"}, "text": {"May I?"}})
-	if status != http.StatusOK || !strings.Contains(body, "It waits for your decision") {
+	if status != http.StatusOK || !goldentest.Page(t, "send", body) {
 		t.Fatalf("send: %d\n%s", status, body)
 	}
 	for _, want := range []string{"Your agent wants to send", string(chris.ID()), "May I?", "recipient › fingerprint", chris.Card().Endpoint, "Send it", "Do not send", "would be sent"} {
@@ -331,7 +332,7 @@ func TestPageRetriesHook(t *testing.T) {
 		t.Fatalf("a waiting message:\n%s", body)
 	}
 	gateway.off.Store(false)
-	if status, body := p.post(path+"/retry", url.Values{}); status != http.StatusOK || !strings.Contains(body, "The hook runs again.") {
+	if status, body := p.post(path+"/retry", url.Values{}); status != http.StatusOK || !goldentest.Page(t, "retry", body) {
 		t.Errorf("retry: %d\n%s", status, body)
 	}
 	waitFor(t, "the hook answers", func() bool { return strings.Contains(p.must(path), ">answered<") })
@@ -362,10 +363,10 @@ func TestPageMarksConversationRead(t *testing.T) {
 		return n
 	}
 	path := link(t, p.must("conversations"), "conversations/am_")
-	if body := p.must(path); !strings.Contains(body, "Mark 1 new message as read") || count() != 3 {
+	if body := p.must(path); !strings.Contains(body, `id="read"`) || count() != 3 {
 		t.Fatalf("%d are new:\n%s", count(), body)
 	}
-	if status, body := p.post(path+"/read", url.Values{}); status != http.StatusOK || !strings.Contains(body, "Marked as read.") || strings.Contains(body, "Mark 1 new") {
+	if status, body := p.post(path+"/read", url.Values{}); status != http.StatusOK || !goldentest.Page(t, "mark as read", body) || strings.Contains(body, `id="read"`) {
 		t.Errorf("mark: %d\n%s", status, body)
 	}
 	if n := count(); n != 2 {

@@ -11,6 +11,7 @@ import (
 
 	"github.com/agentmesh/agentmesh/acl"
 	"github.com/agentmesh/agentmesh/node"
+	"github.com/agentmesh/agentmesh/node/goldentest"
 	"github.com/agentmesh/agentmesh/node/meshtest"
 	"github.com/agentmesh/agentmesh/node/owner"
 	"github.com/agentmesh/agentmesh/node/wire"
@@ -22,10 +23,10 @@ func TestPagePeers(t *testing.T) {
 	chris := mesh.Node("chris", nil)
 	sarah := mesh.Node("sarah", func(c *node.Config) { c.Policy.Block = []string{"am_configured"} })
 	p := servePage(t, sarah)
-	if status, body := p.post("people", url.Values{"action": {"add"}, "url": {"http://127.0.0.1:9/none"}}); status != http.StatusBadGateway || !strings.Contains(body, "cannot fetch the card") {
+	if status, body := p.post("people", url.Values{"action": {"add"}, "url": {"http://127.0.0.1:9/none"}}); status != http.StatusBadGateway || !goldentest.Page(t, "an unreachable card", body) {
 		t.Errorf("a card that is not there: %d", status)
 	}
-	if status, body := p.post("people", url.Values{"action": {"add"}, "url": {chris.URL}, "alias": {"friend"}}); status != http.StatusOK || !strings.Contains(body, "The card was added.") {
+	if status, body := p.post("people", url.Values{"action": {"add"}, "url": {chris.URL}, "alias": {"friend"}}); status != http.StatusOK || !goldentest.Page(t, "add", body) {
 		t.Fatalf("add: %d\n%s", status, body)
 	}
 	body := p.must("people")
@@ -35,7 +36,7 @@ func TestPagePeers(t *testing.T) {
 	if status, body := p.post("people", url.Values{"action": {"alias"}, "peer": {"friend"}, "alias": {"chris"}}); status != http.StatusOK || !strings.Contains(body, ">chris<") {
 		t.Errorf("alias: %d", status)
 	}
-	if status, body := p.post("people", url.Values{"action": {"alias"}, "peer": {"friend"}, "alias": {"am_x"}}); status != http.StatusBadRequest || !strings.Contains(body, "an alias has") {
+	if status, body := p.post("people", url.Values{"action": {"alias"}, "peer": {"friend"}, "alias": {"am_x"}}); status != http.StatusBadRequest || !goldentest.Page(t, "an id as alias", body) {
 		t.Errorf("an invalid alias: %d", status)
 	}
 	for _, action := range []string{"allow", "block", "unblock", "write", "no-write", "forget"} {
@@ -136,7 +137,7 @@ func TestPageMeeting(t *testing.T) {
 	}
 	waitFor(t, "the proposal", func() bool { return strings.Contains(hers.must("inbox"), "proposed a meeting") })
 	talk := link(t, hers.must("conversations"), "conversations/am_")
-	if status, body := hers.post(talk+"/reply", url.Values{"action": {"counter"}}); status != http.StatusBadRequest || !strings.Contains(body, "name at least one time") {
+	if status, body := hers.post(talk+"/reply", url.Values{"action": {"counter"}}); status != http.StatusBadRequest || !goldentest.Page(t, "no time", body) {
 		t.Errorf("counter without a time: %d", status)
 	}
 	if status, body := hers.post(talk+"/reply", url.Values{"action": {"counter"}, "time": {"2027-02-19T12:00"}}); status != http.StatusOK || !strings.Contains(body, "Fri 19 Feb 2027, 12:00") {
@@ -152,7 +153,7 @@ func TestPageMeeting(t *testing.T) {
 			strings.Contains(hers.must(talk), ">completed<") && strings.Contains(his.must(back), ">completed<")
 	})
 	for _, p := range []*ownerPage{his, hers} {
-		if body := p.must("inbox?state=needs-owner"); !strings.Contains(body, "There is nothing here.") || strings.Contains(body, "<title>(") {
+		if body := p.must("inbox?state=needs-owner"); !goldentest.Page(t, "nothing waits", body) || strings.Contains(body, "<title>(") {
 			t.Errorf("after the agreement something needs the owner:\n%s", body)
 		}
 	}
@@ -183,7 +184,7 @@ func TestPageForeignPeer(t *testing.T) {
 			t.Errorf("the page of %s has no conversations:\n%s", id, body)
 		}
 	}
-	if body := p.must("people/" + url.PathEscape("wire:space/bob")); !strings.Contains(body, "no conversations with them") { // of a refused message
+	if body := p.must("people/" + url.PathEscape("wire:space/bob")); !goldentest.Page(t, "a foreign address", body) { // of a refused message
 		t.Errorf("the page of an address without a rule:\n%s", body)
 	}
 	if status, body := p.post("people", url.Values{"action": {"forget"}, "peer": {"wire:space"}}); status != http.StatusOK || strings.Contains(body, "wire:space") {

@@ -7,6 +7,7 @@ import (
 	"strings"
 	"testing"
 
+	"github.com/agentmesh/agentmesh/node/goldentest"
 	"github.com/agentmesh/agentmesh/node/meshtest"
 	"github.com/agentmesh/agentmesh/node/owner"
 )
@@ -21,16 +22,16 @@ func TestPageProfile(t *testing.T) {
 		}
 	}
 	status, body := p.post("profile", url.Values{"name": {"<i>Ann"}, "directories": {"https://a.example/v1 https://b.example/v1"}})
-	if status != http.StatusBadRequest || !strings.Contains(body, "Nothing was saved: name: not today") || !strings.Contains(body, "https://a.example/v1\nhttps://b.example/v1</textarea>") {
+	if status != http.StatusBadRequest || !goldentest.Page(t, "refused by the process", body) || !strings.Contains(body, "https://a.example/v1\nhttps://b.example/v1</textarea>") {
 		t.Errorf("a refused value: %d\n%s", status, body)
 	}
 	many := url.Values{"directories": {strings.Repeat("https://a.example/v1 ", 21)}}
-	if status, body := p.post("profile", many); status != http.StatusBadRequest || !strings.Contains(body, "at most 20 directories, not 21. Add more in the configuration file.") {
+	if status, body := p.post("profile", many); status != http.StatusBadRequest || !goldentest.Page(t, "many directories", body) {
 		t.Errorf("too many directories: %d\n%s", status, body)
 	}
 	p.directories = slices.Repeat([]string{"https://b.example/v1"}, 20) // the configuration file has 21
 	for name, form := range map[string]url.Values{"the button that skips the form": {"keep": {"1"}}, "another name": many} {
-		if _, body := p.post("profile", form); !strings.Contains(body, "name: not today") {
+		if _, body := p.post("profile", form); !goldentest.Page(t, name, body) {
 			t.Errorf("%s, with 21 configured directories:\n%s", name, body)
 		}
 	}

@@ -7,6 +7,7 @@ import (
 	"testing"
 
 	"github.com/agentmesh/agentmesh/acl"
+	"github.com/agentmesh/agentmesh/node/goldentest"
 	"github.com/agentmesh/agentmesh/node/meshtest"
 	"github.com/agentmesh/agentmesh/node/wire"
 )
@@ -25,7 +26,7 @@ func TestPageRejectsStrangers(t *testing.T) {
 	if !strings.Contains(p.must("approvals"), button) {
 		t.Fatal("the page does not offer to reject strangers")
 	}
-	if status, body := p.post("approvals/strangers", url.Values{}); status != http.StatusOK || !strings.Contains(body, "All waiting strangers are rejected") {
+	if status, body := p.post("approvals/strangers", url.Values{}); status != http.StatusOK || !goldentest.Page(t, "reject all", body) {
 		t.Errorf("reject: %d\n%s", status, body)
 	}
 	if n := len(pendingAsks(t, sarah)); n != 0 {
