@@ -21,7 +21,9 @@ func TestClockStep(t *testing.T) {
 			t.Fatal(err)
 		}
 		p := &proposal{ID: "p1", By: "first-agent", At: time.Now(), Quorum: 2}
-		r.votes.all[p.ID] = p
+		if err := r.store(t.Context(), nil, p.change()); err != nil {
+			t.Fatal(err)
+		}
 		spent := rate.NewWindows(10, 100)
 		e := &entry{ts: time.Now().UnixMilli(), seq: 1, raw: []byte("{}")}
 		if err := r.history.append(t.Context(), e); err != nil {
@@ -45,7 +47,7 @@ func TestClockStep(t *testing.T) {
 		}
 		storetest.StepClock(t, 0)
 		r.maintain(t.Context())
-		if got := r.votes.get(p.ID); got == nil || got.Status != "" {
+		if got := stored(t, r, p.ID); got.By == "" || got.Status != "" {
 			t.Errorf("the vote is %+v, want it open", got)
 		}
 		if n := len(r.history.list); n != sweepBatch+2 {
@@ -60,7 +62,7 @@ func TestClockStep(t *testing.T) {
 		}
 		time.Sleep(10 * time.Minute)
 		r.maintain(t.Context())
-		if got := r.votes.get(p.ID); got != nil && got.Status == "" {
+		if got := stored(t, r, p.ID); got.By != "" && got.Status == "" {
 			t.Error("the vote is open after its end")
 		}
 	})

@@ -83,11 +83,11 @@ type Relay struct {
 	conns      *connections
 	statistics statistics
 	history    *history      // nil if the extension is off
-	votes      *votes        // nil if the extension is off
+	voting     sync.Mutex    // held while votes are written, so that they count one after the other
 	searches   *rate.Windows // of the directory
 }
 
-// New makes a relay from the stored agents, messages and votes. Nothing runs before [Relay.Run].
+// New makes a relay from the stored agents and messages. Nothing runs before [Relay.Run].
 func New(ctx context.Context, cfg Config) (*Relay, error) {
 	if cfg.Records == nil {
 		return nil, errors.New("agentrelay: the configuration has no record store")
@@ -96,6 +96,7 @@ func New(ctx context.Context, cfg Config) (*Relay, error) {
 	cfg.Name = cmp.Or(cfg.Name, "agentmesh")
 	cfg.Registration = cmp.Or(cfg.Registration, credential.Closed)
 	cfg.Stats = cmp.Or(cfg.Stats, StatsPublic)
+	cfg.Extensions.VoteDuration = cmp.Or(cfg.Extensions.VoteDuration, defaultVoteDuration)
 	cfg.RegistrationsPerHour = cmp.Or(cfg.RegistrationsPerHour, defaultRegistrations)
 	r := &Relay{
 		cfg: cfg, log: cfg.Logger, agents: newRegistry(cfg), clock: store.NewWallClock(cfg.Logger), conns: newConnections(cfg),
@@ -112,11 +113,6 @@ func New(ctx context.Context, cfg Config) (*Relay, error) {
 		}
 		if n := len(r.history.list); n > 0 {
 			r.stamps.last = r.history.list[n-1].ts + 1 // the clock may have been set back meanwhile
-		}
-	}
-	if cfg.Extensions.Voting {
-		if r.votes, err = loadVotes(ctx, cfg.Records, cfg.Extensions); err != nil {
-			return nil, err
 		}
 	}
 	return r, nil
@@ -152,7 +148,7 @@ func (r *Relay) maintain(ctx context.Context) {
 			r.log.Error("cannot delete old messages of the relay", "err", err)
 		}
 	}
-	if r.votes != nil {
+	if r.cfg.Extensions.Voting {
 		r.endVotes(ctx, time.Now())
 	}
 }

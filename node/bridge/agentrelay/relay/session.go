@@ -128,7 +128,7 @@ func (r *Relay) forward(s *session, f frame.Frame) *frame.Refusal {
 		d.text, d.toStore = frame.SearchText(f.Type, f.Payload), d.entry
 	}
 	isStored := false
-	if r.votes != nil {
+	if r.cfg.Extensions.Voting {
 		var fault *frame.Refusal
 		if isStored, fault = r.handleVoting(ctx, d); fault != nil {
 			return fault

@@ -1,12 +1,9 @@
 package relay
 
 import (
-	"cmp"
 	"context"
 	"fmt"
-	"maps"
 	"slices"
-	"sync"
 	"time"
 
 	"github.com/agentmesh/agentmesh/node/bridge/agentrelay/frame"
@@ -18,6 +15,9 @@ import (
 // nsVotes is the namespace of proposals and the votes on them.
 const nsVotes = "agentrelay/votes"
 
+// openVote is the term of the proposals whose vote is open.
+const openVote = "open"
+
 const (
 	defaultVoteDuration = 7 * 24 * time.Hour
 	quorumWindow        = 7 * 24 * time.Hour // AR-42
@@ -28,7 +28,7 @@ const (
 	minQuorum           = 2
 )
 
-// proposal is a proposal with its votes. A proposal in votes.all is never changed, only replaced.
+// proposal is a proposal with its votes.
 type proposal struct {
 	ID     string          `json:"id"`
 	By     string          `json:"by"` // id of the proposer
@@ -62,65 +62,36 @@ func (p *proposal) outcome(now time.Time, voteDuration time.Duration) string {
 	return ""
 }
 
-func (p *proposal) clone() *proposal {
-	c := *p
-	c.Votes = make(map[string]bool, len(p.Votes)+1)
-	maps.Copy(c.Votes, p.Votes)
-	return &c
-}
-
 func (p *proposal) change() store.Change {
-	rec := store.Record{NS: nsVotes, Key: p.ID, Body: wire.MustMarshal(p)}
+	rec := store.Record{NS: nsVotes, Key: p.ID, Body: wire.MustMarshal(p), Terms: []string{openVote}}
 	if p.Status != "" {
-		rec.Expires = p.Closed.Add(keepClosed)
+		rec.Terms, rec.Expires = nil, p.Closed.Add(keepClosed)
 	}
 	return store.Change{Record: rec, IfRev: store.Any}
 }
 
-// votes holds the proposals in memory. It stores each change durably before it makes the change visible.
-type votes struct {
-	voteDuration time.Duration
-
-	writing sync.Mutex // held during a write, so that votes count one after the other; taken before mu
-
-	mu  sync.Mutex
-	all map[string]*proposal
-}
-
-func loadVotes(ctx context.Context, records store.Records, cfg Extensions) (*votes, error) {
-	v := &votes{voteDuration: cmp.Or(cfg.VoteDuration, defaultVoteDuration), all: make(map[string]*proposal)}
-	for p, err := range store.DecodeAll(ctx, records, nsVotes, "", time.Now(), store.Decode[proposal]) {
+// proposals returns the stored proposals, the oldest first.
+func (r *Relay) proposals(ctx context.Context, term string, now time.Time) (list []proposal, err error) {
+	for p, err := range store.DecodeAll(ctx, r.cfg.Records, nsVotes, term, now, store.Decode[proposal]) {
 		if err != nil {
 			return nil, fmt.Errorf("read the votes of the relay: %w", err)
 		}
-		v.all[p.ID] = &p
+		list = append(list, p)
 	}
-	return v, nil
+	slices.SortFunc(list, func(a, b proposal) int { return a.At.Compare(b.At) })
+	return list, nil
 }
 
-func (v *votes) get(id string) *proposal {
-	v.mu.Lock()
-	defer v.mu.Unlock()
-	return v.all[id]
+// proposal returns a stored proposal. It has no proposer if there is no such proposal.
+func (r *Relay) proposal(ctx context.Context, id string, now time.Time) (p proposal, err error) {
+	_, _, err = store.ReadRecord(ctx, r.cfg.Records, nsVotes, id, &p, now)
+	return p, err
 }
 
-func (v *votes) put(p *proposal) {
-	v.mu.Lock()
-	defer v.mu.Unlock()
-	v.all[p.ID] = p
-}
-
-// checkLimits returns a refusal if an agent may not open another vote (AR-44). It also forgets votes that closed longer
-// than keepClosed ago, as the store does.
-func (v *votes) checkLimits(by string, now time.Time) *frame.Refusal {
-	v.mu.Lock()
-	defer v.mu.Unlock()
+// checkLimits returns a refusal if an agent may not open another vote (AR-44).
+func checkLimits(list []proposal, by string, now time.Time) *frame.Refusal {
 	open, today := 0, 0
-	for id, p := range v.all {
-		if p.Status != "" && now.Sub(p.Closed) >= keepClosed {
-			delete(v.all, id)
-			continue
-		}
+	for _, p := range list {
 		if p.Status == "" {
 			open++
 		}
@@ -137,24 +108,6 @@ func (v *votes) checkLimits(by string, now time.Time) *frame.Refusal {
 	return nil
 }
 
-// oldestVote returns the id of the closed vote to drop to make room for another one, or "" if there is room.
-func (v *votes) oldestVote() string {
-	v.mu.Lock()
-	defer v.mu.Unlock()
-	if len(v.all) < maxVotes {
-		return ""
-	}
-	closedVotes := slices.DeleteFunc(slices.Collect(maps.Values(v.all)), func(p *proposal) bool { return p.Status == "" })
-	// The list is not empty: at most maxOpen votes are open.
-	return slices.MinFunc(closedVotes, func(a, b *proposal) int { return a.Closed.Compare(b.Closed) }).ID
-}
-
-func (v *votes) forget(id string) {
-	v.mu.Lock()
-	defer v.mu.Unlock()
-	delete(v.all, id)
-}
-
 // handleVoting handles the messages that concern votes. A proposal to everybody opens a vote. A vote that is sent to
 // the proposer counts, and the relay delivers it too (AR-40, AR-41). isStored is true if handleVoting has stored
 // d.toStore.
@@ -163,8 +116,11 @@ func (r *Relay) handleVoting(ctx context.Context, d delivery) (isStored bool, fa
 	case d.frame.Type == "proposal" && d.frame.IsBroadcast():
 		return true, r.propose(ctx, d)
 	case d.frame.Type == "vote" && !d.frame.IsBroadcast():
-		p := r.votes.get(d.frame.Ref)
-		if p == nil || !d.frame.HasTarget(p.By) {
+		p, err := r.proposal(ctx, d.frame.Ref, time.Now())
+		if err != nil {
+			return false, r.refuseVoting(err)
+		}
+		if p.By == "" || !d.frame.HasTarget(p.By) {
 			return false, nil // the agents settle this among themselves
 		}
 		return false, r.cast(ctx, d.from, d.frame)
@@ -180,26 +136,34 @@ func (r *Relay) store(ctx context.Context, e *entry, changes ...store.Change) er
 	return r.history.append(ctx, e, changes...)
 }
 
-// propose stores a proposal, which opens a vote.
+// refuseVoting logs that the store failed, and returns the refusal for the agent.
+func (r *Relay) refuseVoting(err error) *frame.Refusal {
+	r.log.Error("cannot read or store votes", "err", err)
+	return frame.Refuse(frame.CodeUnavailable, "the relay cannot take proposals and votes now")
+}
+
+// propose stores a proposal, which opens a vote. If too many are stored, the vote that closed first makes room.
 func (r *Relay) propose(ctx context.Context, d delivery) *frame.Refusal {
-	r.votes.writing.Lock()
-	defer r.votes.writing.Unlock()
+	r.voting.Lock()
+	defer r.voting.Unlock()
 	now := time.Now()
-	if fault := r.votes.checkLimits(d.from, now); fault != nil {
+	list, err := r.proposals(ctx, "", now)
+	if err != nil {
+		return r.refuseVoting(err)
+	}
+	if fault := checkLimits(list, d.from, now); fault != nil {
 		return fault
 	}
-	p := &proposal{ID: d.id, By: d.from, At: now.UTC(), Quorum: max(minQuorum, r.agents.ActiveSince(now.Add(-quorumWindow)))}
+	p := proposal{ID: d.id, By: d.from, At: now.UTC(), Quorum: max(minQuorum, r.agents.ActiveSince(now.Add(-quorumWindow)))}
 	changes := []store.Change{p.change()}
-	old := r.votes.oldestVote()
-	if old != "" {
-		changes = append(changes, store.Change{Record: store.Record{NS: nsVotes, Key: old}, IfRev: store.Any, Delete: true})
+	if len(list) >= maxVotes {
+		closed := slices.DeleteFunc(list, func(p proposal) bool { return p.Status == "" }) // not empty: at most maxOpen are open
+		old := slices.MinFunc(closed, func(a, b proposal) int { return a.Closed.Compare(b.Closed) })
+		changes = append(changes, store.Change{Record: store.Record{NS: nsVotes, Key: old.ID}, IfRev: store.Any, Delete: true})
 	}
 	if err := r.store(ctx, d.toStore, changes...); err != nil {
-		r.log.Error("cannot store a proposal", "err", err)
-		return frame.Refuse(frame.CodeUnavailable, "the relay cannot take proposals now")
+		return r.refuseVoting(err)
 	}
-	r.votes.forget(old)
-	r.votes.put(p)
 	return nil
 }
 
@@ -210,24 +174,28 @@ func (r *Relay) cast(ctx context.Context, voter string, f frame.Frame) *frame.Re
 	if !ok {
 		return frame.Invalid("payload.approve must be true or false")
 	}
-	r.votes.writing.Lock()
-	defer r.votes.writing.Unlock()
-	old := r.votes.get(f.Ref)
+	r.voting.Lock()
+	defer r.voting.Unlock()
+	now := time.Now()
+	p, err := r.proposal(ctx, f.Ref, now)
 	switch {
-	case old == nil:
+	case err != nil:
+		return r.refuseVoting(err)
+	case p.By == "":
 		return frame.Refuse(frame.CodeNoProposal, "ref is not the id of a proposal of this relay")
-	case old.Status != "" || old.outcome(time.Now(), r.votes.voteDuration) != "": // closed, or endVotes will close it
+	case p.Status != "" || p.outcome(now, r.cfg.Extensions.VoteDuration) != "": // closed, or endVotes will close it
 		return frame.Refuse(frame.CodeClosed, "the vote is over")
+	case p.Votes == nil:
+		p.Votes = make(map[string]bool)
 	}
-	p := old.clone()
 	p.Votes[voter] = yes
-	return r.settle(ctx, p, time.Now())
+	return r.settle(ctx, p, now)
 }
 
 // settle stores a proposal and, if it is decided, broadcasts the result. The result becomes durable together with the
-// end of the vote, so that no restart repeats it (AR-43). The caller holds r.votes.writing.
-func (r *Relay) settle(ctx context.Context, p *proposal, now time.Time) *frame.Refusal {
-	p.Status = p.outcome(now, r.votes.voteDuration)
+// end of the vote, so that no restart repeats it (AR-43). The caller holds r.voting.
+func (r *Relay) settle(ctx context.Context, p proposal, now time.Time) *frame.Refusal {
+	p.Status = p.outcome(now, r.cfg.Extensions.VoteDuration)
 	var result, toStore *entry
 	if p.Status != "" {
 		p.Closed = now.UTC()
@@ -237,10 +205,8 @@ func (r *Relay) settle(ctx context.Context, p *proposal, now time.Time) *frame.R
 		}
 	}
 	if err := r.store(ctx, toStore, p.change()); err != nil {
-		r.log.Error("cannot store a vote", "err", err)
-		return frame.Refuse(frame.CodeUnavailable, "the relay cannot take votes now")
+		return r.refuseVoting(err)
 	}
-	r.votes.put(p)
 	if result != nil {
 		out := websocket.Text(result.raw)
 		for _, s := range r.conns.all() {
@@ -251,7 +217,7 @@ func (r *Relay) settle(ctx context.Context, p *proposal, now time.Time) *frame.R
 }
 
 // newResult returns the message that announces the result of a vote.
-func (r *Relay) newResult(p *proposal) *entry {
+func (r *Relay) newResult(p proposal) *entry {
 	approve, reject := p.countVotes()
 	e := &entry{id: frame.NewID(), from: frame.RelayID, kind: "vote_result", to: []string{frame.Everybody}, broadcast: true}
 	e.ts, e.seq = r.stamps.next()
@@ -264,25 +230,18 @@ func (r *Relay) newResult(p *proposal) *entry {
 
 // endVotes closes the votes whose time is over.
 func (r *Relay) endVotes(ctx context.Context, now time.Time) {
-	r.votes.writing.Lock()
-	defer r.votes.writing.Unlock()
-	for _, p := range r.votes.dueVotes(now) {
-		if fault := r.settle(ctx, p.clone(), now); fault != nil {
+	r.voting.Lock()
+	defer r.voting.Unlock()
+	list, err := r.proposals(ctx, openVote, now)
+	if err != nil {
+		r.log.Error("cannot end votes", "err", err)
+	}
+	for _, p := range list {
+		if p.outcome(now, r.cfg.Extensions.VoteDuration) == "" {
+			continue
+		}
+		if fault := r.settle(ctx, p, now); fault != nil {
 			return // maintain tries again in a minute
 		}
 	}
-}
-
-// dueVotes returns the open proposals whose vote is decided or over, oldest first.
-func (v *votes) dueVotes(now time.Time) []*proposal {
-	v.mu.Lock()
-	defer v.mu.Unlock()
-	var out []*proposal
-	for _, p := range v.all {
-		if p.Status == "" && p.outcome(now, v.voteDuration) != "" {
-			out = append(out, p)
-		}
-	}
-	slices.SortFunc(out, func(a, b *proposal) int { return a.At.Compare(b.At) })
-	return out
 }

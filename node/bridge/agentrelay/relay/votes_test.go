@@ -11,6 +11,24 @@ import (
 	"github.com/agentmesh/agentmesh/store"
 )
 
+func stored(t *testing.T, r *Relay, id string) proposal {
+	t.Helper()
+	p, err := r.proposal(t.Context(), id, time.Now())
+	if err != nil {
+		t.Fatal(err)
+	}
+	return p
+}
+
+func countVotes(t *testing.T, r *Relay) int {
+	t.Helper()
+	list, err := r.proposals(t.Context(), "", time.Now())
+	if err != nil {
+		t.Fatal(err)
+	}
+	return len(list)
+}
+
 // TestVoting checks proposals, votes and results (AR-40 to AR-44).
 func TestVoting(t *testing.T) {
 	st := openStore(t)
@@ -42,13 +60,13 @@ func TestVoting(t *testing.T) {
 		}
 	}
 	p := propose()
-	if got := s.votes.get(p); got == nil || got.Quorum != 4 {
+	if got := stored(t, s.Relay, p); got.Quorum != 4 {
 		t.Fatalf("proposal %+v, want quorum 4", got)
 	}
 	vote(b, "relay", p, false)
 	vote(b, "relay", p, true) // the last one counts
 	vote(c, "aaa", p, true)   // to the proposer
-	if got := s.votes.get(p); len(got.Votes) != 2 || got.Status != "" {
+	if got := stored(t, s.Relay, p); len(got.Votes) != 2 || got.Status != "" {
 		t.Errorf("after two of four: %+v", got)
 	}
 	d.send(fmt.Sprintf(`{"to":["relay"],"type":"vote","ref":"%s","payload":{"approve":true}}`, p))
@@ -77,7 +95,7 @@ func TestVoting(t *testing.T) {
 	s.stop()
 	s = newTestRelayOn(t, st, Config{Extensions: allOn})
 	b2 := s.connectAs("bbb", b.token)
-	if got := s.votes.get(tie); len(got.Votes) != 2 || got.Status != "" {
+	if got := stored(t, s.Relay, tie); len(got.Votes) != 2 || got.Status != "" {
 		t.Fatalf("after a restart: %+v", got)
 	}
 	for range 2 {
@@ -147,9 +165,9 @@ func TestVotesBounded(t *testing.T) {
 	a.quiet()
 	check := func(s *testRelay) {
 		t.Helper()
-		last := fmt.Sprintf("msg_%04d", maxVotes-1)
-		if n := len(s.votes.all); n != maxVotes || s.votes.get(last) != nil || s.votes.get("msg_0000") == nil {
-			t.Errorf("%d votes are kept, want %d; the oldest: %v", n, maxVotes, s.votes.get(last))
+		oldest := stored(t, s.Relay, fmt.Sprintf("msg_%04d", maxVotes-1))
+		if n := countVotes(t, s.Relay); n != maxVotes || oldest.By != "" || stored(t, s.Relay, "msg_0000").By == "" {
+			t.Errorf("%d votes are kept, want %d; the oldest: %v", n, maxVotes, oldest)
 		}
 	}
 	check(s)
@@ -187,13 +205,13 @@ func TestProposalNeedsItsHistory(t *testing.T) {
 	if got := a.next(); code(got) != frame.CodeUnavailable {
 		t.Errorf("the proposer got %s, want %s", got.JSON(), frame.CodeUnavailable)
 	}
-	if n := len(s.votes.all); n != 0 {
+	if n := countVotes(t, s.Relay); n != 0 {
 		t.Errorf("%d votes are open about a proposal that nobody got", n)
 	}
 	s.history.records = st.Records()
 	a.send(`{"to":["*"],"type":"proposal","payload":{}}`)
 	id := b.next().GetStr("id")
-	if list := s.history.snapshot(time.Now()); s.votes.get(id) == nil || len(list) != 1 || list[0].id != id {
-		t.Errorf("the vote is %v, and %d messages are in the history; want it open, and one", s.votes.get(id), len(list))
+	if list := s.history.snapshot(time.Now()); countVotes(t, s.Relay) != 1 || len(list) != 1 || list[0].id != id {
+		t.Errorf("%d votes are open, and %d messages are in the history; want one of each", countVotes(t, s.Relay), len(list))
 	}
 }
