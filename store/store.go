@@ -359,7 +359,7 @@ type Change struct {
 // HasRecord reports whether c changes a record.
 func (c Change) HasRecord() bool { return c.Record.NS != "" || c.Record.Key != "" }
 
-// RecordPage is a page of records in the order of their keys; Next is empty on the last page.
+// RecordPage is a page of a list of records; Next is empty on the last page.
 type RecordPage struct {
 	Records []Record
 	Next    string
@@ -375,6 +375,9 @@ type Records interface {
 	// their keys. If term is longer than a term may be, the page is empty. after is the Next of the previous page, or
 	// "".
 	List(ctx context.Context, ns, term, after string, limit int, now time.Time) (RecordPage, error)
+	// ListBackward is List in the reverse order: the first page has the largest keys, and before is the Next of the
+	// previous page, or "".
+	ListBackward(ctx context.Context, ns, term, before string, limit int, now time.Time) (RecordPage, error)
 	// Due returns at most limit heads (see [Record.Lane]) of ns whose Due is not after until, in the order of Due, then
 	// Rev, without those of the parties in skip, which are at most 32, and without damaged ones. next is the Due of the
 	// first head that it did not return, or zero; it does not consider the parties in skip. What has expired at until is

@@ -155,28 +155,50 @@ func (r rows) from(start, prefix []byte) iter.Seq2[row, error] {
 			}
 		}
 		c := r.raw.Cursor()
-		for k, stored := c.Seek(start); k != nil; k, stored = c.Next() {
-			original, value, err := r.read(k, stored)
-			if !bytes.HasPrefix(k, prefix) && !bytes.HasPrefix(original, prefix) {
-				return
-			}
-			if !yield(row{k, value}, err) {
-				return
-			}
+		k, stored := c.Seek(start)
+		r.walk(k, stored, prefix, c.Next, yield)
+	}
+}
+
+// backward yields, from the last one on, the rows whose keys are before end and begin with prefix. It treats damaged
+// rows like from.
+func (r rows) backward(end, prefix []byte) iter.Seq2[row, error] {
+	return func(yield func(row, error) bool) {
+		c := r.raw.Cursor()
+		k, stored := c.Seek(end)
+		k, stored, err := r.before(c, end, prefix, k, stored, false)
+		if err != nil && !yield(row{}, err) || k == nil {
+			return
+		}
+		if key, value := c.Seek(k); !bytes.Equal(key, k) || !bytes.Equal(value, stored) { // before moved the cursor
+			yield(row{}, r.damageError(k, "it is out of order"))
+			return
+		}
+		r.walk(k, stored, prefix, c.Prev, yield)
+	}
+}
+
+// walk yields the row under k and those that next returns, as long as they begin with prefix.
+func (r rows) walk(k, stored, prefix []byte, next func() (key, value []byte), yield func(row, error) bool) {
+	for ; k != nil; k, stored = next() {
+		original, value, err := r.read(k, stored)
+		if !bytes.HasPrefix(k, prefix) && !bytes.HasPrefix(original, prefix) || !yield(row{k, value}, err) {
+			return
 		}
 	}
 }
 
+// endOf returns a key after all that begin with prefix.
+func endOf(prefix []byte) []byte {
+	return append(bytes.Clone(prefix), bytes.Repeat([]byte{0xff}, 513)...) // longer than the rest of a key
+}
+
 // last returns the largest key that begins with prefix, or nil.
 func (r rows) last(prefix []byte) ([]byte, error) {
-	c, end := r.raw.Cursor(), append(bytes.Clone(prefix), bytes.Repeat([]byte{0xff}, 513)...) // longer than a key
-	k, stored := c.Seek(end)
-	k, stored, err := r.before(c, end, prefix, k, stored, false)
-	if err == nil && bytes.HasPrefix(k, prefix) {
-		_, err = r.open(k, stored)
-		return k, err
+	for row, err := range r.backward(endOf(prefix), prefix) {
+		return row.key, err
 	}
-	return nil, err
+	return nil, nil
 }
 
 // replace turns the rows of the sorted set old into those of the sorted set updated. key makes the key of a text's row.

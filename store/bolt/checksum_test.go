@@ -196,11 +196,15 @@ func askAll(ctx context.Context, s *Store) answers {
 			a.add(fmt.Sprint(at[0], i), rec, err)
 			page, err := s.Records().List(ctx, at[0], "", fmt.Sprint(at[1], i), 10, now)
 			a.add(fmt.Sprint(at[0], " after ", i), page, err)
+			page, err = s.Records().ListBackward(ctx, at[0], "", fmt.Sprint(at[1], i), 10, now)
+			a.add(fmt.Sprint(at[0], " before ", i), page, err)
 		}
 	}
 	for _, by := range [][2]string{{"inbox", ""}, {"inbox", "new"}, {"pins", ""}, {"asks", ""}, {"asks", "state:pending"}, {"asks", "subject:am_peer"}} {
 		page, err := s.Records().List(ctx, by[0], by[1], "", 100, now)
 		a.add("list "+by[0]+" "+by[1], page, err)
+		page, err = s.Records().ListBackward(ctx, by[0], by[1], "", 100, now)
+		a.add("list backward "+by[0]+" "+by[1], page, err)
 	}
 	return a
 }

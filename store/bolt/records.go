@@ -4,6 +4,7 @@ import (
 	"bytes"
 	"context"
 	"fmt"
+	"iter"
 	"slices"
 	"time"
 
@@ -30,6 +31,26 @@ func (s *Store) recordsOf(by *local.Handle) store.Records {
 func (t *txn) CheckLease(held *store.Lease) error { return t.leases.Check(held, time.Now()) }
 
 func (r records) List(ctx context.Context, ns, term, after string, limit int, now time.Time) (store.RecordPage, error) {
+	return r.list(ctx, ns, term, limit, now, func(rows rows, prefix []byte) iter.Seq2[row, error] {
+		start := prefix
+		if after != "" {
+			start = append(append(bytes.Clone(prefix), after...), 0)
+		}
+		return rows.from(start, prefix)
+	})
+}
+
+func (r records) ListBackward(ctx context.Context, ns, term, before string, limit int, now time.Time) (store.RecordPage, error) {
+	return r.list(ctx, ns, term, limit, now, func(rows rows, prefix []byte) iter.Seq2[row, error] {
+		if before == "" {
+			return rows.backward(endOf(prefix), prefix)
+		}
+		return rows.backward(append(bytes.Clone(prefix), before...), prefix)
+	})
+}
+
+// list returns a page of the records that walk finds; the keys of all candidates begin with prefix.
+func (r records) list(ctx context.Context, ns, term string, limit int, now time.Time, walk func(rows rows, prefix []byte) iter.Seq2[row, error]) (store.RecordPage, error) {
 	if err := engine.CheckList(ns, limit); err != nil {
 		return store.RecordPage{}, err
 	}
@@ -40,11 +61,7 @@ func (r records) List(ctx context.Context, ns, term, after string, limit int, no
 		if term != "" {
 			listed, prefix = bucketRecordTerms.in(tx), engine.TermKey(ns, term, "")
 		}
-		start := prefix
-		if after != "" {
-			start = append(append(bytes.Clone(prefix), after...), 0)
-		}
-		for row, err := range listed.from(start, prefix) {
+		for row, err := range walk(listed, prefix) {
 			if err != nil {
 				return err
 			}

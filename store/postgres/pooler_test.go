@@ -19,7 +19,7 @@ import (
 // a direct connection.
 func TestPooler(t *testing.T) {
 	t.Parallel()
-	server := pgtest.New(t, "max_connections=300")
+	server := pgtest.New(t, "max_connections=400")
 	const most = 200 // databases; each test has one of its own
 	users := make([]string, most)
 	for i := range users {

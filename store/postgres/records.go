@@ -1,6 +1,7 @@
 package postgres
 
 import (
+	"bytes"
 	"context"
 	"errors"
 	"time"
@@ -26,18 +27,34 @@ func (t *txn) CountRecords(set engine.RecordSet, now int64) (int, error) {
 }
 
 func (r recordStore) List(ctx context.Context, ns, term, after string, limit int, now time.Time) (store.RecordPage, error) {
+	return r.list(ctx, ns, term, after, "", "", limit, now)
+}
+
+func (r recordStore) ListBackward(ctx context.Context, ns, term, before string, limit int, now time.Time) (store.RecordPage, error) {
+	return r.list(ctx, ns, term, "", before, "desc", limit, now)
+}
+
+// list returns a page of the records whose keys are between after and, unless it is empty, before.
+func (r recordStore) list(ctx context.Context, ns, term, after, before, order string, limit int, now time.Time) (store.RecordPage, error) {
 	if err := engine.CheckList(ns, limit); err != nil {
 		return store.RecordPage{}, err
 	}
 	prefix := engine.RecordKey(ns, "")
-	sql, from, to := "select key, value from records where key > $1 and key < $2 and due > $3 order by key limit $4", engine.RecordKey(ns, after), prefixEnd(prefix)
-	args := []any{from, to, engine.Nanos(now), limit + 1}
+	listed := prefix
+	sql := "select key, value from records where key > $1 and key < $2 and due > $3 order by key " + order + " limit $4"
 	if term != "" {
 		// The key of a term's row ends with the key of the record.
-		listed := engine.TermKey(ns, term, "")
+		listed = engine.TermKey(ns, term, "")
 		sql = `select r.key, r.value from record_terms t join records r on r.key = $5::bytea || substr(t.key, $6)
-			where t.key > $1 and t.key < $2 and r.due > $3 order by t.key limit $4`
-		args = []any{engine.TermKey(ns, term, after), prefixEnd(listed), engine.Nanos(now), limit + 1, prefix, len(listed) + 1}
+			where t.key > $1 and t.key < $2 and r.due > $3 order by t.key ` + order + ` limit $4`
+	}
+	from, to := append(bytes.Clone(listed), after...), append(bytes.Clone(listed), before...)
+	if before == "" {
+		to = prefixEnd(listed)
+	}
+	args := []any{from, to, engine.Nanos(now), limit + 1}
+	if term != "" {
+		args = append(args, prefix, len(listed)+1)
 	}
 	var page store.RecordPage
 	var key, value []byte

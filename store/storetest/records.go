@@ -1,7 +1,12 @@
 package storetest
 
 import (
+	"context"
+	"errors"
 	"fmt"
+	"slices"
+	"strings"
+	"sync"
 	"testing"
 	"time"
 
@@ -14,6 +19,8 @@ var recordTests = []scenario{
 	{"expiry to the instant", testRecordExpiry},
 	{"all or none", testRecordUnit},
 	{"pages by term", testRecordList},
+	{"pages backward", testRecordListBackward},
+	{"pages backward, concurrent writes", testRecordListBackwardRace},
 	{"maximum", testRecordMax},
 	{"maximum, many senders", testRecordMaxRace},
 	{"sweep", testRecordSweep},
@@ -118,12 +125,23 @@ func testRecordUnit(t *testing.T, s store.Store) {
 	wantSame(t, "keys", keys(t, s, "n", "", t0), []string{"b"})
 }
 
-// keys returns the keys of the live records of ns that carry term, which it lists in pages of two.
+// keys returns the keys of the live records of ns that carry term, which it lists in pages of two, forward and backward.
 func keys(t *testing.T, s store.Store, ns, term string, now time.Time) []string {
 	t.Helper()
-	var keys []string
-	for after := ""; ; {
-		page, err := s.Records().List(t.Context(), ns, term, after, 2, now)
+	forward := walkKeys(t, s.Records().List, ns, term, 2, now)
+	backward := walkKeys(t, s.Records().ListBackward, ns, term, 2, now)
+	slices.Reverse(backward)
+	wantSame(t, "keys backward", backward, forward)
+	return forward
+}
+
+type listFunc func(ctx context.Context, ns, term, at string, limit int, now time.Time) (store.RecordPage, error)
+
+// walkKeys returns the keys of all pages of a list.
+func walkKeys(t *testing.T, list listFunc, ns, term string, limit int, now time.Time) (keys []string) {
+	t.Helper()
+	for at := ""; ; {
+		page, err := list(t.Context(), ns, term, at, limit, now)
 		wantOK(t, "List", err)
 		for _, rec := range page.Records {
 			keys = append(keys, rec.Key)
@@ -131,10 +149,10 @@ func keys(t *testing.T, s store.Store, ns, term string, now time.Time) []string 
 		if page.Next == "" {
 			return keys
 		}
-		if len(page.Records) != 2 {
-			t.Fatalf("a page that is not the last has %d records, want 2", len(page.Records))
+		if len(page.Records) != limit {
+			t.Fatalf("a page that is not the last has %d records, want %d", len(page.Records), limit)
 		}
-		after = page.Next
+		at = page.Next
 	}
 }
 
@@ -158,6 +176,107 @@ func testRecordList(t *testing.T, s store.Store) {
 	}
 	_, err := s.Records().List(t.Context(), "n", "", "", 0, t0)
 	wantMistake(t, "limit 0", err)
+}
+
+func testRecordListBackward(t *testing.T, s store.Store) {
+	largest := strings.Repeat("\xff", 512)
+	for _, key := range []string{"d", "a", "c", "b", "e", "ab", "b\x00", "b\xff", largest} {
+		wantOK(t, "create", change(t, s, t0, put("n", key, "t", "key:"+key[:1])))
+	}
+	ending := put("n", "dd", "t")
+	ending.Record.Expires = t0.Add(time.Hour)
+	// These namespaces and terms begin like others, and sort before and after them.
+	wantOK(t, "create", change(t, s, t0, put("m", "x", "t"), put("nn", "x", "t"), put("o", "y", "t"), put("n", "z", "tt"), put("n", "y", "s"), ending))
+	for _, test := range []struct {
+		ns, term, before string
+		limit            int
+		want             []string
+		next             bool
+	}{
+		{"n", "", "", 2, []string{largest, "z"}, true},
+		{"n", "", "", 100, []string{largest, "z", "y", "e", "dd", "d", "c", "b\xff", "b\x00", "b", "ab", "a"}, false},
+		{"n", "", largest, 1, []string{"z"}, true},
+		{"n", "", "e", 2, []string{"dd", "d"}, true},
+		{"n", "", "bb", 2, []string{"b\x00", "b"}, true},
+		{"n", "", "b\x00", 1, []string{"b"}, true},
+		{"n", "", "b", 2, []string{"ab", "a"}, false},
+		{"n", "", "b", 3, []string{"ab", "a"}, false},
+		{"n", "", "a", 1, nil, false},
+		{"n", "", "A", 1, nil, false},
+		{"n", "t", "", 3, []string{largest, "e", "dd"}, true},
+		{"n", "t", "c", 2, []string{"b\xff", "b\x00"}, true},
+		{"n", "t", "ab", 2, []string{"a"}, false},
+		{"n", "tt", "", 2, []string{"z"}, false},
+		{"n", "key:b", "", 2, []string{"b\xff", "b\x00"}, true},
+		{"n", "key:b", "b\xff", 2, []string{"b\x00", "b"}, false},
+		{"nn", "t", "", 2, []string{"x"}, false},
+		{"o", "", "zz", 2, []string{"y"}, false},
+		{"nothing", "", "", 2, nil, false},
+		{"n", "nothing", "", 2, nil, false},
+		{"n", strings.Repeat("t", 1000), "", 2, nil, false},
+	} {
+		page, err := s.Records().ListBackward(t.Context(), test.ns, test.term, test.before, test.limit, t0)
+		what := fmt.Sprintf("page of %d in %q with %.9q before %.9q", test.limit, test.ns, test.term, test.before)
+		wantOK(t, what, err)
+		var found []string
+		for _, rec := range page.Records {
+			found = append(found, rec.Key)
+		}
+		wantSame(t, what, found, test.want)
+		if next := test.want[max(0, len(test.want)-1):]; test.next && page.Next != next[0] || !test.next && page.Next != "" {
+			t.Errorf("%s: next is %q", what, page.Next)
+		}
+	}
+	wantSame(t, "keys when one has expired", walkKeys(t, s.Records().ListBackward, "n", "t", 3, t0.Add(time.Hour)), []string{largest, "e", "d", "c", "b\xff", "b\x00", "b", "ab", "a"})
+	sweepAll(t, s, t0.Add(time.Hour))
+	wantOK(t, "delete", change(t, s, t0, store.Change{Record: store.Record{NS: "n", Key: largest}, IfRev: store.Any, Delete: true}))
+	wantSame(t, "keys after Sweep and a deletion", walkKeys(t, s.Records().ListBackward, "n", "t", 2, t0), []string{"e", "d", "c", "b\xff", "b\x00", "b", "ab", "a"})
+	_, err := s.Records().ListBackward(t.Context(), "n", "", "", 0, t0)
+	wantMistake(t, "limit 0", err)
+	_, err = s.Records().ListBackward(t.Context(), "", "", "", 1, t0)
+	wantMistake(t, "no namespace", err)
+}
+
+// testRecordListBackwardRace walks lists while records come and go: what stays is listed once, in order.
+func testRecordListBackwardRace(t *testing.T, s store.Store) {
+	const stay = 50
+	var want []string
+	for i := range stay {
+		key := fmt.Sprintf("%03d", 10*i)
+		wantOK(t, "create", change(t, s, t0, put("n", key, "t")))
+		want = append([]string{key}, want...)
+	}
+	var writers sync.WaitGroup
+	done := make(chan struct{})
+	for w := range 3 {
+		writers.Go(func() {
+			for i := w; ; i++ {
+				select {
+				case <-done:
+					return
+				default:
+				}
+				c := put("n", fmt.Sprintf("%03d", 10*(i*7%(2*stay))+1+w), "t") // some after all that stay
+				err := change(t, s, t0, c)
+				c.IfRev, c.Delete = store.Any, true
+				if err = errors.Join(err, change(t, s, t0, c)); err != nil {
+					t.Error(err)
+				}
+			}
+		})
+	}
+	for _, term := range []string{"", "t"} {
+		for range 20 {
+			found := walkKeys(t, s.Records().ListBackward, "n", term, 7, t0)
+			if !slices.IsSortedFunc(found, func(a, b string) int { return strings.Compare(b, a) }) || len(slices.Compact(slices.Clone(found))) != len(found) {
+				t.Errorf("list backward is %q", found)
+			}
+			stayed := slices.DeleteFunc(found, func(key string) bool { return key[2] != '0' || len(key) != 3 })
+			wantSame(t, "what stays", stayed, want)
+		}
+	}
+	close(done)
+	writers.Wait()
 }
 
 func testRecordMax(t *testing.T, s store.Store) {

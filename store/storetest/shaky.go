@@ -139,6 +139,13 @@ func (r shakyRecords) List(ctx context.Context, ns, term, after string, limit in
 	return r.Records.List(ctx, ns, term, after, limit, now)
 }
 
+func (r shakyRecords) ListBackward(ctx context.Context, ns, term, before string, limit int, now time.Time) (store.RecordPage, error) {
+	if err := r.s.enter(); err != nil {
+		return store.RecordPage{}, err
+	}
+	return r.Records.ListBackward(ctx, ns, term, before, limit, now)
+}
+
 func (r shakyRecords) Due(ctx context.Context, ns string, until time.Time, skip []string, limit int) ([]store.Record, time.Time, error) {
 	if err := r.s.enter(); err != nil {
 		return nil, time.Time{}, err
