@@ -151,6 +151,7 @@ type AskFilter struct {
 	State         AskState
 	Subject       string
 	IncludeBehind bool // also list asks that are queued behind others
+	Newest        bool // in the reverse order, the newest first
 }
 
 // List returns at most limit asks in the order of their ids. For the first page, after is "", and for
@@ -166,8 +167,12 @@ func (q *Asks) List(ctx context.Context, f AskFilter, after string, limit int, n
 	case f.State != "":
 		term = "state:" + string(f.State)
 	}
+	list := q.records.List
+	if f.Newest {
+		list = q.records.ListBackward
+	}
 	for {
-		page, err := q.records.List(ctx, AskNamespace, term, after, max(limit, 50), now)
+		page, err := list(ctx, AskNamespace, term, after, max(limit, 50), now)
 		if err != nil {
 			return nil, "", fmt.Errorf("list asks: %w", err)
 		}

@@ -5,6 +5,7 @@ import (
 	"encoding/json"
 	"errors"
 	"fmt"
+	"slices"
 	"sync"
 	"testing"
 	"time"
@@ -339,22 +340,25 @@ func TestAskList(t *testing.T) {
 		t.Errorf("List of am_b, approved = %+v, %v, want none", got, err)
 	}
 
-	var order []string
-	for after := ""; ; {
-		page, next, err := q.List(t.Context(), acl.AskFilter{}, after, 2, now)
-		if err != nil {
-			t.Fatal(err)
-		}
-		for _, a := range page {
-			order = append(order, a.ID)
-		}
-		if after = next; after == "" {
-			break
-		}
-	}
 	want := []string{byState[acl.AskExpired], byState[acl.AskApproved], byState[acl.AskPending]}
-	if diff := cmp.Diff(want, order); diff != "" {
-		t.Errorf("pages (-want +got):\n%s", diff)
+	for _, newest := range []bool{false, true} {
+		var order []string
+		for after := ""; ; {
+			page, next, err := q.List(t.Context(), acl.AskFilter{Newest: newest}, after, 2, now)
+			if err != nil {
+				t.Fatal(err)
+			}
+			for _, a := range page {
+				order = append(order, a.ID)
+			}
+			if after = next; after == "" {
+				break
+			}
+		}
+		if diff := cmp.Diff(want, order); diff != "" {
+			t.Errorf("pages, newest first: %t (-want +got):\n%s", newest, diff)
+		}
+		slices.Reverse(want)
 	}
 }
 

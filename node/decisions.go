@@ -20,7 +20,7 @@ func (o OwnerAPI) ListApprovals(ctx context.Context, q owner.Query) (owner.List[
 	if err := q.CheckAfter("ask_", "a question"); err != nil {
 		return owner.List[owner.Approval]{}, err
 	}
-	asks, next, err := o.n.asks.List(ctx, acl.AskFilter{State: acl.AskState(q.State)}, q.After, q.Limit, time.Now())
+	asks, next, err := o.n.asks.List(ctx, acl.AskFilter{State: acl.AskState(q.State), Newest: q.Newest}, q.After, q.Limit, time.Now())
 	views := make([]owner.Approval, len(asks))
 	for i, ask := range asks {
 		if views[i], err = owner.NewApproval(ctx, o.n.asks, ask); err != nil {

@@ -189,16 +189,28 @@ func (n *Node) Item(ctx context.Context, id string) (Item, error) {
 // items. after is "" for the first page, and otherwise the id of an item, such as next from the previous page. next is ""
 // on the last page.
 func (n *Node) Inbox(ctx context.Context, state ItemState, after string, limit int) (items []Item, next string, err error) {
+	return n.listInbox(ctx, owner.Query{State: string(state), After: after, Limit: limit})
+}
+
+func (n *Node) listInbox(ctx context.Context, q owner.Query) (items []Item, next string, err error) {
+	after, order := q.After, 1
+	if q.Newest {
+		order = -1
+	}
 	switch at, err := n.Item(ctx, after); {
 	case err == nil:
 		after = at.place()
 	case !errors.Is(err, store.ErrNotFound): // of the item that was deleted, the id says the place
 		return nil, "", err
 	}
-	term := stateTerm(state)
-	arrived, stop := iter.Pull2(store.All(func(at string) ([]Item, string, error) { return n.listItems(ctx, term, cmp.Or(at, after), limit) }))
+	term := stateTerm(ItemState(q.State))
+	arrived, stop := iter.Pull2(store.All(func(at string) ([]Item, string, error) {
+		return listRecords(ctx, n.store.Records(), q.Newest, nsInbox, term, cmp.Or(at, after), q.Limit+1, decodeItem)
+	}))
 	defer stop()
-	released, stop := iter.Pull2(store.All(func(at string) ([]Item, string, error) { return n.listReleased(ctx, cmp.Or(at, after), limit) }))
+	released, stop := iter.Pull2(store.All(func(at string) ([]Item, string, error) {
+		return listReleased(ctx, n, q.Newest, cmp.Or(at, after), q.Limit)
+	}))
 	defer stop()
 	pull := func(from func() (Item, error, bool), fits func(Item) bool) (i Item, err error, ok bool) {
 		for i, err, ok = from(); ok && err == nil && !fits(i); i, err, ok = from() {
@@ -209,11 +221,11 @@ func (n *Node) Inbox(ctx context.Context, state ItemState, after string, limit i
 	matches := func(i Item) bool { return term == "" || slices.Contains(i.terms(), term) }
 	first, errA, okA := pull(arrived, here)
 	second, errB, okB := pull(released, matches)
-	for (okA || okB) && len(items) < limit {
+	for (okA || okB) && len(items) < q.Limit {
 		if err := errors.Join(errA, errB); err != nil {
 			return nil, "", err
 		}
-		if okA && (!okB || first.place() < second.place()) {
+		if okA && (!okB || order*cmp.Compare(first.place(), second.place()) < 0) {
 			items = append(items, first)
 			first, errA, okA = pull(arrived, here)
 		} else {
@@ -230,10 +242,11 @@ func (n *Node) Inbox(ctx context.Context, state ItemState, after string, limit i
 // nsPlaces has, for each item that the owner released into the inbox, a record with the item's id under its place.
 const nsPlaces = "inbox-places"
 
-func (n *Node) listReleased(ctx context.Context, after string, limit int) (items []Item, next string, err error) {
-	page, err := n.store.Records().List(ctx, nsPlaces, "", after, limit, time.Now())
-	for _, r := range page.Records {
-		item, err := n.Item(ctx, string(r.Body))
+func listReleased(ctx context.Context, n *Node, newest bool, after string, limit int) (items []Item, next string, err error) {
+	idOf := func(r store.Record) (string, error) { return string(r.Body), nil }
+	ids, next, err := listRecords(ctx, n.store.Records(), newest, nsPlaces, "", after, limit, idOf)
+	for _, id := range ids {
+		item, err := n.Item(ctx, id)
 		if err != nil && !errors.Is(err, store.ErrNotFound) {
 			return nil, "", err
 		}
@@ -241,7 +254,7 @@ func (n *Node) listReleased(ctx context.Context, after string, limit int) (items
 			items = append(items, item)
 		}
 	}
-	return items, page.Next, err
+	return items, next, err
 }
 
 // place returns the item's place in the order of the inbox. Ids of items are places, too.
@@ -254,9 +267,10 @@ func (i *Item) moveToEnd(now time.Time) store.Change {
 	return store.Change{IfRev: store.Any, Record: store.Record{NS: nsPlaces, Key: i.Place, Body: []byte(i.ID), Expires: i.Expires}}
 }
 
-// stateTerm returns the index term of the items in a state. owner.NeedsOwner and owner.Guarded are terms of their own.
-func stateTerm(state ItemState) string {
-	if state == "" || state == owner.NeedsOwner || state == owner.Guarded {
+// stateTerm returns the index term of the inbox items, or of the outbox entries, in a state. owner.NeedsOwner and
+// owner.Guarded are terms of their own.
+func stateTerm[S ~string](state S) string {
+	if state == "" || state == owner.NeedsOwner || string(state) == string(owner.Guarded) {
 		return string(state)
 	}
 	return "state:" + string(state)
@@ -269,12 +283,16 @@ func (n *Node) allItems(ctx context.Context, term string) iter.Seq2[Item, error]
 }
 
 func (n *Node) listItems(ctx context.Context, term, after string, limit int) (items []Item, next string, err error) {
-	return listRecords(ctx, n.store.Records(), nsInbox, term, after, limit, decodeItem)
+	return listRecords(ctx, n.store.Records(), false, nsInbox, term, after, limit, decodeItem)
 }
 
-// listRecords returns a page of decoded records.
-func listRecords[T any](ctx context.Context, records store.Records, ns, term, after string, limit int, decode func(store.Record) (T, error)) (list []T, next string, err error) {
-	page, err := records.List(ctx, ns, term, after, limit, time.Now())
+// listRecords returns a page of decoded records, the newest first if newest is set.
+func listRecords[T any](ctx context.Context, records store.Records, newest bool, ns, term, after string, limit int, decode func(store.Record) (T, error)) (found []T, next string, err error) {
+	list := records.List
+	if newest {
+		list = records.ListBackward
+	}
+	page, err := list(ctx, ns, term, after, limit, time.Now())
 	if err != nil {
 		return nil, "", err
 	}
@@ -283,18 +301,18 @@ func listRecords[T any](ctx context.Context, records store.Records, ns, term, af
 		if err != nil {
 			return nil, "", err
 		}
-		list = append(list, v)
+		found = append(found, v)
 	}
-	return list, page.Next, nil
+	return found, page.Next, nil
 }
 
-// WaitInbox is [Node.Inbox], except that it waits for a first item, but no longer than wait.
-func (n *Node) WaitInbox(ctx context.Context, state ItemState, after string, limit int, wait time.Duration) ([]Item, string, error) {
-	ctx, cancel := context.WithTimeout(ctx, wait)
+// WaitInbox is [Node.Inbox], except that it waits for a first item, but no longer than q.Wait.
+func (n *Node) WaitInbox(ctx context.Context, q owner.Query) ([]Item, string, error) {
+	ctx, cancel := context.WithTimeout(ctx, q.Wait)
 	defer cancel()
 	for {
 		news := n.inboxChanged.Wait()
-		items, next, err := n.Inbox(context.WithoutCancel(ctx), state, after, limit)
+		items, next, err := n.listInbox(context.WithoutCancel(ctx), q)
 		if err != nil || len(items) > 0 {
 			return items, next, err
 		}

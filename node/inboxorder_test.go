@@ -2,6 +2,7 @@ package node_test
 
 import (
 	"net/http"
+	"slices"
 	"testing"
 
 	"github.com/agentmesh/agentmesh/acl"
@@ -11,7 +12,7 @@ import (
 )
 
 // TestReleasedComesAfterwards: a message that was held and is released follows what a reader has seen before, once, and the
-// pages of a list have every message once.
+// pages of a list have every message once, in either order.
 func TestReleasedComesAfterwards(t *testing.T) {
 	mesh := meshtest.New(t)
 	known, stranger := mesh.Stranger("known"), mesh.Stranger("stranger")
@@ -48,15 +49,24 @@ func TestReleasedComesAfterwards(t *testing.T) {
 		for i, id := range want {
 			after, _ := list("after=" + id + state)
 			equal(t, "after "+id+state, after, append([]string(nil), want[i+1:]...))
+			older, _ := list("newest=true&after=" + id + state)
+			slices.Reverse(older)
+			equal(t, "older than "+id+state, older, append([]string(nil), want[:i]...))
 		}
 	}
-	var paged []string
-	for after := ""; ; {
-		ids, next := list("limit=1&after=" + after)
-		paged = append(paged, ids...)
-		if after = next; after == "" {
-			break
+	for _, limit := range []string{"1", "2", "3", "4", "5"} {
+		pages := func(order string) (paged []string) {
+			for after := ""; ; {
+				ids, next := list(order + "limit=" + limit + "&after=" + after)
+				paged = append(paged, ids...)
+				if after = next; after == "" {
+					return paged
+				}
+			}
 		}
+		equal(t, "pages of "+limit, pages(""), want)
+		newest := pages("newest=true&")
+		slices.Reverse(newest)
+		equal(t, "newest pages of "+limit, newest, want)
 	}
-	equal(t, "pages", paged, want)
 }

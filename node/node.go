@@ -236,7 +236,7 @@ func New(ctx context.Context, cfg Config) (*Node, error) {
 	n.outbox.log = n.log
 	n.work = work.New(observed, n.clock, n.log)
 	n.work.Add(work.Queue{
-		NS: nsOutbox, Term: "state:" + string(SendQueued), Max: maxDeliveries, PerParty: maxDeliveriesPerPeer, MaxPause: maxSendPause, Do: n.attempt,
+		NS: nsOutbox, Term: stateTerm(SendQueued), Max: maxDeliveries, PerParty: maxDeliveriesPerPeer, MaxPause: maxSendPause, Do: n.attempt,
 	})
 	n.work.Add(work.Queue{NS: nsInbox, Term: stateTerm(ItemWaiting), Max: 16, PerParty: 4, Do: n.workItem})
 	n.work.Add(work.Queue{NS: acl.AskNamespace, Term: acl.TermPending, Max: 4, Do: n.workAsk})

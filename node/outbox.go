@@ -62,7 +62,7 @@ const termFailing = "failing"
 // can be found by its state and by its conversation. The queued entries of a conversation are a lane, so that they leave
 // in order (AM-46).
 func (e OutboxEntry) change() store.Change {
-	rec := store.Record{NS: nsOutbox, Key: e.ID, Body: wire.MustMarshal(e), Terms: []string{"state:" + string(e.State), convTerm(e.key())}, Expires: e.Keep}
+	rec := store.Record{NS: nsOutbox, Key: e.ID, Body: wire.MustMarshal(e), Terms: []string{stateTerm(e.State), convTerm(e.key())}, Expires: e.Keep}
 	rec.Party, rec.Lane = string(e.To), waitTerm(e.key())
 	if e.State == SendQueued {
 		rec.Terms = append(rec.Terms, waitTerm(e.key()))
@@ -95,21 +95,17 @@ func (e OutboxEntry) sent() Sent {
 // Outbox lists the entries in the given state, in the order of sending. An empty state selects all entries. after is ""
 // for the first page, and otherwise next from the previous page. next is "" on the last page.
 func (n *Node) Outbox(ctx context.Context, state SendState, after string, limit int) (entries []OutboxEntry, next string, err error) {
-	term := ""
-	if state != "" {
-		term = "state:" + string(state)
-	}
-	return n.listEntries(ctx, term, after, limit)
+	return n.listEntries(ctx, false, stateTerm(state), after, limit)
 }
 
-func (n *Node) listEntries(ctx context.Context, term, after string, limit int) (entries []OutboxEntry, next string, err error) {
-	return listRecords(ctx, n.store.Records(), nsOutbox, term, after, limit, decodeEntry)
+func (n *Node) listEntries(ctx context.Context, newest bool, term, after string, limit int) (entries []OutboxEntry, next string, err error) {
+	return listRecords(ctx, n.store.Records(), newest, nsOutbox, term, after, limit, decodeEntry)
 }
 
 // allEntries returns all outbox entries with a term, in the order of sending. Its pages are small, because an entry may
 // be as large as a message. An error ends the iteration.
 func (n *Node) allEntries(ctx context.Context, term string) iter.Seq2[OutboxEntry, error] {
-	return store.All(func(after string) ([]OutboxEntry, string, error) { return n.listEntries(ctx, term, after, 50) })
+	return store.All(func(after string) ([]OutboxEntry, string, error) { return n.listEntries(ctx, false, term, after, 50) })
 }
 
 func (n *Node) loadEntry(ctx context.Context, id string) (OutboxEntry, error) {

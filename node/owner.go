@@ -46,7 +46,7 @@ func (o OwnerAPI) ListItems(ctx context.Context, q owner.Query) (owner.List[owne
 	if q.Conversation != "" {
 		items, err = o.n.itemsOf(ctx, store.ConvKey{Peer: q.Peer, ID: q.Conversation})
 	} else {
-		items, next, err = o.n.WaitInbox(ctx, ItemState(q.State), q.After, q.Limit, q.Wait)
+		items, next, err = o.n.WaitInbox(ctx, q)
 	}
 	list := make([]owner.Item, len(items))
 	for i, item := range items {
@@ -101,7 +101,11 @@ func (o OwnerAPI) ListNotices(ctx context.Context, q owner.Query) (owner.List[no
 	if err := q.CheckAfter("note_", "a notice"); err != nil {
 		return owner.List[notify.Notice]{}, err
 	}
-	notices, next, err := o.n.notices.List(ctx, q.After, q.Limit, time.Now())
+	list := o.n.notices.List
+	if q.Newest {
+		list = o.n.notices.Latest
+	}
+	notices, next, err := list(ctx, q.After, q.Limit, time.Now())
 	return owner.Page(notices, next), err
 }
 
@@ -147,12 +151,12 @@ func (o OwnerAPI) Overview(ctx context.Context, maxCount int) (owner.Status, err
 	if err != nil {
 		return owner.Status{}, err
 	}
-	queued, err := n.store.Records().Count(ctx, nsOutbox, "state:"+string(SendQueued), maxCount, now)
+	queued, err := n.store.Records().Count(ctx, nsOutbox, stateTerm(SendQueued), maxCount, now)
 	if err != nil {
 		return owner.Status{}, err
 	}
 	outbox := map[string]int{"queued": queued, "delivering": n.work.Running(nsOutbox)}
-	failing, _, err := n.listEntries(ctx, termFailing, "", 1)
+	failing, _, err := n.listEntries(ctx, false, termFailing, "", 1)
 	if err != nil {
 		return owner.Status{}, err
 	}

@@ -302,7 +302,7 @@ func (o OwnerAPI) ListOutbox(ctx context.Context, q owner.Query) (owner.List[own
 	if err := q.CheckAfter("out_", "an outbox entry"); err != nil {
 		return owner.List[owner.OutboxEntry]{}, err
 	}
-	entries, next, err := o.n.Outbox(ctx, SendState(q.State), q.After, q.Limit)
+	entries, next, err := o.n.listEntries(ctx, q.Newest, stateTerm(SendState(q.State)), q.After, q.Limit)
 	list := make([]owner.OutboxEntry, len(entries))
 	for i, e := range entries {
 		list[i] = e.OutboxEntry

@@ -140,6 +140,7 @@ func TestOwnerLists(t *testing.T) {
 		for path, want := range map[string]int{
 			"/inbox?": 7, "/inbox?state=held": 7, "/inbox?state=new": 0, "/approvals?": 7, "/approvals?state=pending": 7,
 			"/conversations?": 14, "/conversations?state=open": 14, "/conversations?state=failed": 0, "/outbox?": 7, "/notices?": 7,
+			"/inbox?newest=true": 7, "/approvals?newest=true&state=pending": 7, "/approvals?newest=true&state=expired": 0, "/outbox?newest=true": 7, "/notices?newest=true": 7,
 			"/peers?": 7, "/discover?": 1,
 			"/peers?id=" + long: 0, "/audit?peer=" + long: 0, "/audit?kind=" + long: 0,
 		} {

@@ -18,6 +18,7 @@ import (
 	"github.com/agentmesh/agentmesh/node/hook"
 	"github.com/agentmesh/agentmesh/node/meshtest"
 	"github.com/agentmesh/agentmesh/node/notify"
+	"github.com/agentmesh/agentmesh/node/owner"
 	"github.com/agentmesh/agentmesh/node/wire"
 	"github.com/agentmesh/agentmesh/store"
 	"github.com/agentmesh/agentmesh/store/bolt"
@@ -316,7 +317,7 @@ func TestPauseOfAllProcesses(t *testing.T) {
 	}
 	arrived := make(chan time.Time, 1)
 	go func() { // the owner's long poll
-		if items, _, err := ps.all[0].WaitInbox(t.Context(), node.ItemNew, items[0].ID, 10, 10*time.Second); err != nil || len(items) != 1 {
+		if items, _, err := ps.all[0].WaitInbox(t.Context(), owner.Query{State: string(node.ItemNew), After: items[0].ID, Limit: 10, Wait: 10 * time.Second}); err != nil || len(items) != 1 {
 			t.Errorf("inbox = %v, %v, want one item", items, err)
 		}
 		arrived <- time.Now()

@@ -12,6 +12,7 @@ import (
 	"github.com/agentmesh/agentmesh/node"
 	"github.com/agentmesh/agentmesh/node/hook"
 	"github.com/agentmesh/agentmesh/node/meshtest"
+	"github.com/agentmesh/agentmesh/node/owner"
 	"github.com/agentmesh/agentmesh/node/wire"
 )
 
@@ -122,7 +123,7 @@ func TestHookThatIsLate(t *testing.T) {
 		t.Fatalf("sent = %+v, want a 202", sent)
 	}
 	close(release)
-	items, _, err := chris.WaitInbox(t.Context(), node.ItemNew, "", 10, 55*time.Second)
+	items, _, err := chris.WaitInbox(t.Context(), owner.Query{State: string(node.ItemNew), Limit: 10, Wait: 55 * time.Second})
 	found := false
 	for _, item := range items {
 		found = found || bytes.Contains(item.Payload, []byte("at last"))

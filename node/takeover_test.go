@@ -16,6 +16,7 @@ import (
 	"github.com/agentmesh/agentmesh/node"
 	"github.com/agentmesh/agentmesh/node/hook"
 	"github.com/agentmesh/agentmesh/node/meshtest"
+	"github.com/agentmesh/agentmesh/node/owner"
 	"github.com/agentmesh/agentmesh/node/wire"
 	"github.com/agentmesh/agentmesh/signing"
 	"github.com/agentmesh/agentmesh/store/bolt"
@@ -142,7 +143,7 @@ func TestDecideAtAnotherProcess(t *testing.T) {
 				newest = items[len(items)-1].ID
 			}
 			go func() {
-				if items, _, err := third.WaitInbox(t.Context(), node.ItemNew, newest, 10, takeover); err != nil || len(items) != 1 {
+				if items, _, err := third.WaitInbox(t.Context(), owner.Query{State: string(node.ItemNew), After: newest, Limit: 10, Wait: takeover}); err != nil || len(items) != 1 {
 					t.Errorf("inbox = %v, %v, want one item", items, err)
 				}
 				arrived <- time.Now()

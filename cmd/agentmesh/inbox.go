@@ -60,17 +60,14 @@ func (c *inboxListCmd) show(ctx context.Context, a *app) (err error) {
 	var list []owner.Item
 	var more bool
 	err = a.withClient(ctx, func(o *daemon.Client) error {
-		read := func(ctx context.Context, q owner.Query) (owner.List[owner.Item], error) {
-			return daemon.Fetch(ctx, o, owner.ListInbox.Call().WithQuery(c.query(q.After)))
+		query := c.query(c.After)
+		if c.After == "" {
+			query.Set("newest", "true")
 		}
-		if c.After != "" {
-			page, err := read(ctx, owner.Query{After: c.After})
-			list, more = page.Items, page.Next != ""
-			return err
+		page, err := daemon.Fetch(ctx, o, owner.ListInbox.Call().WithQuery(query))
+		if list, more = page.Items, page.Next != ""; c.After == "" {
+			slices.Reverse(list)
 		}
-		latest, err := owner.ListLatest(ctx, "in_", owner.Query{Limit: c.Limit}, "", func(i owner.Item) string { return i.ID }, read)
-		list, more = latest.Items, latest.Older != ""
-		slices.Reverse(list)
 		return err
 	})
 	if err != nil {

@@ -153,7 +153,15 @@ func (b *Box) OnCommit(changes []store.Change) {
 // List returns a page of at most limit notices, oldest first. after is "" for the first page, and otherwise next from
 // the previous page. next is "" on the last page.
 func (b *Box) List(ctx context.Context, after string, limit int, now time.Time) (notices []Notice, next string, err error) {
-	page, err := b.cfg.Records.List(ctx, Namespace, "", after, limit, now)
+	return decodePage(b.cfg.Records.List(ctx, Namespace, "", after, limit, now))
+}
+
+// Latest is [Box.List] from the newest notice on.
+func (b *Box) Latest(ctx context.Context, before string, limit int, now time.Time) (notices []Notice, next string, err error) {
+	return decodePage(b.cfg.Records.ListBackward(ctx, Namespace, "", before, limit, now))
+}
+
+func decodePage(page store.RecordPage, err error) (notices []Notice, next string, _ error) {
 	if err != nil {
 		return nil, "", fmt.Errorf("list notices: %w", err)
 	}

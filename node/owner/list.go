@@ -33,6 +33,7 @@ type Query struct {
 	After  string // Next of the previous page; "" for the first page
 	Before uint64 // as After, for [ConversationList]; 0 for the first page
 	Limit  int
+	Newest bool          // newest first: After then selects what is older
 	Wait   time.Duration // how long to wait for a first entry
 
 	Peer         string // the agent id of the peer; empty: all
@@ -49,7 +50,7 @@ func (q Query) CheckAfter(prefix, entry string) error {
 
 // ReadQuery parses the parameters of a list. It accepts only the given states. The default limit is 50.
 func ReadQuery[S ~string](c echo.Context, states ...S) (q Query, err error) {
-	q = Query{State: c.QueryParam("state"), After: c.QueryParam("after"), Peer: c.QueryParam("peer"), Limit: 50}
+	q = Query{State: c.QueryParam("state"), After: c.QueryParam("after"), Peer: c.QueryParam("peer"), Limit: 50, Newest: c.QueryParam("newest") == "true"}
 	if q.State != "" && !slices.Contains(states, S(q.State)) {
 		names := make([]string, len(states))
 		for i, s := range states {

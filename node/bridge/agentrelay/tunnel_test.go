@@ -9,6 +9,7 @@ import (
 	"github.com/agentmesh/agentmesh/node"
 	"github.com/agentmesh/agentmesh/node/bridge"
 	"github.com/agentmesh/agentmesh/node/meshtest"
+	"github.com/agentmesh/agentmesh/node/owner"
 	"github.com/agentmesh/agentmesh/node/wire"
 )
 
@@ -88,7 +89,7 @@ func TestThroughRelay(t *testing.T) {
 		t.Fatalf("the agent got %s", q.JSON())
 	}
 	plain.send(`{"to":["sarah-node"],"type":"answer","ref":"` + q.GetStr("ref") + `","payload":"please"}`)
-	items, _, err := sarah.WaitInbox(t.Context(), node.ItemNew, "", 10, patience)
+	items, _, err := sarah.WaitInbox(t.Context(), owner.Query{State: string(node.ItemNew), Limit: 10, Wait: patience})
 	if err != nil || len(items) != 1 || string(items[0].Conversation) != sent.Conversation || items[0].Verified != bridge.VerifiedNone ||
 		!strings.Contains(string(items[0].Payload), `"please"`) {
 		t.Errorf("the answer is %+v, %v", items, err)

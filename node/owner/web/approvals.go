@@ -149,7 +149,7 @@ var askStates = []acl.AskState{acl.AskPending, acl.AskApproved, acl.AskRejected,
 type approvalsView struct {
 	State  acl.AskState
 	States []acl.AskState
-	Asks   owner.Latest[askView]
+	Asks   owner.List[askView]
 	// Strangers reports whether strangers are among the waiting senders on this page of the list.
 	Strangers bool
 }
@@ -158,25 +158,20 @@ type approvalsView struct {
 const maxAskCards = 10
 
 func (p *pages) showApprovals(c echo.Context) error {
-	ctx := c.Request().Context()
 	view := approvalsView{State: acl.AskState(c.QueryParam("state")), States: askStates}
 	if !slices.Contains(askStates, view.State) {
 		view.State = acl.AskPending
 	}
+	q := latest(view.State, c.QueryParam("before"))
 	if view.State == acl.AskPending { // oldest first, so that a new question moves nothing
-		asks, err := p.n.ListApprovals(ctx, owner.Query{State: string(view.State), After: c.QueryParam("after"), Limit: maxAskCards})
-		if err != nil {
-			return err
-		}
-		view.Asks.Items, view.Asks.Older = viewAsks(asks.Items), asks.Next
-		view.Strangers = slices.ContainsFunc(asks.Items, isAboutSender)
-	} else {
-		asks, err := owner.ListLatest(ctx, "ask_", owner.Query{State: string(view.State), Limit: pageSize}, c.QueryParam("before"), func(a owner.Approval) string { return a.ID }, p.n.ListApprovals)
-		if err != nil {
-			return err
-		}
-		view.Asks.Items, view.Asks.Older = viewAsks(asks.Items), asks.Older
+		q = owner.Query{State: string(view.State), After: c.QueryParam("after"), Limit: maxAskCards}
 	}
+	asks, err := p.n.ListApprovals(c.Request().Context(), q)
+	if err != nil {
+		return err
+	}
+	view.Asks.Items, view.Asks.Next = viewAsks(asks.Items), asks.Next
+	view.Strangers = view.State == acl.AskPending && slices.ContainsFunc(asks.Items, isAboutSender)
 	return p.shell.Render(c, p.approvals, httpapi.View{
 		Title: "Approvals", Topics: []string{string(owner.TopicApprovals)}, Done: p.doneMessage(c), Undo: p.undo(c), Data: view,
 	})

@@ -30,7 +30,7 @@ func viewItem(item owner.Item) itemView {
 type inboxView struct {
 	State  owner.ItemState // "" means all
 	States []owner.ItemState
-	Items  owner.Latest[itemView]
+	Items  owner.List[itemView]
 }
 
 func (p *pages) showInbox(c echo.Context) error {
@@ -38,11 +38,11 @@ func (p *pages) showInbox(c echo.Context) error {
 	if !slices.Contains(append(owner.ItemStates(), owner.NeedsOwner, owner.Guarded), view.State) {
 		view.State = ""
 	}
-	items, err := p.says.latestItems(c.Request().Context(), view.State, c.QueryParam("before"))
+	items, err := p.n.ListItems(c.Request().Context(), latest(view.State, c.QueryParam("before")))
 	if err != nil {
 		return err
 	}
-	view.Items.Older = items.Older
+	view.Items.Next = items.Next
 	for _, item := range items.Items {
 		view.Items.Items = append(view.Items.Items, viewItem(item))
 	}

@@ -129,12 +129,12 @@ func (p *pages) peerFault(c echo.Context, person string, err error) error {
 type outboxView struct {
 	State   owner.SendState
 	States  []owner.SendState
-	Entries owner.Latest[owner.OutboxEntry]
+	Entries owner.List[owner.OutboxEntry]
 }
 
 func (p *pages) showOutbox(c echo.Context) error {
 	view := outboxView{State: owner.SendState(c.QueryParam("state")), States: []owner.SendState{"", owner.SendQueued, owner.SendDelivered, owner.SendUnverified, owner.SendFailed, owner.SendUnknown}}
-	entries, err := p.says.latestOutbox(c.Request().Context(), view.State, c.QueryParam("before"))
+	entries, err := p.n.ListOutbox(c.Request().Context(), latest(view.State, c.QueryParam("before")))
 	if err != nil {
 		return err
 	}

@@ -74,13 +74,10 @@ func (p *pages) pause(c echo.Context, form url.Values) error {
 	return httpapi.Done(c, "settings", "resumed")
 }
 
-type noticesView struct{ Notices owner.Latest[owner.Notice] }
+type noticesView struct{ Notices owner.List[owner.Notice] }
 
 func (p *pages) showNotices(c echo.Context) error {
-	list := func(ctx context.Context, q owner.Query) (owner.List[owner.Notice], error) {
-		return owner.NamedNotices(ctx, p.n, q)
-	}
-	found, err := owner.ListLatest(c.Request().Context(), "note_", owner.Query{Limit: pageSize}, c.QueryParam("before"), func(n owner.Notice) string { return n.ID }, list)
+	found, err := owner.NamedNotices(c.Request().Context(), p.n, latest("", c.QueryParam("before")))
 	if err != nil {
 		return err
 	}

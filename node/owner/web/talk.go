@@ -220,7 +220,7 @@ func (r reader) markUndelivered(ctx context.Context, parts []part) error {
 		return nil
 	}
 	for state, mark := range map[owner.SendState]string{owner.SendQueued: "on its way", owner.SendFailed: "not delivered", owner.SendUnknown: "perhaps not delivered"} {
-		entries, err := r.latestOutbox(ctx, state, "")
+		entries, err := r.ListOutbox(ctx, latest(state, ""))
 		if err != nil {
 			return err
 		}

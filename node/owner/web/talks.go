@@ -105,13 +105,9 @@ func (r reader) lastWords(ctx context.Context, conv owner.Conversation) (string,
 	return "", nil
 }
 
-// latestItems and latestOutbox return a page of the inbox and of the outbox, newest first; before is its Older of the page before.
-func (r reader) latestItems(ctx context.Context, state owner.ItemState, before string) (owner.Latest[owner.Item], error) {
-	return owner.ListLatest(ctx, "in_", owner.Query{State: string(state), Limit: pageSize}, before, func(i owner.Item) string { return i.ID }, r.ListItems)
-}
-
-func (r reader) latestOutbox(ctx context.Context, state owner.SendState, before string) (owner.Latest[owner.OutboxEntry], error) {
-	return owner.ListLatest(ctx, "out_", owner.Query{State: string(state), Limit: pageSize}, before, func(e owner.OutboxEntry) string { return e.ID }, r.ListOutbox)
+// latest selects a page of the newest entries in a state; before is the Next of the page before.
+func latest[S ~string](state S, before string) owner.Query {
+	return owner.Query{State: string(state), After: before, Limit: pageSize, Newest: true}
 }
 
 // Name returns the title of an agreement, or its terms: an offer has no title.

@@ -93,7 +93,7 @@ func (p *pages) showToday(c echo.Context) error {
 
 // addNews adds the newest messages that need the owner, one entry for each conversation. total is their number.
 func (p *pages) addNews(ctx context.Context, view *todayView, total int) error {
-	items, err := p.says.latestItems(ctx, owner.NeedsOwner, "")
+	items, err := p.n.ListItems(ctx, latest(owner.NeedsOwner, ""))
 	if err != nil {
 		return err
 	}
@@ -127,7 +127,7 @@ func (p *pages) addUndelivered(ctx context.Context, view *todayView, delayed *ow
 		view.Failed = append(view.Failed, *delayed)
 	}
 	for _, state := range []owner.SendState{owner.SendFailed, owner.SendUnknown} {
-		entries, err := p.says.latestOutbox(ctx, state, "")
+		entries, err := p.n.ListOutbox(ctx, latest(state, ""))
 		if err != nil {
 			return err
 		}

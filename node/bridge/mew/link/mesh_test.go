@@ -19,6 +19,7 @@ import (
 	"github.com/agentmesh/agentmesh/node/bridge/bridgetest"
 	"github.com/agentmesh/agentmesh/node/bridge/mew/mewtest"
 	"github.com/agentmesh/agentmesh/node/meshtest"
+	"github.com/agentmesh/agentmesh/node/owner"
 	"github.com/agentmesh/agentmesh/node/wire"
 )
 
@@ -63,7 +64,7 @@ func newLabWith(t *testing.T, r *rig, m *meshtest.Mesh, set func(*node.Config), 
 // inbox waits for the only item of a member and returns it.
 func (l *testLab) inbox(m *meshtest.Member, state node.ItemState) node.Item {
 	l.t.Helper()
-	items, _, err := m.WaitInbox(l.t.Context(), state, "", 10, 20*time.Second)
+	items, _, err := m.WaitInbox(l.t.Context(), owner.Query{State: string(state), Limit: 10, Wait: 20 * time.Second})
 	if err != nil || len(items) != 1 {
 		l.t.Fatalf("%d items in the inbox of %s, %v, want 1", len(items), m.Name, err)
 	}
