@@ -99,7 +99,7 @@ type Undo struct {
 
 func newPages(e *echo.Echo, dir string) *Pages {
 	p := &Pages{
-		assets:  addAssets(e, PagePath, "private", "page.css", "page.js", "htmx.min.js", "icon.svg"),
+		assets:  addAssets(e, PagePath, "private", "page.css", "page.js", "htmx.min.js", "icon.svg", "icon.png", "app.webmanifest"),
 		streams: make(chan struct{}, maxStreamsOpen), stopped: make(chan struct{}),
 		sessions: newSessions(dir),
 	}
@@ -114,7 +114,8 @@ func newPages(e *echo.Echo, dir string) *Pages {
 }
 
 // addAssets adds a route below a path for each of these embedded files, and returns their URLs by name. A URL has a hash
-// of the file, so that browsers (and, with the scope "public", all caches) may keep the file forever.
+// of the file, so that browsers (and, with the scope "public", all caches) may keep the file forever. A file names the
+// others before it without the hash.
 func addAssets(e *echo.Echo, below, scope string, names ...string) map[string]string {
 	urls := make(map[string]string)
 	for _, name := range names {
@@ -122,10 +123,16 @@ func addAssets(e *echo.Echo, below, scope string, names ...string) map[string]st
 		if err != nil {
 			panic("httpapi: " + err.Error()) // the file is not embedded
 		}
+		for other, url := range urls {
+			body = bytes.ReplaceAll(body, []byte(`"`+other+`"`), []byte(`"`+url+`"`))
+		}
 		sum := sha256.Sum256(body)
 		stem, ext, _ := strings.Cut(name, ".")
 		urls[name] = below + "/static/" + stem + "." + hex.EncodeToString(sum[:6]) + "." + ext
-		kind := map[string]string{".css": "text/css; charset=utf-8", ".js": "text/javascript; charset=utf-8", ".svg": "image/svg+xml"}[path.Ext(name)]
+		kind := map[string]string{
+			".css": "text/css; charset=utf-8", ".js": "text/javascript; charset=utf-8", ".svg": "image/svg+xml",
+			".png": "image/png", ".webmanifest": "application/manifest+json",
+		}[path.Ext(name)]
 		e.Match([]string{http.MethodGet, http.MethodHead}, urls[name], func(c echo.Context) error {
 			c.Response().Header().Set("Cache-Control", scope+", max-age=31536000, immutable")
 			return c.Blob(http.StatusOK, kind, body)
@@ -175,7 +182,7 @@ func (p *Pages) Follow(s Source) { p.sources = append(p.sources, s) }
 
 // pagesPolicy lets a page load scripts, styles and images of its own origin, and images from data URLs, call its own
 // origin, and send forms to it.
-const pagesPolicy = "default-src 'none'; script-src 'self'; style-src 'self'; connect-src 'self'; img-src 'self' data:; " +
+const pagesPolicy = "default-src 'none'; script-src 'self'; style-src 'self'; connect-src 'self'; img-src 'self' data:; manifest-src 'self'; " +
 	"form-action 'self'; frame-ancestors 'none'; base-uri 'none'"
 
 func setPageHeaders(h http.Header) {

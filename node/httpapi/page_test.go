@@ -4,6 +4,7 @@ import (
 	"context"
 	"crypto/sha256"
 	"encoding/hex"
+	"encoding/json"
 	"errors"
 	"io"
 	"net/http"
@@ -217,6 +218,23 @@ func TestPageShowsTheShell(t *testing.T) {
 	resp, script := newBrowser(t, o).get(asset[1]) // without a session
 	if resp.StatusCode != 200 || !strings.Contains(script, "EventSource") || !strings.Contains(resp.Header.Get("Cache-Control"), "immutable") {
 		t.Errorf("the script: %d %v", resp.StatusCode, resp.Header)
+	}
+	manifest := regexp.MustCompile(`rel="manifest" href="([^"]+)"`).FindStringSubmatch(body)
+	if manifest == nil {
+		t.Fatal("the page names no manifest")
+	}
+	var app struct {
+		StartURL string `json:"start_url"`
+		Icons    []struct{ Src, Type string }
+	}
+	resp, text := b.get(manifest[1])
+	if err := json.Unmarshal([]byte(text), &app); err != nil || resp.Header.Get("Content-Type") != "application/manifest+json" || app.StartURL != PagePath+"/" {
+		t.Errorf("the manifest: %v, %v\n%s", resp.Header, err, text)
+	}
+	for _, icon := range app.Icons {
+		if resp, _ := b.get(icon.Src); resp.StatusCode != 200 || resp.Header.Get("Content-Type") != icon.Type {
+			t.Errorf("%s: %d %v", icon.Src, resp.StatusCode, resp.Header)
+		}
 	}
 	if resp, _ := b.get(PagePath + "/static/page.js"); resp.StatusCode != 404 {
 		t.Errorf("a file without its hash: %d", resp.StatusCode)
