@@ -1,6 +1,7 @@
 package daemon
 
 import (
+	"cmp"
 	"context"
 	"errors"
 	"fmt"
@@ -315,42 +316,56 @@ var JoinDirectory = owner.Endpoint[Join, ConfigChange]{Method: http.MethodPost, 
 // join adds a directory to the configuration file, and its link to the file with the codes. The directory keeps the mail
 // of a node that nobody can connect to.
 func (c configChanger) join(in Join) (ConfigChange, error) {
-	base, code, err := client.ParseJoinLink(in.Link)
+	base, _, err := client.ParseJoinLink(in.Link)
 	if err != nil {
 		return ConfigChange{}, refuseChange(err)
 	}
-	cfg, file, edits := c.p.cfg, c.p.dataDir.Path(datadir.FileInvites), []config.Edit(nil)
-	if joined := cfg.DirectoryURLs(); !slices.Contains(joined, base) {
-		if cfg.Public() && len(joined) == 0 { // the node stays in the directory of this process
-			for _, d := range c.p.directories {
-				joined = append(joined, d.Base)
-			}
+	directories := c.p.cfg.DirectoryURLs()
+	if c.p.cfg.Public() && len(directories) == 0 { // the node stays in the directory of this process
+		for _, d := range c.p.directories {
+			directories = append(directories, d.Base)
 		}
-		edits = append(edits, config.Edit{Key: "directories", Value: append(slices.Clone(joined), base)})
 	}
-	if !cfg.Public() && cfg.ViaRelay == "" && cfg.Card.Endpoint == "" {
-		edits = append(edits, config.Edit{Key: "via_relay", Value: base})
+	return c.apply(base, nil, func() error { return c.rewrite(nil, append(slices.Clone(directories), in.Link)) }, c.p.dataDir.Path(datadir.FileInvites))
+}
+
+// rewrite makes the edits, and lists the directories in the configuration file. A link to join one goes to the file with the
+// codes. The first of these directories keeps the mail of a node that nobody can connect to.
+func (c configChanger) rewrite(edits []config.Edit, directories []string) error {
+	cfg, file, relay := c.p.cfg, c.p.dataDir.Path(datadir.FileInvites), ""
+	var joined, links []string
+	for _, d := range directories {
+		if base, code, err := client.ParseJoinLink(d); err == nil {
+			if relay = cmp.Or(relay, base); code != "" {
+				links = append(links, strings.TrimSpace(d))
+			}
+			d = base
+		}
+		if !slices.Contains(joined, d) {
+			joined = append(joined, d)
+		}
 	}
-	var links string
-	if code != "" {
-		if links, err = c.p.src.InviteCode("invite_file", cfg.InviteFile); err != nil {
-			return ConfigChange{}, refuseChange(err)
+	if !slices.Equal(joined, cfg.DirectoryURLs()) && !c.p.src.Overrides("directories") {
+		edits = append(edits, config.Edit{Key: "directories", Value: joined})
+	}
+	if relay != "" && !cfg.Public() && cfg.ViaRelay == "" && cfg.Card.Endpoint == "" {
+		edits = append(edits, config.Edit{Key: "via_relay", Value: relay})
+	}
+	if len(links) > 0 {
+		known, err := c.p.src.InviteCode("invite_file", cfg.InviteFile)
+		if err != nil {
+			return err
 		}
 		name, err := c.p.src.ShortenPath(file)
 		if err != nil {
-			return ConfigChange{}, err
+			return err
 		}
-		links = strings.TrimSpace(in.Link) + "\n" + links + "\n" // the newest is first, and the first counts
+		if err := atomicfile.Write(file, []byte(strings.Join(append(links, known), "\n")+"\n")); err != nil { // of two links to one directory, the first counts
+			return fmt.Errorf("store the link: %w", err)
+		}
 		edits = append(edits, config.Edit{Key: "invite_file", Value: name})
 	}
-	return c.apply(base, nil, func() error {
-		if code != "" {
-			if err := atomicfile.Write(file, []byte(links)); err != nil {
-				return fmt.Errorf("store the link: %w", err)
-			}
-		}
-		return c.p.src.Rewrite(edits, LinkKinds())
-	}, file)
+	return c.p.src.Rewrite(edits, LinkKinds())
 }
 
 // restartTime is how long serve may take until it answers with a new configuration.

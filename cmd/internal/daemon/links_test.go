@@ -4,11 +4,13 @@ import (
 	"errors"
 	"os"
 	"path/filepath"
+	"slices"
 	"strings"
 	"testing"
 
 	"github.com/agentmesh/agentmesh/cmd/internal/config"
 	"github.com/agentmesh/agentmesh/cmd/internal/datadir"
+	"github.com/agentmesh/agentmesh/node/client"
 	"github.com/agentmesh/agentmesh/node/owner/web"
 	"github.com/agentmesh/agentmesh/node/wire"
 )
@@ -113,5 +115,37 @@ func TestUndoProfile(t *testing.T) {
 	err := (setup{p}).SaveProfile(t.Context(), web.Profile{Name: strings.Repeat("x", 257)})
 	if _, isFault := errors.AsType[*wire.Error](err); err == nil || isFault || p.rerun.takeUndo() != nil {
 		t.Errorf("a name that is too long: %v", err)
+	}
+}
+
+// TestProfileJoins: a link to join a directory can stand among the addresses in the owner's form. The directory of the first
+// one keeps the mail of a node that nobody can reach, the codes are kept apart, and an undo takes all of it back.
+func TestProfileJoins(t *testing.T) {
+	dir := t.TempDir()
+	file, invites := filepath.Join(dir, "agentmesh.yaml"), filepath.Join(dir, datadir.FileInvites)
+	if err := os.WriteFile(file, []byte("name: Me\n"), 0o600); err != nil {
+		t.Fatal(err)
+	}
+	p := &Process{src: config.Source{File: file}, dataDir: datadir.Dir(dir), rerun: &rerun{stop: func() {}}}
+	directories := []string{"https://a.example/v1", "https://b.example/join#CODE-1", "https://c.example/join", "https://b.example/v1"}
+	if err := (setup{p}).SaveProfile(t.Context(), web.Profile{Name: "Me", Directories: directories}); err != nil {
+		t.Fatal(err)
+	}
+	cfg, err := p.src.LoadAndCheck(nil)
+	if err != nil {
+		t.Fatal(err)
+	}
+	if want := []string{"https://a.example/v1", "https://b.example/v1", "https://c.example/v1"}; !slices.Equal(cfg.Directories, want) || cfg.ViaRelay != "https://b.example/v1" {
+		t.Errorf("directories %v, via_relay %s", cfg.Directories, cfg.ViaRelay)
+	}
+	codes, err := p.src.InviteCode("invite_file", cfg.InviteFile)
+	if code, _ := client.InviteFor(codes, "https://b.example/v1"); err != nil || code != "CODE-1" {
+		t.Errorf("the code for the directory is %q (%v)", codes, err)
+	}
+	if err := p.rerun.takeUndo()(); err != nil {
+		t.Fatal(err)
+	}
+	if _, err := os.Stat(invites); !os.IsNotExist(err) {
+		t.Errorf("after the undo the codes are left: %v", err)
 	}
 }

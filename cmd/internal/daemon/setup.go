@@ -8,6 +8,7 @@ import (
 	"time"
 
 	"github.com/agentmesh/agentmesh/cmd/internal/config"
+	"github.com/agentmesh/agentmesh/cmd/internal/datadir"
 	"github.com/agentmesh/agentmesh/node/client"
 	"github.com/agentmesh/agentmesh/node/owner"
 	"github.com/agentmesh/agentmesh/node/owner/web"
@@ -42,7 +43,6 @@ func (s setup) SaveProfile(_ context.Context, profile web.Profile) error {
 	var edits []config.Edit
 	for _, e := range []config.Edit{
 		{Key: "name", Value: profile.Name}, {Key: "owner.name", Value: profile.Owner}, {Key: "owner.zone", Value: profile.Zone}, {Key: "description", Value: profile.Description},
-		{Key: "directories", Value: profile.Directories},
 	} {
 		if !s.p.src.Overrides(e.Key) {
 			edits = append(edits, e)
@@ -50,9 +50,9 @@ func (s setup) SaveProfile(_ context.Context, profile web.Profile) error {
 	}
 	var rewriteErr error // the page shows this error, not the one that apply makes of it
 	_, err := configChanger(s).apply("", nil, func() error {
-		rewriteErr = s.p.src.Rewrite(edits, LinkKinds())
+		rewriteErr = configChanger(s).rewrite(edits, profile.Directories)
 		return rewriteErr
-	})
+	}, s.p.dataDir.Path(datadir.FileInvites))
 	return cmp.Or(rewriteErr, err)
 }
 

@@ -203,14 +203,12 @@ func (p *pages) renderApproval(c echo.Context, status int, errorText string) err
 func (p *pages) decide(c echo.Context, form url.Values) error {
 	ctx, choice := c.Request().Context(), acl.Choice(form.Get("choice"))
 	var was acl.Standing
-	if choice == acl.Block { // an undo restores this standing
-		ask, err := p.n.FindApproval(ctx, c.Param("id"))
-		if err == nil {
-			was, err = p.standing(c, ask.Subject)
-		}
-		if err != nil {
-			return err
-		}
+	ask, err := p.n.FindApproval(ctx, c.Param("id"))
+	if err == nil {
+		was, err = p.standing(c, ask.Subject)
+	}
+	if err != nil {
+		return err
 	}
 	decided, err := p.n.Decide(ctx, c.Param("id"), owner.Decision{Choice: choice, Hash: form.Get("hash"), Text: form.Get("text"), By: door}, 0)
 	next := "approvals"
@@ -220,10 +218,8 @@ func (p *pages) decide(c echo.Context, form url.Values) error {
 		}
 	}
 	switch {
-	case err == nil && choice == acl.Block:
-		return p.doneBlocked(c, next, decided.Subject, was)
 	case err == nil:
-		return doneWith(c, next, didOf(decided.Ask), decided.Subject)
+		return p.doneChanged(c, next, didOf(decided.Ask), decided.Subject, was)
 	case errors.Is(err, acl.ErrAskGone):
 		return p.renderApproval(c, http.StatusConflict, "This was decided before: "+decidedText(decided.Ask)+". Your choice changed nothing.")
 	case errors.Is(err, acl.ErrHashMismatch):

@@ -46,7 +46,7 @@ func TestPageApproves(t *testing.T) {
 		t.Errorf("another choice: %d", status)
 	}
 	status, body := p.post(path, form)
-	if status != http.StatusOK || !strings.Contains(body, "Let in.") {
+	if status != http.StatusOK || !strings.Contains(body, "Let in.") || !strings.Contains(body, `name="action" value="unblock"`) {
 		t.Errorf("approve: %d\n%s", status, body)
 	}
 	final := meshtest.Post(t, sarah.URL, raw)

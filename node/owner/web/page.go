@@ -63,7 +63,7 @@ type pages struct {
 	log   *slog.Logger
 	shell *httpapi.Pages // the frame of all pages, to which the pages of the node are added
 
-	blocked lastBlock // what the undo form of the next page undoes
+	changed lastChange // what the undo form of the next page undoes
 
 	today, settings, found, approvals, approval, inbox, item, conversations, conversation *httpapi.PageTemplate
 	compose, peers, outbox, notices, audit, profile, connect, person                      *httpapi.PageTemplate
@@ -255,8 +255,8 @@ var doneMessages = map[string]string{
 	"paused":    "Paused.", "resumed": "The agent accepts messages again.", "read": "Marked as read.", "retried": "The hook runs again.",
 	"strangers": "All waiting strangers are rejected. Each stays rejected until you allow or forget it under People.",
 	"profile":   "Saved. Your agent uses it from now on.", "hello": "You wrote to the echo agent. Its answer is below.",
-	"unblocked": "The block is gone. What was rejected with it stays rejected.",
-	"peer":      "Changed.", "added": "The card was added.",
+	"unblocked": "The block is gone. What was rejected with it stays rejected.", "undone": "Undone. What came in meanwhile stays.",
+	"peer": "Changed.", "added": "The card was added.",
 }
 
 // doneMessage returns the text for what the previous form did, and to whom.

@@ -106,12 +106,14 @@ func (p *pages) changePeer(c echo.Context, form url.Values) error {
 	switch {
 	case err != nil:
 		return p.peerFault(c, person, owner.Explain(err))
-	case action == "block":
-		return p.doneBlocked(c, path, string(changed.ID), was)
+	case action == "forget": // an undo could not bring back what was known
+		return doneWith(c, path, "peer", string(changed.ID))
 	case form.Get("undo") != "":
-		return doneWith(c, path, "unblocked", string(changed.ID))
+		return doneWith(c, path, form.Get("undo"), string(changed.ID))
+	case action == "block":
+		return p.doneChanged(c, path, string(acl.Block), string(changed.ID), was)
 	}
-	return doneWith(c, path, "peer", string(changed.ID))
+	return p.doneChanged(c, path, "peer", string(changed.ID), was)
 }
 
 // peerFault shows a refusal on the page of a person or, if person is "", on the page of all peers.

@@ -97,24 +97,31 @@ func TestPagePerson(t *testing.T) {
 		if action := map[acl.Standing]string{acl.Approved: "approve", acl.Allowed: "allow"}[before]; action != "" {
 			act(url.Values{"action": {action}, "person": {string(chris.ID())}}, "Changed.")
 		}
-		body := act(url.Values{"action": {"block"}, "person": {string(chris.ID())}}, `id="undo"`)
-		if standing() != acl.Blocked {
-			t.Fatalf("the block has no effect")
-		}
-		undo := url.Values{}
-		for _, name := range []string{"action", "undo"} {
-			undo.Set(name, regexp.MustCompile(`<input type="hidden" name="` + name + `" value="([^"]+)">`).FindStringSubmatch(body[strings.Index(body, `class="said"`):])[1])
-		}
-		act(undo, "The block is gone.")
-		if got := standing(); got != before {
-			t.Errorf("after the undo the rule is %q, want %q", got, before)
+		for action, after := range map[string]acl.Standing{"block": acl.Blocked, "approve": acl.Approved, "allow": acl.Allowed} {
+			if after == before {
+				continue
+			}
+			body := act(url.Values{"action": {action}, "person": {string(chris.ID())}}, `id="undo"`)
+			if standing() != after {
+				t.Fatalf("%s has no effect", action)
+			}
+			undo := url.Values{}
+			for _, name := range []string{"action", "undo"} {
+				undo.Set(name, regexp.MustCompile(`<input type="hidden" name="` + name + `" value="([^"]+)">`).FindStringSubmatch(body[strings.Index(body, `class="said"`):])[1])
+			}
+			act(undo, map[string]string{"block": "The block is gone.", "approve": "Undone.", "allow": "Undone."}[action])
+			if got := standing(); got != before {
+				t.Errorf("after the undo of %s the rule is %q, want %q", action, got, before)
+			}
 		}
 	}
 	link := "people?did=block&who=" + string(chris.ID()) + "&was=" + string(acl.Allowed)
 	if body := p.must(link); strings.Contains(body, `id="undo"`) {
 		t.Error("a link offers the undo of a block that is undone")
 	}
-	act(url.Values{"action": {"forget"}}, "Changed.")
+	if body := act(url.Values{"action": {"forget"}}, "Changed."); strings.Contains(body, `id="undo"`) {
+		t.Error("what is forgotten would come back")
+	}
 	act(url.Values{"action": {"block"}}, `id="undo"`)
 	if body := p.must(link); strings.Contains(body, `name="action" value="allow"><input type="hidden" name="peer"`) || !strings.Contains(body, `name="action" value="unblock"><input type="hidden" name="peer"`) {
 		t.Errorf("a link puts an action of its own into the undo:\n%s", body)

@@ -99,31 +99,35 @@ func (p *pages) findPerson(c echo.Context, id string) (personView, error) {
 
 func (v personView) Shown() owner.ShownName { return v.ShownAt(v.Address) }
 
-// undoActions are the actions that undo a block, by the standing before the block.
-var undoActions = map[acl.Standing]string{acl.Unknown: "unblock", acl.Allowed: "allow", acl.Approved: "approve"}
+// undoActions are the actions that give a peer back its standing.
+var undoActions = map[acl.Standing]string{acl.Unknown: "unblock", acl.Allowed: "allow", acl.Approved: "approve", acl.Blocked: "block"}
 
-// lastBlock is the last block that the owner made with a form of the page. The undo form is made from lastBlock and not from the URL,
-// because anybody can make a link.
-type lastBlock struct {
-	mu   sync.Mutex
-	peer string
-	was  acl.Standing // the peer's standing before the block
+// lastChange is the last change of a peer's standing that the owner made with a form of the page. The undo form is made from
+// lastChange and not from the URL, because anybody can make a link.
+type lastChange struct {
+	mu      sync.Mutex
+	peer    string
+	did     string       // see doneMessages
+	was, is acl.Standing // before and after the change
 }
 
-// undo returns a form that undoes the block that the owner has just made with a form. It returns nil if the last form
-// did not block the peer, or if the peer is no longer blocked.
+// undo returns a form that undoes the change that the owner has just made with a form. It returns nil if the last form changed no
+// standing, or if it has changed again.
 func (p *pages) undo(c echo.Context) *httpapi.Undo {
-	p.blocked.mu.Lock()
-	defer p.blocked.mu.Unlock()
-	peer := c.QueryParam("who")
-	action, known := undoActions[p.blocked.was]
-	if c.QueryParam("did") != string(acl.Block) || peer == "" || peer != p.blocked.peer || !known {
+	p.changed.mu.Lock()
+	defer p.changed.mu.Unlock()
+	peer, did := c.QueryParam("who"), c.QueryParam("did")
+	if peer == "" || peer != p.changed.peer || did != p.changed.did || p.changed.is == p.changed.was {
 		return nil
 	}
-	if now, err := p.standing(c, peer); err != nil || now != acl.Blocked {
+	if now, err := p.standing(c, peer); err != nil || now != p.changed.is {
 		return nil
 	}
-	return &httpapi.Undo{Path: "people", Fields: map[string]string{"peer": peer, "action": action, "undo": "yes"}}
+	then := "undone"
+	if did == string(acl.Block) {
+		then = "unblocked"
+	}
+	return &httpapi.Undo{Path: "people", Fields: map[string]string{"peer": peer, "action": undoActions[p.changed.was], "undo": then}}
 }
 
 // standing returns what the rules say about a principal, for an undo. Without a rule it is Unknown.
@@ -135,10 +139,14 @@ func (p *pages) standing(c echo.Context, principal string) (acl.Standing, error)
 	return peers[0].Standing, nil
 }
 
-// doneBlocked is [doneWith] for a block, which the next page offers to undo.
-func (p *pages) doneBlocked(c echo.Context, path, peer string, was acl.Standing) error {
-	p.blocked.mu.Lock()
-	p.blocked.peer, p.blocked.was = peer, was
-	p.blocked.mu.Unlock()
-	return doneWith(c, path, string(acl.Block), peer)
+// doneChanged is [doneWith] for a change of a peer's standing, which the next page offers to undo.
+func (p *pages) doneChanged(c echo.Context, path, did, peer string, was acl.Standing) error {
+	is, err := p.standing(c, peer)
+	if err != nil {
+		return err
+	}
+	p.changed.mu.Lock()
+	p.changed.peer, p.changed.did, p.changed.was, p.changed.is = peer, did, was, is
+	p.changed.mu.Unlock()
+	return doneWith(c, path, did, peer)
 }
