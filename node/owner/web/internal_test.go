@@ -2,6 +2,7 @@ package web
 
 import (
 	"os"
+	"slices"
 	"strings"
 	"testing"
 	"time"
@@ -10,6 +11,7 @@ import (
 	"github.com/agentmesh/agentmesh/node/httpapi"
 	"github.com/agentmesh/agentmesh/node/owner"
 	"github.com/agentmesh/agentmesh/node/wire"
+	"github.com/agentmesh/agentmesh/node/zone"
 )
 
 // init sets the zone of the owner, before a server of a test reads the clock.
@@ -61,5 +63,37 @@ func TestAgreementsHaveNames(t *testing.T) {
 	offer := owner.Agreement{Agreement: conversations.Agreement{Intent: wire.Negotiate, Price: "12 EUR"}, Standing: owner.StandingAgreed}
 	if got := whatWasAgreed(offer); !strings.Contains(got, "12 EUR") {
 		t.Errorf("an offer is %q", got)
+	}
+}
+
+// TestPlanWeek: a meeting stands on its day in the zone of the owner, in the order of time, and an empty week is none.
+func TestPlanWeek(t *testing.T) {
+	berlin, err := zone.Load("Europe/Berlin")
+	if err != nil {
+		t.Fatal(err)
+	}
+	before := zone.Owner()
+	zone.Set(berlin)
+	defer zone.Set(before)
+	now := time.Date(2026, 12, 1, 22, 30, 0, 0, time.UTC) // 23:30 in Berlin
+	at := func(days int, clock string) weekEvent {
+		when, err := time.Parse("15:04", clock)
+		if err != nil {
+			t.Fatal(err)
+		}
+		return weekEvent{At: time.Date(2026, 12, 1+days, when.Hour(), when.Minute(), 0, 0, time.UTC)}
+	}
+	days := planWeek([]weekEvent{at(0, "23:15"), at(3, "15:00"), at(3, "08:00"), at(9, "10:00"), at(-1, "10:00")}, now)
+	var got []string
+	for _, d := range days {
+		for _, e := range d.Events {
+			got = append(got, d.Day+" "+e.Clock())
+		}
+	}
+	if want := []string{"Wed 2 00:15", "Fri 4 09:00", "Fri 4 16:00"}; !slices.Equal(got, want) || len(days) != 7 || days[0].Day != "Tue 1" {
+		t.Errorf("%d days, events %q, want %q", len(days), got, want)
+	}
+	if days := planWeek([]weekEvent{at(9, "10:00")}, now); days != nil {
+		t.Errorf("an empty week: %v", days)
 	}
 }

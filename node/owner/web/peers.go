@@ -1,10 +1,13 @@
 package web
 
 import (
+	"cmp"
 	"errors"
 	"net/http"
 	"net/url"
+	"slices"
 	"strings"
+	"time"
 
 	"github.com/labstack/echo/v4"
 
@@ -23,7 +26,10 @@ type peersView struct {
 
 type peerRow struct {
 	owner.Peer
-	Buttons []peerButton
+	Buttons  []peerButton
+	Last     time.Time // of a message in one of the newest conversations; zero: not there
+	Messages uint64    // in these conversations
+	Share    uint64    // of the most that any peer has, in percent
 }
 
 type peerButton struct{ Action, Label, Class string }
@@ -49,6 +55,12 @@ func (p *pages) renderPeers(c echo.Context, status int, errorText string) error 
 		}
 		view.Peers = append(view.Peers, p.row(peer))
 	}
+	const conversations = 100
+	latest, err := p.n.ListConversations(c.Request().Context(), owner.Query{Limit: conversations})
+	if err != nil {
+		return err
+	}
+	addContact(view.Peers, latest.Items)
 	self := httpapi.PagePath + "/people"
 	if view.Query != "" {
 		self += "?q=" + url.QueryEscape(view.Query)
@@ -57,6 +69,27 @@ func (p *pages) renderPeers(c echo.Context, status int, errorText string) error 
 		Title: "People", Status: status, Error: errorText, Done: p.doneMessage(c), Undo: p.undo(c), Topics: []string{string(owner.TopicPeers)},
 		Self: self, Data: view,
 	})
+}
+
+// addContact says how close the peers are, from the newest conversations, and sorts them by the last message.
+func addContact(peers []peerRow, latest []owner.Conversation) {
+	most := uint64(1)
+	for i := range peers {
+		r := &peers[i]
+		for _, conv := range latest {
+			if cmp.Or(conv.Principal, conv.Peer) == r.ID {
+				r.Messages += conv.Entries
+				if conv.Last.After(r.Last) {
+					r.Last = conv.Last
+				}
+			}
+		}
+		most = max(most, r.Messages)
+	}
+	for i := range peers {
+		peers[i].Share = peers[i].Messages * 100 / most
+	}
+	slices.SortStableFunc(peers, func(a, b peerRow) int { return b.Last.Compare(a.Last) })
 }
 
 // row returns a peer with the buttons for it.

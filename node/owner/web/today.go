@@ -11,12 +11,14 @@ import (
 	"github.com/agentmesh/agentmesh/node/httpapi"
 	"github.com/agentmesh/agentmesh/node/owner"
 	"github.com/agentmesh/agentmesh/node/wire"
+	"github.com/agentmesh/agentmesh/node/zone"
 )
 
 // todayView is what happened lately and what the owner can do about it. Each list is short, newest first.
 type todayView struct {
 	First     []askView // the oldest of the waiting questions
 	MoreAsks  string    // how many questions wait, if First lacks some
+	Week      []weekDay // from today on; nil if nothing is agreed for it
 	New       []newView
 	MoreItems string // how many messages need the owner, if New lacks some
 	Agreed    []agreedView
@@ -47,6 +49,41 @@ type agreedView struct {
 
 // When returns the agreed time in the zone of the owner.
 func (a agreedView) When() string { return owner.LocalTime(a.Time) }
+
+// weekDay is a day with what is agreed for it.
+type weekDay struct {
+	Day    string // such as "Fri 4"
+	Events []weekEvent
+}
+
+type weekEvent struct {
+	agreedView
+	At time.Time
+}
+
+// Clock returns the time of day in the zone of the owner.
+func (e weekEvent) Clock() string { return zone.In(e.At).Format("15:04") }
+
+// planWeek returns seven days from now on with the events on them, or nil if there are none.
+func planWeek(events []weekEvent, now time.Time) []weekDay {
+	var days []weekDay
+	planned := false
+	for i := range 7 {
+		day := zone.In(now).AddDate(0, 0, i)
+		d := weekDay{Day: day.Format("Mon 2")}
+		for _, e := range events {
+			if zone.In(e.At).Format(time.DateOnly) == day.Format(time.DateOnly) {
+				d.Events, planned = append(d.Events, e), true
+			}
+		}
+		slices.SortFunc(d.Events, func(a, b weekEvent) int { return a.At.Compare(b.At) })
+		days = append(days, d)
+	}
+	if !planned {
+		return nil
+	}
+	return days
+}
 
 const (
 	maxAsksToday = 3
@@ -140,7 +177,7 @@ func (p *pages) addUndelivered(ctx context.Context, view *todayView, delayed *ow
 	return nil
 }
 
-// addDone adds what was agreed, and where the agent answered alone, in the newest conversations.
+// addDone adds what was agreed and the week that it makes, and where the agent answered alone, in the newest conversations.
 func (p *pages) addDone(ctx context.Context, view *todayView) error {
 	const conversations = 50
 	list, err := p.n.ListConversations(ctx, owner.Query{Limit: conversations})
@@ -148,12 +185,17 @@ func (p *pages) addDone(ctx context.Context, view *todayView) error {
 		return err
 	}
 	var alone []owner.Conversation
+	var events []weekEvent
 	for _, conv := range list.Items {
 		for _, a := range conv.Agreements {
 			at, hasTime := wire.ParseInstant(a.Time)
+			shown := agreedView{agreed{a, convPath(conv.Peer, conv.ID)}, conv.Shown()}
+			if hasTime && a.Standing == owner.StandingAgreed {
+				events = append(events, weekEvent{shown, at})
+			}
 			isNews := time.Since(a.At) < recently || hasTime && at.After(time.Now())
 			if isNews && len(view.Agreed) < maxToday {
-				view.Agreed = append(view.Agreed, agreedView{agreed{a, convPath(conv.Peer, conv.ID)}, conv.Shown()})
+				view.Agreed = append(view.Agreed, shown)
 			}
 		}
 		isNew := slices.ContainsFunc(view.New, func(n newView) bool { return string(n.Conversation) == conv.ID })
@@ -161,6 +203,7 @@ func (p *pages) addDone(ctx context.Context, view *todayView) error {
 			alone = append(alone, conv)
 		}
 	}
+	view.Week = planWeek(events, time.Now())
 	view.Alone, err = p.says.viewTalks(ctx, alone)
 	return err
 }

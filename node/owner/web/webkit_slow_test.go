@@ -13,7 +13,7 @@ import (
 // TestWebKit: in the engine of Safari, too, two people chat with line breaks, settle a coffee and cancel it, and no page is
 // wider than its window.
 func TestWebKit(t *testing.T) {
-	w := browsertest.StartWebKit(t)
+	w := browsertest.StartWebKit(t, "light")
 	mesh := meshtest.New(t)
 	sarah, peter := mesh.Node("sarah", nil), mesh.Node("peter", nil)
 	p, other := servePage(t, sarah), servePage(t, peter)
