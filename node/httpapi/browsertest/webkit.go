@@ -24,9 +24,9 @@ type WebKit struct {
 	session string // URL
 }
 
-// StartWebKit opens a window on a virtual screen. It closes with the test. Without the programs, the test is skipped or
-// fails; see [Required].
-func StartWebKit(t testing.TB) *WebKit {
+// StartWebKit opens a window on a virtual screen, with the color scheme light or dark. It closes with the test. Without the
+// programs, the test is skipped or fails; see [Required].
+func StartWebKit(t testing.TB, scheme string) *WebKit {
 	t.Helper()
 	driver, err := exec.LookPath("WebKitWebDriver")
 	xvfb, err2 := exec.LookPath("xvfb-run")
@@ -47,7 +47,7 @@ func StartWebKit(t testing.TB) *WebKit {
 	port := free.Addr().(*net.TCPAddr).Port
 	free.Close()
 	cmd := exec.Command(xvfb, "-a", "-s", "-screen 0 1400x1000x24", driver, "--port="+strconv.Itoa(port))
-	cmd.Env = append(os.Environ(), "HOME="+t.TempDir(), "WEBKIT_DISABLE_COMPOSITING_MODE=1", "WEBKIT_DISABLE_SANDBOX_THIS_IS_DANGEROUS=1")
+	cmd.Env = append(os.Environ(), "HOME="+t.TempDir(), "WEBKIT_DISABLE_COMPOSITING_MODE=1", "GTK_THEME="+map[string]string{"light": "Adwaita", "dark": "Adwaita:dark"}[scheme], "WEBKIT_DISABLE_SANDBOX_THIS_IS_DANGEROUS=1")
 	cmd.SysProcAttr = &syscall.SysProcAttr{Setpgid: true}
 	if err := cmd.Start(); err != nil {
 		t.Fatal(err)

@@ -1,0 +1,256 @@
+//go:build slow && linux
+
+package main
+
+import (
+	"context"
+	"fmt"
+	"net"
+	"os"
+	"os/exec"
+	"path/filepath"
+	"regexp"
+	"slices"
+	"strings"
+	"testing"
+	"time"
+
+	"github.com/chromedp/chromedp"
+
+	"github.com/agentmesh/agentmesh/node/httpapi/browsertest"
+)
+
+// window is a window of a browser.
+type window interface {
+	Open(address string)
+	Until(script string)
+	Type(selector, keys string) // as of [browsertest.WebKit]
+}
+
+// chromium is a window of Chromium.
+type chromium struct{ *browsertest.Tab }
+
+func (c chromium) Open(address string) { c.Do(chromedp.Navigate(address)) }
+
+func (c chromium) Type(selector, keys string) {
+	for i, line := range strings.Split(keys, "\uE008\uE007\uE008") {
+		if i > 0 {
+			c.Do(chromedp.KeyEvent("\r", chromedp.KeyModifiers(chromedp.ModifierShift)))
+		}
+		c.Do(chromedp.SendKeys(selector, strings.ReplaceAll(line, "\uE007", "\r")))
+	}
+}
+
+// reader is a person who knows only the words of the pages: each step names what is written on a page.
+type reader struct {
+	window
+	words func(string) // adds to the list of what was pressed
+}
+
+// find is a script with functions that find what a person sees under some words: a button, a link or a field.
+const find = `const seen = (e) => (e.localName === "option" || e.checkVisibility()) && !e.disabled;
+	const says = (e) => (e.getAttribute("aria-label") || e.innerText || e.placeholder || "").replace(/\s+/g, " ").trim();
+	const pick = (list, words) => list.find((e) => seen(e) && says(e) === words) ?? list.find((e) => seen(e) && says(e).startsWith(words)) ?? list.find((e) => seen(e) && says(e).includes(words));
+	const all = (what) => [...document.querySelectorAll(what)];
+	const field = (words) => pick(all("input, textarea, select"), words) ?? pick(all("label"), words)?.control;`
+
+// press presses what has the words.
+func (r reader) press(words string) {
+	r.words(words)
+	r.Until(fmt.Sprintf(`(() => { %s const e = pick(all("button, a, summary, label"), %q); e?.click(); return e; })()`, find, words))
+}
+
+// fill writes a text into the field with the words.
+func (r reader) fill(words, text string) {
+	r.Until(fmt.Sprintf(`(() => { %s const e = field(%q); if (!e) return false; const text = %q; e.value = pick([...e.options ?? []], text)?.value ?? text; e.dispatchEvent(new Event("input", { bubbles: true })); e.dispatchEvent(new Event("change", { bubbles: true })); return e.value; })()`, find, words, text))
+}
+
+// sees waits for words on the page.
+func (r reader) sees(words string) {
+	r.Until(fmt.Sprintf(`document.body.innerText.replace(/\s+/g, " ").includes(%q)`, words))
+}
+
+// TestTwoPeople: two people who know only the words of the pages begin with empty folders. They join a directory with links of
+// its operator, find each other, chat with line breaks, settle a coffee and cancel it; one blocks the other and undoes it, and
+// finds an old message. The same in Chromium and in WebKit, on a screen and on a phone, light and dark.
+func TestTwoPeople(t *testing.T) {
+	engines := map[string]func(t *testing.T, width, height int, scheme string) window{
+		"WebKit": func(t *testing.T, width, height int, scheme string) window {
+			w := browsertest.StartWebKit(t, scheme)
+			w.Size(width, height)
+			return w
+		},
+	}
+	browser := browsertest.Start(t)
+	engines["Chromium"] = func(t *testing.T, width, height int, scheme string) window {
+		tab := browsertest.NewTab(t, browser)
+		tab.Size(int64(width), int64(height))
+		tab.Scheme(scheme)
+		tab.Forgive("ERR_") // while a node starts again with its new name
+		tab.Forgive("Failed to load resource")
+		return chromium{tab}
+	}
+	for _, name := range []string{"Chromium", "WebKit"} {
+		for _, screen := range []struct {
+			width, height int
+			scheme        string
+		}{{1280, 900, "light"}, {390, 844, "dark"}, {1280, 900, "dark"}, {390, 844, "light"}} {
+			if screen.width == 1280 == (screen.scheme == "dark") && name == "WebKit" {
+				continue // two of the four tell whether this engine does what the other does
+			}
+			t.Run(fmt.Sprintf("%s %d %s", name, screen.width, screen.scheme), func(t *testing.T) {
+				meet(t, func() window { return engines[name](t, screen.width, screen.height, screen.scheme) }, screen.scheme)
+			})
+		}
+	}
+}
+
+// look reports barriers of a page in Chromium, and saves a picture of it if PICTURES names a folder.
+func look(t *testing.T, w window, name string) {
+	t.Helper()
+	tab, ok := w.(chromium)
+	if !ok {
+		return
+	}
+	if browsertest.HasAxe() {
+		if found := tab.Barriers(); found != "" {
+			t.Errorf("%s:\n%s", name, found)
+		}
+	}
+	if to := os.Getenv("PICTURES"); to != "" && to != "docs" {
+		tab.WaitUntilStable()
+		tab.Picture(filepath.Join(to, fmt.Sprintf("people-%s-%d-%v.png", name, browsertest.Eval[int](tab.Tab, `innerWidth`), browsertest.Eval[bool](tab.Tab, `matchMedia("(prefers-color-scheme: dark)").matches`))))
+	}
+}
+
+func meet(t *testing.T, open func() window, scheme string) {
+	env := slices.DeleteFunc(os.Environ(), func(e string) bool { return strings.HasPrefix(e, "AGENTMESH_") })
+	dir := t.TempDir()
+	run := func(line ...string) string {
+		t.Helper()
+		ctx, cancel := context.WithTimeout(t.Context(), time.Minute)
+		defer cancel()
+		cmd := exec.CommandContext(ctx, agentmeshBinary(env), line...)
+		cmd.Dir, cmd.Env = dir, env
+		out, err := cmd.Output()
+		if err != nil {
+			t.Fatalf("%v: %v\n%s", line, err, out)
+		}
+		return string(out)
+	}
+	serve := func(name string, flags ...string) {
+		t.Helper()
+		s, err := startServe(filepath.Join(dir, name), flags, env)
+		if err != nil {
+			t.Fatal(err)
+		}
+		t.Cleanup(func() {
+			_ = s.Process.Kill()
+			_ = s.Wait() // it was killed
+		})
+	}
+	person := func(name string) reader {
+		r := reader{window: open(), words: func(w string) { t.Logf("%s presses %q", name, w) }}
+		r.Open(strings.TrimSpace(run("--data", name, "page")))
+		r.press("Sign in")
+		r.sees("Today")
+		r.Until(fmt.Sprintf(`matchMedia("(prefers-color-scheme: %s)").matches`, scheme))
+		return r
+	}
+
+	l, err := net.Listen("tcp", "127.0.0.1:0")
+	if err != nil {
+		t.Fatal(err)
+	}
+	address := l.Addr().String()
+	l.Close()
+	serve("mesh", "--roles", "directory", "--listen", address, "--public-url", "http://"+address, "--set", "network.allow_private=127.0.0.0/8", "--set", "registration.mode=invite")
+	links := regexp.MustCompile(`http://\S+/join#\S+`).FindAllString(run("--data", "mesh", "token", "create", "--count", "2"), -1)
+	if len(links) != 2 {
+		t.Fatalf("links: %v", links)
+	}
+
+	serve("ann")
+	ann := person("ann")
+	ann.sees("Welcome")
+	ann.fill("Name of your agent", "Ann's agent")
+	ann.fill("Your name", "Ann")
+	ann.fill("Directories to join", links[0])
+	ann.press("Save")
+	ann.sees("Saved.")
+	ann.sees("registered")
+
+	// Bob reads the page of his link, and runs the line for people without an agent.
+	ann.Open(links[1])
+	ann.sees("You have no agent yet")
+	ann.Until(fmt.Sprintf(`document.getElementById("start").innerText === "agentmesh quickstart agent --join '%s' && agentmesh serve"`, links[1]))
+	run("--data", "bob", "quickstart", "agent", "--join", links[1], "--yes", "--name", "Bob's agent")
+	serve("bob")
+	bob := person("bob")
+	bob.sees("Nothing waits for you.")
+	ann.Open(strings.TrimSpace(run("--data", "ann", "page")))
+	ann.press("Sign in")
+
+	ann.press("Discover")
+	ann.fill("Find agents", "Bob")
+	ann.press("Search")
+	ann.sees("Bob's agent")
+	ann.press("Write")
+	ann.fill("Text", "Hello Bob!\nShall we meet?")
+	ann.press("Send")
+	ann.sees("their owner decides")
+
+	bob.sees("Shall we meet?")
+	bob.press("Let them in")
+	bob.sees("Let in.")
+	bob.Type("textarea", "Gladly.\uE008\uE007\uE008What about coffee?\uE007")
+	bob.sees("What about coffee?")
+	ann.Until(`[...document.querySelectorAll("div.text")].some((d) => d.innerText === "Gladly.\nWhat about coffee?")`)
+
+	ann.press("Write")
+	ann.fill("To", "Bob's agent")
+	ann.fill("What", "A meeting")
+	ann.fill("Subject", "Coffee")
+	day := time.Now().AddDate(0, 0, 3).Format("2006-01-02")
+	ann.fill("First time", day+"T10:00")
+	ann.fill("Second time", day+"T15:00")
+	ann.fill("Duration", "30m")
+	ann.fill("Where", "Cafe Luna")
+	ann.press("Send")
+	ann.sees("We propose")
+
+	bob.press("Today")
+	bob.press("Ann's agent")
+	bob.sees("Coffee")
+	bob.press("15:00")
+	bob.press("Accept")
+	for _, r := range []reader{bob, ann} {
+		r.sees("Agreed")
+		r.press("Today")
+		r.sees("Add to a calendar")
+		r.Until(`document.querySelector("[aria-label='The next seven days']").innerText.includes("15:00")`)
+		look(t, r.window, "today")
+		r.press("Coffee")
+	}
+	bob.press("Cancel it")
+	bob.sees("Cancelled")
+	ann.sees("Cancelled")
+
+	bob.press("People")
+	bob.press("Ann's agent")
+	bob.press("Block")
+	bob.sees("Blocked.")
+	bob.press("Undo")
+	bob.sees("The block is gone.")
+	bob.press("Conversations")
+	bob.fill("Find", "Shall we meet")
+	bob.press("Find")
+	bob.sees("Shall we meet?")
+	bob.press("Ann's agent")
+	bob.sees("What about coffee?")
+	for _, page := range []string{"Today", "Conversations", "People", "Discover", "Settings"} {
+		bob.press(page)
+		bob.Until(`document.querySelector("h1").innerText === "` + page + `" && document.documentElement.scrollWidth <= innerWidth`)
+		look(t, bob.window, page)
+	}
+}
