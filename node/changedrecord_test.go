@@ -14,6 +14,7 @@ import (
 	"github.com/agentmesh/agentmesh/acl"
 	"github.com/agentmesh/agentmesh/node"
 	"github.com/agentmesh/agentmesh/node/client"
+	"github.com/agentmesh/agentmesh/node/goldentest"
 	"github.com/agentmesh/agentmesh/node/hook"
 	"github.com/agentmesh/agentmesh/node/meshtest"
 	"github.com/agentmesh/agentmesh/node/wire"
@@ -41,7 +42,7 @@ func edit(t *testing.T, m *meshtest.Member, ns, key, old, text string) {
 func expectRefused(t *testing.T, m *meshtest.Member, ask acl.Ask, log *bytes.Buffer) {
 	t.Helper()
 	_, err := m.Asks().Decide(t.Context(), ask.ID, ask.Hash, acl.Approve, "test", time.Now())
-	if err == nil || !strings.Contains(err.Error(), "what is stored is not what you were shown") {
+	if !goldentest.Refuses(t, "approve", err) {
 		t.Errorf("approve = %v", err)
 	}
 	if now := theAsk(t, m); now.ID != ask.ID {

@@ -5,7 +5,6 @@ import (
 	"errors"
 	"path/filepath"
 	"slices"
-	"strings"
 	"sync"
 	"testing"
 	"testing/synctest"
@@ -17,6 +16,7 @@ import (
 	"github.com/agentmesh/agentmesh/node"
 	"github.com/agentmesh/agentmesh/node/bridge"
 	"github.com/agentmesh/agentmesh/node/client"
+	"github.com/agentmesh/agentmesh/node/goldentest"
 	"github.com/agentmesh/agentmesh/node/meshtest"
 	"github.com/agentmesh/agentmesh/node/notify"
 	"github.com/agentmesh/agentmesh/node/rules"
@@ -429,7 +429,7 @@ func TestSendRefuses(t *testing.T) {
 	}
 	toOurselves := to("ann", "conv_1", "hello")
 	toOurselves.To = l.ID()
-	if _, err := l.Send(t.Context(), toOurselves, 0); err == nil || !strings.Contains(err.Error(), "this agent itself; choose another agent") {
+	if _, err := l.Send(t.Context(), toOurselves, 0); !goldentest.Refuses(t, "to ourselves", err) {
 		t.Errorf("to ourselves: %v", err)
 	}
 	entries, _, err := l.Outbox(t.Context(), "", "", 10)

@@ -23,7 +23,10 @@ var Update = flag.Bool("update", false, "write golden files and generated docume
 // File has the texts of the tests of a package, each below a line with the test and its step.
 const File = "testdata/said.txt"
 
-var mu sync.Mutex // guards the file, for parallel tests with -update
+var (
+	mu     sync.Mutex   // guards the file, for parallel tests with -update
+	dir, _ = os.Getwd() // the directory of the package, also for tests that change to another one
+)
 
 // Says reports whether [File] has this text for this test and step. If not, the test fails.
 func Says(t testing.TB, step, got string) bool {
@@ -81,7 +84,7 @@ func Page(t testing.TB, step, page string) bool {
 }
 
 func read() (map[string]string, error) {
-	data, err := os.ReadFile(File)
+	data, err := os.ReadFile(filepath.Join(dir, File))
 	if err != nil && !errors.Is(err, fs.ErrNotExist) {
 		return nil, err
 	}
@@ -99,8 +102,9 @@ func write(texts map[string]string) error {
 	for _, name := range slices.Sorted(maps.Keys(texts)) {
 		fmt.Fprintf(&b, "= %s\n%s\n", name, texts[name])
 	}
-	if err := os.MkdirAll(filepath.Dir(File), 0o755); err != nil {
+	path := filepath.Join(dir, File)
+	if err := os.MkdirAll(filepath.Dir(path), 0o755); err != nil {
 		return err
 	}
-	return os.WriteFile(File, []byte(b.String()), 0o644)
+	return os.WriteFile(path, []byte(b.String()), 0o644)
 }

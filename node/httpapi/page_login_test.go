@@ -11,6 +11,8 @@ import (
 	"strings"
 	"testing"
 	"time"
+
+	"github.com/agentmesh/agentmesh/node/goldentest"
 )
 
 func TestSignIn(t *testing.T) {
@@ -28,7 +30,7 @@ func TestSignIn(t *testing.T) {
 	if resp, _ := b.do(http.MethodPost, PagePath+"/thing", url.Values{}); resp.StatusCode != 401 {
 		t.Errorf("a form without a session: %d", resp.StatusCode)
 	}
-	if resp, body := b.do(http.MethodPost, loginPath, url.Values{"secret": {"wrong"}}); resp.StatusCode != 403 || !strings.Contains(body, "not the token, and not a valid code") {
+	if resp, body := b.do(http.MethodPost, loginPath, url.Values{"secret": {"wrong"}}); resp.StatusCode != 403 || !goldentest.Page(t, "a wrong secret", body) {
 		t.Errorf("wrong secret: %d", resp.StatusCode)
 	}
 	resp, _ = b.do(http.MethodPost, loginPath, url.Values{"secret": {token}, "next": {PagePath + "/thing"}})

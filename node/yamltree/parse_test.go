@@ -8,6 +8,7 @@ import (
 	"strings"
 	"testing"
 
+	"github.com/agentmesh/agentmesh/node/goldentest"
 	"github.com/agentmesh/agentmesh/node/wire"
 )
 
@@ -58,33 +59,33 @@ func TestRefusals(t *testing.T) {
 	for i := range options.Keys + 1 {
 		fmt.Fprintf(&many, "k%d: 1, ", i)
 	}
-	for z, want := range map[string]string{
-		"1":                                      "",
-		"{__proto: 1}":                           "",
-		"{__proto__: {b: 1}}":                    "key __proto__ at line 2",
-		`[{"__proto__": 1}]`:                     "key __proto__ at line 2",
-		`{"\x5f_proto__": 1}`:                    "key __proto__ at line 2",
-		"{a: 1, a: 2}":                           "duplicate key at line 2",
-		"{a: &x 1}":                              "anchors are not accepted at line 2",
-		"{&x a: 1}":                              "anchors are not accepted at line 2",
-		"[*x]":                                   "not well-formed YAML",
-		"{<<: {b: 1}}":                           "merge keys are not accepted at line 2",
-		"{[a]: 1}":                               "a key must be a scalar at line 2",
-		"!!binary aGk=":                          "only the core tags are accepted at line 2",
-		"! 1":                                    "only the core tags are accepted at line 2",
-		"!!int foo":                              "the value does not have its tag's type at line 2",
-		"9007199254740992":                       "the number is out of range at line 2",
-		"{" + many.String() + "}":                "too many keys in one map at line 2",
-		"[" + strings.Repeat("1,", 10_000) + "]": "too many nodes",
-		strings.Repeat("[", 29) + strings.Repeat("]", 29): "nested too deep at line 2",
-		"{" + strings.Repeat("k", 513) + ": 1}":           "a key is too long at line 2",
-		strings.Repeat("x", options.Bytes):                "larger than 2097152 bytes at line",
-		"\xff":                                            "not UTF-8 at line 2",
-		"b\x00\n":                                         "NUL at line 2",
+	for z, refused := range map[string]bool{
+		"1":                                      false,
+		"{__proto: 1}":                           false,
+		"{__proto__: {b: 1}}":                    true,
+		`[{"__proto__": 1}]`:                     true,
+		`{"\x5f_proto__": 1}`:                    true,
+		"{a: 1, a: 2}":                           true,
+		"{a: &x 1}":                              true,
+		"{&x a: 1}":                              true,
+		"[*x]":                                   true,
+		"{<<: {b: 1}}":                           true,
+		"{[a]: 1}":                               true,
+		"!!binary aGk=":                          true,
+		"! 1":                                    true,
+		"!!int foo":                              true,
+		"9007199254740992":                       true,
+		"{" + many.String() + "}":                true,
+		"[" + strings.Repeat("1,", 10_000) + "]": true,
+		strings.Repeat("[", 29) + strings.Repeat("]", 29): true,
+		"{" + strings.Repeat("k", 513) + ": 1}":           true,
+		strings.Repeat("x", options.Bytes):                true,
+		"\xff":                                            true,
+		"b\x00\n":                                         true,
 	} {
 		_, err := Parse([]byte("a: 1\nz: "+z+"\n"), options)
-		if want == "" && err != nil || want != "" && (err == nil || !strings.Contains(err.Error(), want)) {
-			t.Errorf("z: %.80s: %v, want %q", z, err, want)
+		if (err != nil) != refused || refused && !goldentest.Refuses(t, fmt.Sprintf("%.40q", z), err) {
+			t.Errorf("z: %.80s: %v, refused must be %t", z, err, refused)
 		}
 	}
 }

@@ -13,6 +13,7 @@ import (
 
 	"github.com/agentmesh/agentmesh/cmd/internal/config"
 	"github.com/agentmesh/agentmesh/node"
+	"github.com/agentmesh/agentmesh/node/goldentest"
 	"github.com/agentmesh/agentmesh/node/websocket"
 	"github.com/agentmesh/agentmesh/store"
 )
@@ -33,7 +34,7 @@ func TestBridgesOfAnotherProcess(t *testing.T) {
 	if status, _, _ := p.get(t, "/health"); status != http.StatusOK {
 		t.Errorf("health: %d", status)
 	}
-	if err := p.hosting.refuse(t.Context(), p.Process); !strings.Contains(err.Error(), "run in the process other: repeat this there") {
+	if err := p.hosting.refuse(t.Context(), p.Process); !goldentest.Refuses(t, "refuse", err) {
 		t.Errorf("an operation of a bridge: %v", err)
 	}
 	if err := other.Close(); err != nil {

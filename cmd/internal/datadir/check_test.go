@@ -3,10 +3,10 @@ package datadir
 import (
 	"context"
 	"errors"
-	"strings"
 	"testing"
 	"time"
 
+	"github.com/agentmesh/agentmesh/node/goldentest"
 	"github.com/agentmesh/agentmesh/store"
 )
 
@@ -27,9 +27,5 @@ func (damagedSteps) Conversations(_ context.Context, _ string, before uint64, _ 
 // TestFaultsBeforeDamage: check reports the faults that it found before it could read no further.
 func TestFaultsBeforeDamage(t *testing.T) {
 	_, err := verifyTranscripts(t.Context(), damagedSteps{})
-	for _, want := range []string{"conversation conv_1 with am_a", "the page is damaged"} {
-		if err == nil || !strings.Contains(err.Error(), want) {
-			t.Errorf("the error is %v, want %q in it", err, want)
-		}
-	}
+	goldentest.Refuses(t, "verify", err)
 }

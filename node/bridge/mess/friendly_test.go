@@ -11,6 +11,7 @@ import (
 
 	"github.com/agentmesh/agentmesh/node/bridge/mess/exchange"
 	"github.com/agentmesh/agentmesh/node/bridge/mess/thread"
+	"github.com/agentmesh/agentmesh/node/goldentest"
 )
 
 func (l *lab) refusalText(who, block string) string {
@@ -66,7 +67,7 @@ func TestRefusalsOverREST(t *testing.T) {
 			t.Fatal(err)
 		}
 	}
-	if _, err := x.Do(t.Context(), actor("agent"), mustParse(t, "- request: {intent: x}"), exchange.Options{}); statusOf(err) != 429 || !strings.HasSuffix(err.Error(), "too many new threads: at most 2 an hour") {
+	if _, err := x.Do(t.Context(), actor("agent"), mustParse(t, "- request: {intent: x}"), exchange.Options{}); statusOf(err) != 429 || !goldentest.Refuses(t, "the third thread", err) {
 		t.Errorf("the third thread: %v", err)
 	}
 }
