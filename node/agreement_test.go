@@ -14,6 +14,7 @@ import (
 	"github.com/agentmesh/agentmesh/acl"
 	"github.com/agentmesh/agentmesh/conversations"
 	"github.com/agentmesh/agentmesh/node"
+	"github.com/agentmesh/agentmesh/node/goldentest"
 	"github.com/agentmesh/agentmesh/node/meshtest"
 	"github.com/agentmesh/agentmesh/node/owner"
 	"github.com/agentmesh/agentmesh/node/wire"
@@ -283,7 +284,7 @@ func TestAmbiguousAccept(t *testing.T) {
 					t.Errorf("the next one is answered with %s", m.Payload.JSON())
 				}
 				items, _, err := sarah.Inbox(t.Context(), node.ItemNew, "", 10)
-				if err != nil || len(items) != 1 || !strings.Contains(items[0].Note, "without saying which") {
+				if err != nil || len(items) != 1 || !goldentest.Says(t, "note", items[0].Note) {
 					t.Errorf("the owner has %+v, %v", items, err)
 				}
 			}

@@ -16,6 +16,7 @@ import (
 	"github.com/agentmesh/agentmesh/node"
 	"github.com/agentmesh/agentmesh/node/bridge"
 	"github.com/agentmesh/agentmesh/node/client"
+	"github.com/agentmesh/agentmesh/node/goldentest"
 	"github.com/agentmesh/agentmesh/node/meshtest"
 	"github.com/agentmesh/agentmesh/node/wire"
 	"github.com/agentmesh/agentmesh/store"
@@ -42,7 +43,7 @@ func TestFullConversation(t *testing.T) {
 			t.Errorf("sending in a full conversation: %v", err)
 		}
 		a := sarah.Ask("POST", "/reply", []byte(`{"conversation":"conv_one","payload":`+hello+`}`))
-		if a.Status != http.StatusTooManyRequests || !strings.Contains(string(a.Body), "start a new one") {
+		if a.Status != http.StatusTooManyRequests || !goldentest.Says(t, "reply", string(a.Body)) {
 			t.Errorf("the owner's reply: %d %s", a.Status, a.Body)
 		}
 		if after := state(t, sarah); after != before {

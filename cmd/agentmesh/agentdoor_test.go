@@ -9,6 +9,7 @@ import (
 
 	"github.com/labstack/echo/v4"
 
+	"github.com/agentmesh/agentmesh/node/goldentest"
 	"github.com/agentmesh/agentmesh/node/httpapi"
 )
 
@@ -45,7 +46,7 @@ func TestAgentDoorDecidesNothing(t *testing.T) {
 		r := httptest.NewRequestWithContext(t.Context(), route.Method, target, strings.NewReader("{}"))
 		r.Header.Set(httpapi.DoorHeader, "cli")
 		api.AgentHandler().ServeHTTP(w, r)
-		if w.Code != http.StatusForbidden || route.Method != http.MethodHead && !strings.Contains(w.Body.String(), "ask the owner") {
+		if w.Code != http.StatusForbidden || route.Method != http.MethodHead && !goldentest.Says(t, "refused", w.Body.String()) {
 			t.Errorf("%s %s: %d %s, want 403", route.Method, path, w.Code, w.Body)
 		}
 		refused++

@@ -12,6 +12,7 @@ import (
 	"testing"
 	"time"
 
+	"github.com/agentmesh/agentmesh/node/goldentest"
 	"github.com/agentmesh/agentmesh/node/owner"
 )
 
@@ -42,7 +43,7 @@ func TestFollowShowsReleased(t *testing.T) {
 	if err := json.Unmarshal([]byte(command(home, "inbox", "list", "--json")), &held); err != nil || len(held.Items) != 1 || held.Items[0].State != owner.ItemHeld {
 		t.Fatalf("the inbox has %+v, %v, want a held item", held, err)
 	}
-	if out := command(home, "inbox", "list", "--after", "nonsense"); !strings.Contains(out, "after must be the id") {
+	if out := command(home, "inbox", "list", "--after", "nonsense"); !goldentest.Says(t, "--after nonsense", out) {
 		t.Errorf("--after nonsense: %s", out)
 	}
 	ctx, cancel := context.WithCancel(t.Context())

@@ -23,6 +23,7 @@ import (
 	sdk "github.com/modelcontextprotocol/go-sdk/mcp"
 
 	"github.com/agentmesh/agentmesh/cmd/internal/daemon"
+	"github.com/agentmesh/agentmesh/node/goldentest"
 	"github.com/agentmesh/agentmesh/node/owner"
 	"github.com/agentmesh/agentmesh/node/wire"
 )
@@ -137,7 +138,7 @@ func TestMCPSchedule(t *testing.T) {
 		t.Fatalf("sent = %v", sent)
 	}
 	wrong, err := s.CallTool(t.Context(), &sdk.CallToolParams{Name: "mesh_schedule", Arguments: map[string]any{"agent": sarah, "title": "x", "duration": "45m", "window": "tomorrow"}})
-	if text, _ := json.Marshal(wrong); err != nil || !wrong.IsError || !strings.Contains(string(text), "window must be a time") {
+	if text, _ := json.Marshal(wrong); err != nil || !wrong.IsError || !goldentest.Says(t, "a wrong window", string(text)) {
 		t.Errorf("a wrong window: %s, %v", text, err)
 	}
 	for _, at := range offered {

@@ -28,7 +28,10 @@ var (
 	dir, _ = os.Getwd() // the directory of the package, also for tests that change to another one
 )
 
-// Says reports whether [File] has this text for this test and step. If not, the test fails.
+var randomID = regexp.MustCompile(`\b(ask|conv|in|msg)_[0-9a-z]{20,}`)
+
+// Says reports whether [File] has this text for this test and step. If not, the test fails. A random id is written as
+// ask_ID.
 func Says(t testing.TB, step, got string) bool {
 	t.Helper()
 	mu.Lock()
@@ -38,7 +41,7 @@ func Says(t testing.TB, step, got string) bool {
 		t.Fatal(err)
 	}
 	name := strings.Join(strings.Fields(t.Name()+": "+step), " ")
-	got = strings.TrimSpace(strings.ReplaceAll(got, "\n= ", "\n = "))
+	got = strings.TrimSpace(randomID.ReplaceAllString(strings.ReplaceAll(got, "\n= ", "\n = "), "${1}_ID"))
 	if *Update {
 		texts[name] = got
 		if err := write(texts); err != nil {

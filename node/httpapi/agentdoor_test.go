@@ -14,6 +14,8 @@ import (
 	"testing"
 
 	"github.com/labstack/echo/v4"
+
+	"github.com/agentmesh/agentmesh/node/goldentest"
 )
 
 // startDoors serves an owner's listener whose routes tell which door they belong to.
@@ -102,7 +104,7 @@ func TestAgentDoor(t *testing.T) {
 		if status != tt.status || tt.body != "" && body != tt.body {
 			t.Errorf("%s: %d %s, want %d %s", tt.name, status, body, tt.status, tt.body)
 		}
-		if status == 403 && !strings.Contains(body, "ask the owner") {
+		if status == 403 && !goldentest.Says(t, tt.name, body) {
 			t.Errorf("%s: %s does not name the owner", tt.name, body)
 		}
 	}

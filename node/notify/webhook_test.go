@@ -12,6 +12,7 @@ import (
 	"time"
 
 	"github.com/agentmesh/agentmesh/node/client"
+	"github.com/agentmesh/agentmesh/node/goldentest"
 	"github.com/agentmesh/agentmesh/node/notify"
 	"github.com/agentmesh/agentmesh/store"
 )
@@ -69,7 +70,7 @@ func TestWebhookFormats(t *testing.T) {
 			t.Errorf("%s = %q, want %q", name, v, want)
 		}
 	}
-	if !strings.HasPrefix(body, "somebody asks for you: Ann (am_ann)\n") || !strings.Contains(body, "and 3 more") {
+	if !goldentest.Says(t, "ntfy", body) {
 		t.Errorf("text = %q", body)
 	}
 }

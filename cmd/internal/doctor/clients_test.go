@@ -9,6 +9,7 @@ import (
 
 	"github.com/agentmesh/agentmesh/cmd/internal/daemon"
 	"github.com/agentmesh/agentmesh/cmd/internal/datadir"
+	"github.com/agentmesh/agentmesh/node/goldentest"
 	"github.com/agentmesh/agentmesh/node/httpapi"
 	"github.com/agentmesh/agentmesh/node/owner"
 )
@@ -40,7 +41,7 @@ func TestDoctorClients(t *testing.T) {
 		}
 	}
 	var d examination
-	if d.reportClient(daemon.SeenClient{}, forged, true, 3); d.findings[0].State != findingWarn || !strings.Contains(d.findings[0].Text, "other instances only") {
+	if d.reportClient(daemon.SeenClient{}, forged, true, 3); d.findings[0].State != findingWarn || !goldentest.Says(t, "of three instances", d.findings[0].Text) {
 		t.Errorf("of three instances: found %+v, want a warning", d.findings)
 	}
 }

@@ -13,6 +13,7 @@ import (
 	"github.com/agentmesh/agentmesh/acl"
 	"github.com/agentmesh/agentmesh/node/bridge/a2a"
 	"github.com/agentmesh/agentmesh/node/client"
+	"github.com/agentmesh/agentmesh/node/goldentest"
 	"github.com/agentmesh/agentmesh/node/wire"
 )
 
@@ -177,7 +178,7 @@ func TestPushIsGuarded(t *testing.T) {
 		}
 	}
 	v := h.rpc("ann", "CreateTaskPushNotificationConfig", `{"taskId":"`+id+`","url":"https://x.example:22/"}`)
-	if !strings.Contains(string(v.JSON()), "the port must be 443 or from 1024 up") {
+	if !goldentest.Says(t, "port", text(v, "error.message")) {
 		t.Errorf("the reason is not the port: %s", v.JSON())
 	}
 	for _, bad := range []string{`"token":"a\r\nX: y"`, `"authentication":{"scheme":"Bearer\n"}`, `"authentication":{"credentials":"x"}`, `"token":"` + strings.Repeat("x", 2000) + `"`} {

@@ -17,6 +17,7 @@ import (
 
 	"github.com/agentmesh/agentmesh/acl"
 	"github.com/agentmesh/agentmesh/node/bridge/a2a"
+	"github.com/agentmesh/agentmesh/node/goldentest"
 	"github.com/agentmesh/agentmesh/node/hook"
 	"github.com/agentmesh/agentmesh/node/owner"
 	"github.com/agentmesh/agentmesh/node/wire"
@@ -168,7 +169,7 @@ func TestApproval(t *testing.T) {
 	h := serve(t, echo(t), approval, nil)
 	v := h.rpc("ann", "SendMessage", message("m1", "", "hello", later))
 	id := text(v, "result.task.id")
-	if text(v, "result.task.status.state") != "TASK_STATE_WORKING" || !strings.Contains(text(v, "result.task.status.message.parts.0.text"), "waits for the owner") {
+	if text(v, "result.task.status.state") != "TASK_STATE_WORKING" || !goldentest.Says(t, "a stranger's task", text(v, "result.task.status.message.parts.0.text")) {
 		t.Fatalf("a stranger's task: %s", v.JSON())
 	}
 	h.decide(acl.Approve)
@@ -529,7 +530,7 @@ func TestAllTasksOpen(t *testing.T) { // THREATS row 46
 	h.bridge.FillTasks(t, "a2a:inbound/ann", "TASK_STATE_WORKING", a2a.MaxTasks)
 	refuse := func(id string) {
 		t.Helper()
-		if v := h.send("ann", id, "", "hello"); !strings.Contains(string(v.JSON()), "too many open tasks") {
+		if v := h.send("ann", id, "", "hello"); !goldentest.Says(t, "refused", text(v, "error.message")) {
 			t.Fatalf("with all places taken: %s", v.JSON())
 		}
 	}

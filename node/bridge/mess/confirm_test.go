@@ -18,6 +18,7 @@ import (
 	"github.com/agentmesh/agentmesh/node/bridge/mess/exchange"
 	"github.com/agentmesh/agentmesh/node/bridge/mess/registry"
 	"github.com/agentmesh/agentmesh/node/bridge/mess/thread"
+	"github.com/agentmesh/agentmesh/node/goldentest"
 	"github.com/agentmesh/agentmesh/node/httpapi"
 	"github.com/agentmesh/agentmesh/node/meshtest"
 	"github.com/agentmesh/agentmesh/node/wire"
@@ -139,7 +140,7 @@ func TestPageAnswersWhatItShowed(t *testing.T) {
 			for _, sent := range []string{old, "", "0", "-1", "x"} {
 				if code, text := call("POST", ref, url.Values{"do": {c.do}, "q0": {"two"}, "serial": {sent}}); code < 400 {
 					t.Errorf("serial %q: %d", sent, code)
-				} else if sent == old && (code != http.StatusConflict || !strings.Contains(text, "read it again")) {
+				} else if sent == old && (code != http.StatusConflict || !goldentest.Page(t, "an old page", text)) {
 					t.Errorf("serial %q: %d\n%s", sent, code, text)
 				}
 			}

@@ -16,6 +16,7 @@ import (
 	"github.com/agentmesh/agentmesh/node/bridge/mess/exchange"
 	"github.com/agentmesh/agentmesh/node/bridge/mess/registry"
 	"github.com/agentmesh/agentmesh/node/bridge/mess/thread"
+	"github.com/agentmesh/agentmesh/node/goldentest"
 	"github.com/agentmesh/agentmesh/node/wire"
 )
 
@@ -397,7 +398,7 @@ func TestMessageOfRequesterIsNotDropped(t *testing.T) {
 	path := "requests/" + s.request("alice", "{intent: dig}")
 	s.want(200, bob, "PATCH", path, `{"status":"claimed"}`)
 	for _, body := range []string{`{"message":"are you there?"}`, `{"status":"claimed","message":"are you there?"}`} {
-		if status, text := s.call(alice, "PATCH", path, body); status != 403 || !strings.Contains(text, "a reply, an answer or a cancel in the member mess") {
+		if status, text := s.call(alice, "PATCH", path, body); status != 403 || !goldentest.Says(t, body, text) {
 			t.Errorf("%s: %d %s, want 403 and what to send", body, status, text)
 		}
 	}

@@ -6,6 +6,7 @@ import (
 	"testing"
 
 	"github.com/agentmesh/agentmesh/node/bridge/mess/thread"
+	"github.com/agentmesh/agentmesh/node/goldentest"
 )
 
 // TestIfMatch: a PATCH with If-Match changes the thread only if it is as the caller read it (RFC 9110, section 13.1.1).
@@ -45,7 +46,7 @@ func TestIfMatch(t *testing.T) {
 	shown := etag(alice)
 	s.want(200, bob, "PATCH", path, `{"mess":[{"status":{"code":"needs_confirmation","action":"sell the house"}}]}`)
 	code, body := s.call(alice, "PATCH", path, `{"mess":[{"reply":{"re":"`+ref+`","confirm":true}}]}`, "If-Match", shown)
-	if code != 412 || !strings.Contains(body, "read it again") {
+	if code != 412 || !goldentest.Says(t, "an old entity tag", body) {
 		t.Errorf("%d %s", code, body)
 	}
 	if th := s.thread(ref); th.Status != thread.NeedsConfirmation || th.Confirmed {

@@ -10,6 +10,7 @@ import (
 	"github.com/agentmesh/agentmesh/acl"
 	"github.com/agentmesh/agentmesh/node"
 	"github.com/agentmesh/agentmesh/node/bridge/mess/thread"
+	"github.com/agentmesh/agentmesh/node/goldentest"
 	"github.com/agentmesh/agentmesh/node/meshtest"
 )
 
@@ -204,7 +205,7 @@ func TestInboxQuestions(t *testing.T) {
 	if s := string(item.Payload); !strings.Contains(s, `"options":["top","door"]`) || !strings.Contains(s, "Is there light?") || item.PeerName != "bob" {
 		t.Errorf("item of %s: %s", item.PeerName, s)
 	}
-	if body := home.reply(item.ID, text("top"), 409); !strings.Contains(body, "more than one question") {
+	if body := home.reply(item.ID, text("top"), 409); !goldentest.Says(t, "text for two questions", body) {
 		t.Errorf("refusal = %s", body)
 	}
 	for payload, want := range map[string]string{`{}`: `\"shelf\": …`, `{"action":"accept"}`: `\"light\": …`} {
@@ -318,7 +319,7 @@ func TestInboxAnswerWaitsForTheOwner(t *testing.T) {
 		}
 		home.waitItem(item, node.ItemHeld)
 		home.want(ref, thread.Received)
-		if body := home.reply(item.ID, text("eight"), 409); !strings.Contains(body, "waits for the owner") {
+		if body := home.reply(item.ID, text("eight"), 409); !goldentest.Says(t, "a second answer", body) {
 			t.Errorf("a second answer: %s", body)
 		}
 		asks, _, err := home.node.Asks().List(t.Context(), acl.AskFilter{State: acl.AskPending}, "", 10, time.Now())

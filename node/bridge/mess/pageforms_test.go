@@ -9,6 +9,7 @@ import (
 
 	"github.com/agentmesh/agentmesh/node/bridge/bridgetest"
 	"github.com/agentmesh/agentmesh/node/bridge/mess/thread"
+	"github.com/agentmesh/agentmesh/node/goldentest"
 	"github.com/agentmesh/agentmesh/node/httpapi"
 )
 
@@ -103,7 +104,7 @@ func TestPageDoneSaysWhat(t *testing.T) {
 	c := newFormClient(t)
 	ref := c.request("agent", "{intent: look}")
 	c.post(303, ref, "do", "claim")
-	if text := c.post(400, ref, "do", "complete", "text", " \n"); !strings.Contains(text, "write the result") {
+	if text := c.post(400, ref, "do", "complete", "text", " \n"); !goldentest.Page(t, "no result", text) {
 		t.Errorf("refusal:\n%s", text)
 	}
 	c.want(ref, thread.Claimed)

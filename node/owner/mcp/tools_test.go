@@ -4,6 +4,7 @@ import (
 	"strings"
 	"testing"
 
+	"github.com/agentmesh/agentmesh/node/goldentest"
 	"github.com/agentmesh/agentmesh/node/meshtest"
 )
 
@@ -40,7 +41,7 @@ func TestSameConversationID(t *testing.T) {
 	s.call("mesh_send", args{"to": dana.ID(), "text": "hello", "conversation": id})
 	for tool, more := range map[string]args{"mesh_read": {}, "mesh_reply": {"text": "again", "final": true}, "mesh_close": {"reason": "failed"}} {
 		more["conversation"] = id
-		if text, failed := s.try(tool, more); !failed || !strings.Contains(text, "more than one conversation") {
+		if text, failed := s.try(tool, more); !failed || !goldentest.Says(t, tool, text) {
 			t.Errorf("%s: %s", tool, text)
 		}
 	}

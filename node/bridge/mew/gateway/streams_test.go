@@ -9,6 +9,7 @@ import (
 
 	"github.com/agentmesh/agentmesh/node/bridge/mew/envelope"
 	"github.com/agentmesh/agentmesh/node/bridge/mew/mewtest"
+	"github.com/agentmesh/agentmesh/node/goldentest"
 	"github.com/agentmesh/agentmesh/node/websocket"
 )
 
@@ -243,14 +244,14 @@ func TestTransferToAFullOwner(t *testing.T) {
 	for range maxMemberStreams - 4 {
 		open("bob", "")
 	}
-	if code, body := give(open("alice", long)); code != 400 || !strings.Contains(body, "are too long") {
+	if code, body := give(open("alice", long)); code != 400 || !goldentest.Says(t, "too long", body[strings.Index(body, `"payload":`):]) {
 		t.Errorf("a description beyond the bound of bob: %d %.200s", code, body)
 	}
 	if code, body := give(open("alice", "")); code != 200 {
 		t.Errorf("the last stream that bob may have: %d %s", code, body)
 	}
 	more := open("alice", "")
-	if code, body := give(more); code != 400 || !strings.Contains(body, "Too many streams") {
+	if code, body := give(more); code != 400 || !goldentest.Says(t, "too many", body[strings.Index(body, `"payload":`):]) {
 		t.Errorf("one stream too many: %d %s", code, body)
 	}
 	if code, body := say("alice", `{"kind":"stream/close","payload":{"stream_id":"`+more+`"}}`); code != 200 {

@@ -17,6 +17,7 @@ import (
 	"github.com/agentmesh/agentmesh/node/bridge/mew/envelope"
 	"github.com/agentmesh/agentmesh/node/bridge/mew/mewtest"
 	"github.com/agentmesh/agentmesh/node/client"
+	"github.com/agentmesh/agentmesh/node/goldentest"
 	"github.com/agentmesh/agentmesh/node/hook"
 	"github.com/agentmesh/agentmesh/node/meshtest"
 	"github.com/agentmesh/agentmesh/node/websocket"
@@ -168,14 +169,14 @@ func TestLinkShutdown(t *testing.T) {
 	cat.Control("participant/shutdown", `{"reason":"enough"}`, "chat/acknowledge")
 	down := func() bool { return l.Links()[0].State == bridge.LinkDown }
 	l.await("down", down)
-	if s := l.Links()[0]; !strings.Contains(s.Error, "shut this node down") {
+	if s := l.Links()[0]; !goldentest.Says(t, "down", s.Error) {
 		t.Errorf("status %+v, want the reason", s)
 	}
 	again, err := New(l.cfg)
 	if err != nil {
 		t.Fatal(err)
 	}
-	if err := again.links.All()[0].space.load(t.Context()); err != nil || again.Links()[0].State != bridge.LinkDown || !strings.Contains(again.Links()[0].Error, "shut this node down") {
+	if err := again.links.All()[0].space.load(t.Context()); err != nil || again.Links()[0].State != bridge.LinkDown || !goldentest.Says(t, "down", again.Links()[0].Error) {
 		t.Errorf("after a restart: %+v, %v, want it down", again.Links()[0], err)
 	}
 	up := func() bool { return l.Links()[0].State == bridge.LinkUp }

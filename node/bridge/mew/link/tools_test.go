@@ -10,6 +10,7 @@ import (
 	"github.com/agentmesh/agentmesh/node"
 	"github.com/agentmesh/agentmesh/node/bridge"
 	"github.com/agentmesh/agentmesh/node/bridge/mew/mewtest"
+	"github.com/agentmesh/agentmesh/node/goldentest"
 	"github.com/agentmesh/agentmesh/node/wire"
 )
 
@@ -31,7 +32,7 @@ func TestLinkTools(t *testing.T) {
 	if v := call(off.peers["cat"], "r1", "tools/list", `{}`); string(mewtest.Payload(v, "result", "tools").JSON()) != "[]" {
 		t.Errorf("tools of a link without any: %s", v.JSON())
 	}
-	if v := call(off.peers["cat"], "r2", "tools/call", `{"name":"discover","arguments":{"query":"far"}}`); !strings.Contains(string(mewtest.Payload(v, "error").JSON()), "offers no such tool") {
+	if v := call(off.peers["cat"], "r2", "tools/call", `{"name":"discover","arguments":{"query":"far"}}`); !goldentest.Says(t, "a tool that is off", string(mewtest.Payload(v, "error").JSON())) {
 		t.Errorf("a tool that is off: %s", v.JSON())
 	}
 	if v := call(off.peers["cat"], "r3", "resources/read", `{}`); !strings.Contains(string(mewtest.Payload(v, "error").JSON()), "-32601") {
