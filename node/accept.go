@@ -74,7 +74,7 @@ func (n *Node) Accept(ctx context.Context, in bridge.Inbound) (out bridge.Outcom
 		if a.verdict.Do != rules.Run && a.verdict.Do != rules.Clarify || isRefusal(err) || !errors.Is(err, store.ErrQuota) {
 			break
 		}
-		if a.spent, a.lifted, err = n.turns.findSpent(ctx, a.newItem(ItemNew), time.Now()); err != nil {
+		if a.spent, a.lifted, err = n.turns.findSpent(ctx, a.newItem(owner.ItemNew), time.Now()); err != nil {
 			break
 		}
 		err = store.ErrQuota // if it is refused again
@@ -257,9 +257,9 @@ func (a *acceptance) carryOut(ctx context.Context) (bridge.Outcome, error) {
 	case rules.Run:
 		return a.run(ctx)
 	case rules.Read:
-		return a.toInbox(ctx, ItemRead)
+		return a.toInbox(ctx, owner.ItemRead)
 	}
-	return a.toInbox(ctx, ItemNew)
+	return a.toInbox(ctx, owner.ItemNew)
 }
 
 // arrivedAt returns the time of arrival, by which lines 9 and 13 judge the message. A message that waited in a
@@ -283,7 +283,7 @@ func (a *acceptance) close(ctx context.Context) (bridge.Outcome, error) {
 	if _, err := a.n.withdrawAsks(ctx, a.unit, nil); err != nil {
 		return bridge.Outcome{}, err
 	}
-	if err := a.n.countAccept(ctx, a.unit, a.newItem(ItemNew), ""); err != nil {
+	if err := a.n.countAccept(ctx, a.unit, a.newItem(owner.ItemNew), ""); err != nil {
 		return bridge.Outcome{}, err
 	}
 	a.unit.Add(a.n.notices.Change(a.n.notice("closed", a.in.Peer, a.in.Name, a.key, a.now)))
@@ -292,7 +292,7 @@ func (a *acceptance) close(ctx context.Context) (bridge.Outcome, error) {
 }
 
 // toInbox implements line 16 for a message that no hook handles (AM-71, AM-74, AM-91).
-func (a *acceptance) toInbox(ctx context.Context, state ItemState) (bridge.Outcome, error) {
+func (a *acceptance) toInbox(ctx context.Context, state owner.ItemState) (bridge.Outcome, error) {
 	item := a.newItem(state)
 	a.unit.Add(item.change())
 	if err := a.n.countAccept(ctx, a.unit, item, ""); err != nil {
@@ -304,7 +304,7 @@ func (a *acceptance) toInbox(ctx context.Context, state ItemState) (bridge.Outco
 // toOwner puts an accept that does not say what it accepts into the owner's inbox. The answer tells the sender to wait,
 // so that it does not take the event for agreed (AM-88).
 func (a *acceptance) toOwner(ctx context.Context) (bridge.Outcome, error) {
-	item := a.newItem(ItemNew)
+	item := a.newItem(owner.ItemNew)
 	item.Pending, item.Note = true, noteUnclear
 	a.unit.Add(item.change(), a.n.notices.Change(a.n.notice("message", a.in.Peer, a.in.Name, a.key, a.now)))
 	return a.answer(ctx, http.StatusAccepted, pendingPayload(a.now, rules.ReasonUnclear))
@@ -411,13 +411,13 @@ func (n *Node) findWithdrawn(ctx context.Context, key store.ConvKey, isChosen fu
 	if err != nil || len(withdrawn) == 0 {
 		return nil, nil, err
 	}
-	held, err := n.itemsOf(ctx, key, ItemHeld, ItemInterrupted)
+	held, err := n.itemsOf(ctx, key, owner.ItemHeld, owner.ItemInterrupted)
 	if err != nil {
 		return nil, nil, err
 	}
 	for _, item := range held {
 		if slices.ContainsFunc(withdrawn, func(ask acl.Ask) bool { return ask.ID == item.Ask }) {
-			item.State = ItemWithdrawn
+			item.State = owner.ItemWithdrawn
 			changes = append(changes, item.change())
 		}
 	}

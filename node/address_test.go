@@ -8,9 +8,9 @@ import (
 	"testing/synctest"
 	"time"
 
-	"github.com/agentmesh/agentmesh/node"
 	"github.com/agentmesh/agentmesh/node/bridge"
 	"github.com/agentmesh/agentmesh/node/meshtest"
+	"github.com/agentmesh/agentmesh/node/owner"
 	"github.com/agentmesh/agentmesh/node/wire"
 )
 
@@ -31,7 +31,7 @@ func TestAddressLeadsNowhere(t *testing.T) {
 		chris := mesh.Node("chris", open)
 		chris.Connect(bridge.Kind{Name: "toy"}, oneLink{})
 		chris.Start()
-		send := func(address string) (node.Sent, error) {
+		send := func(address string) (owner.Sent, error) {
 			a, err := bridge.ParseAddress(address)
 			if err != nil {
 				t.Fatal(err)
@@ -48,7 +48,7 @@ func TestAddressLeadsNowhere(t *testing.T) {
 		if after := state(t, chris); after != before {
 			t.Errorf("state = %s, want %s", after, before)
 		}
-		if sent, err := send("toy:near/somebody"); err != nil || sent.State != node.SendDelivered {
+		if sent, err := send("toy:near/somebody"); err != nil || sent.State != owner.SendDelivered {
 			t.Errorf("to a link: %+v, %v", sent, err)
 		}
 	})

@@ -10,6 +10,7 @@ import (
 	"github.com/agentmesh/agentmesh/node"
 	"github.com/agentmesh/agentmesh/node/client"
 	"github.com/agentmesh/agentmesh/node/meshtest"
+	"github.com/agentmesh/agentmesh/node/owner"
 	"github.com/agentmesh/agentmesh/node/wire"
 )
 
@@ -58,7 +59,7 @@ func TestAdopt(t *testing.T) {
 		}
 		synctest.Wait()
 		second := n.ID()
-		if second == first || !slices.Equal(reference.IDs(), []wire.AgentID{second}) || n.Listings()[0].State != node.Registered {
+		if second == first || !slices.Equal(reference.IDs(), []wire.AgentID{second}) || n.Listings()[0].State != owner.Registered {
 			t.Errorf("the node is %s, listed as %v: %+v", second, reference.IDs(), n.Listings()[0])
 		}
 		if own.cards[string(second)] == "" || len(own.cards) != 1 {
@@ -109,7 +110,7 @@ func TestAdoptForeignID(t *testing.T) {
 		if _, err := n.Adopt(t.Context(), ""); err != nil {
 			t.Fatal(err)
 		}
-		if l := n.Listings()[0]; n.ID() != first || string(first) == minting.assignedID || l.State != node.Pending || l.Error == "" {
+		if l := n.Listings()[0]; n.ID() != first || string(first) == minting.assignedID || l.State != owner.Pending || l.Error == "" {
 			t.Errorf("the node is %s: %+v", n.ID(), l)
 		}
 		if len(minting.cards) != 0 {

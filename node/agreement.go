@@ -131,7 +131,7 @@ func (n *Node) closeAgreed(ctx context.Context, u *conversations.Unit, at closin
 // entry that the unit settles.
 func (n *Node) isBusy(ctx context.Context, u *conversations.Unit, settles string) (bool, error) {
 	conv := u.Conversation()
-	open := []string{stateTerm(ItemRunning), stateTerm(ItemWaiting), waitTerm(conv.Key)}
+	open := []string{stateTerm(owner.ItemRunning), stateTerm(owner.ItemWaiting), waitTerm(conv.Key)}
 	isOpen := func(change store.Change) bool {
 		return slices.ContainsFunc(change.Record.Terms, func(term string) bool { return slices.Contains(open, term) })
 	}
@@ -143,7 +143,7 @@ func (n *Node) isBusy(ctx context.Context, u *conversations.Unit, settles string
 			return true, err
 		}
 	}
-	working, err := n.itemsOf(ctx, conv.Key, ItemRunning, ItemWaiting)
+	working, err := n.itemsOf(ctx, conv.Key, owner.ItemRunning, owner.ItemWaiting)
 	return slices.ContainsFunc(working, func(i Item) bool { return i.ID != settles }), err
 }
 
@@ -366,18 +366,18 @@ var ErrNoEvent = &wire.Error{Code: wire.InvalidMessage, Status: http.StatusNotFo
 
 // CancelEvent cancels an agreed event, named by its UID or a unique beginning of it. It tells the peer in a new
 // conversation, because the peer may have ended the old one.
-func (n *Node) CancelEvent(ctx context.Context, m owner.Cancellation, wait time.Duration) (Sent, error) {
+func (n *Node) CancelEvent(ctx context.Context, m owner.Cancellation, wait time.Duration) (owner.Sent, error) {
 	e, err := n.findEvent(ctx, m.Event)
 	if err != nil {
-		return Sent{}, err
+		return owner.Sent{}, err
 	}
 	out := Outgoing{To: wire.AgentID(e.Peer), Address: e.Address, Intent: wire.Schedule, Via: owner.Author(m.By)}
 	agreed, err := n.book.Load(ctx, store.ConvKey{Peer: e.Peer, ID: e.Conversation}, time.Now())
 	if err != nil {
-		return Sent{}, err
+		return owner.Sent{}, err
 	}
 	if agreed.Conversation().Sealed {
-		out.Seal = Sealed
+		out.Seal = owner.Sealed
 	}
 	out.Payload = withMeta(actionOf("cancel").WithOptional("reason", m.Reason), metaAgreedIn, e.Conversation)
 	return n.Send(ctx, out, wait)

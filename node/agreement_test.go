@@ -264,7 +264,7 @@ func TestAmbiguousAccept(t *testing.T) {
 				mustSend(t, sarah.Node, out, 10*time.Second)
 				waitFor(t, "the counter-proposal leaves", func() bool { return len(counters()) == 1 })
 				waitFor(t, "it was delivered", func() bool {
-					list, _, err := sarah.Outbox(t.Context(), node.SendQueued, "", 10)
+					list, _, err := sarah.Outbox(t.Context(), owner.SendQueued, "", 10)
 					return err == nil && len(list) == 0
 				})
 				counter = counters()[0]
@@ -283,7 +283,7 @@ func TestAmbiguousAccept(t *testing.T) {
 				if m := say(`{"action":"accept"}`, "msg_of_nobody"); m.Action() != wire.ActionPending {
 					t.Errorf("the next one is answered with %s", m.Payload.JSON())
 				}
-				items, _, err := sarah.Inbox(t.Context(), node.ItemNew, "", 10)
+				items, _, err := sarah.Inbox(t.Context(), owner.ItemNew, "", 10)
 				if err != nil || len(items) != 1 || !goldentest.Says(t, "note", items[0].Note) {
 					t.Errorf("the owner has %+v, %v", items, err)
 				}
@@ -311,7 +311,7 @@ func TestOwnAmbiguousAccept(t *testing.T) {
 	for _, payload := range []string{proposeCoffee, proposeSeveral} {
 		must(t, sarah.Post(ann.Sign(in("conv_one", ann.Draft(sarah.ID(), wire.Schedule, payload)))), http.StatusOK)
 	}
-	items, _, err := sarah.Inbox(t.Context(), node.ItemNew, "", 10)
+	items, _, err := sarah.Inbox(t.Context(), owner.ItemNew, "", 10)
 	if err != nil || len(items) != 2 {
 		t.Fatalf("%d items, %v", len(items), err)
 	}
@@ -371,7 +371,7 @@ func TestAcceptOfAnUnreadableItem(t *testing.T) {
 	})
 	ann := mesh.Stranger("ann")
 	must(t, sarah.Post(ann.Sign(in("conv_one", ann.Draft(sarah.ID(), wire.Schedule, proposeCoffee)))), http.StatusAccepted)
-	items, _, err := sarah.Inbox(t.Context(), node.ItemHeld, "", 10)
+	items, _, err := sarah.Inbox(t.Context(), owner.ItemHeld, "", 10)
 	if err != nil || len(items) != 1 {
 		t.Fatalf("%d items, %v", len(items), err)
 	}
@@ -434,7 +434,7 @@ func TestCrossingProposals(t *testing.T) {
 			both(`{"action":"accept"}`, `{"action":"accept"}`)
 			waitFor(t, "both outboxes are empty", func() bool {
 				for _, m := range sides {
-					if list, _, err := m.Outbox(t.Context(), node.SendQueued, "", 10); err != nil || len(list) > 0 {
+					if list, _, err := m.Outbox(t.Context(), owner.SendQueued, "", 10); err != nil || len(list) > 0 {
 						return false
 					}
 				}

@@ -18,6 +18,7 @@ import (
 	"github.com/agentmesh/agentmesh/node/calendar"
 	"github.com/agentmesh/agentmesh/node/hook"
 	"github.com/agentmesh/agentmesh/node/meshtest"
+	"github.com/agentmesh/agentmesh/node/owner"
 	"github.com/agentmesh/agentmesh/node/wire"
 )
 
@@ -104,12 +105,12 @@ func (c *couple) passes(d time.Duration) {
 func (c *couple) isQuiet() {
 	c.t.Helper()
 	for _, m := range []*meshtest.Member{c.chris, c.sarah} {
-		for _, state := range []node.ItemState{node.ItemFailed, node.ItemRunning, node.ItemWaiting, node.ItemInterrupted, node.ItemHeld} {
+		for _, state := range []owner.ItemState{owner.ItemFailed, owner.ItemRunning, owner.ItemWaiting, owner.ItemInterrupted, owner.ItemHeld} {
 			if items, _, err := m.Inbox(c.t.Context(), state, "", 10); len(items) != 0 || err != nil {
 				c.t.Errorf("%s has %d items %s: %v", m.Name, len(items), state, err)
 			}
 		}
-		for _, state := range []node.SendState{node.SendQueued, node.SendFailed} {
+		for _, state := range []owner.SendState{owner.SendQueued, owner.SendFailed} {
 			if entries, _, err := m.Outbox(c.t.Context(), state, "", 10); len(entries) != 0 || err != nil {
 				c.t.Errorf("%s has messages %s: %+v, %v", m.Name, state, entries, err)
 			}

@@ -14,6 +14,7 @@ import (
 	"github.com/agentmesh/agentmesh/node"
 	"github.com/agentmesh/agentmesh/node/hook"
 	"github.com/agentmesh/agentmesh/node/meshtest"
+	"github.com/agentmesh/agentmesh/node/owner"
 	"github.com/agentmesh/agentmesh/node/wire"
 	"github.com/agentmesh/agentmesh/store"
 )
@@ -29,11 +30,11 @@ func TestHookAnswerKinds(t *testing.T) {
 		inTime     int // status of the first answer
 		code       wire.Code
 		action     string // of the answer in time
-		state      node.ItemState
+		state      owner.ItemState
 		transcript []string // in time
 
 		lateAction string // the answer to a repeat if the hook was late
-		lateState  node.ItemState
+		lateState  owner.ItemState
 		late       []string
 	}{
 		{
@@ -41,38 +42,38 @@ func TestHookAnswerKinds(t *testing.T) {
 			answer: func(t *testing.T) (hook.Answer, error) {
 				return says(t, `{"action":"deliver","message":{"body":"ok"}}`), nil
 			},
-			inTime: 200, action: "deliver", state: node.ItemAnswered, transcript: []string{"in deliver", "out deliver"},
-			lateAction: "deliver", lateState: node.ItemAnswered, late: []string{"in deliver", "out pending_approval", "out deliver"},
+			inTime: 200, action: "deliver", state: owner.ItemAnswered, transcript: []string{"in deliver", "out deliver"},
+			lateAction: "deliver", lateState: owner.ItemAnswered, late: []string{"in deliver", "out pending_approval", "out deliver"},
 		}, {
 			name:   "nothing",
 			answer: func(*testing.T) (hook.Answer, error) { return hook.Answer{}, nil },
-			inTime: 200, action: "received", state: node.ItemAnswered, transcript: []string{"in deliver", "out received"},
-			lateAction: "received", lateState: node.ItemAnswered, late: []string{"in deliver", "out pending_approval", "out received"},
+			inTime: 200, action: "received", state: owner.ItemAnswered, transcript: []string{"in deliver", "out received"},
+			lateAction: "received", lateState: owner.ItemAnswered, late: []string{"in deliver", "out pending_approval", "out received"},
 		}, {
 			name:   "hold",
 			answer: func(*testing.T) (hook.Answer, error) { return hook.Answer{Hold: "it wants money"}, nil },
-			inTime: 202, action: "pending_approval", state: node.ItemHeld, transcript: []string{"in deliver", "out pending_approval"},
-			lateAction: "pending_approval", lateState: node.ItemHeld, late: []string{"in deliver", "out pending_approval"},
+			inTime: 202, action: "pending_approval", state: owner.ItemHeld, transcript: []string{"in deliver", "out pending_approval"},
+			lateAction: "pending_approval", lateState: owner.ItemHeld, late: []string{"in deliver", "out pending_approval"},
 		}, {
 			name:   "owner rejected",
 			answer: func(*testing.T) (hook.Answer, error) { return hook.Answer{Err: wire.ErrOwnerRejected}, nil },
-			inTime: 403, code: wire.OwnerRejected, state: node.ItemRejected, transcript: []string{"in deliver"},
-			lateAction: "close", lateState: node.ItemRejected, late: []string{"in deliver", "out pending_approval", "out close"},
+			inTime: 403, code: wire.OwnerRejected, state: owner.ItemRejected, transcript: []string{"in deliver"},
+			lateAction: "close", lateState: owner.ItemRejected, late: []string{"in deliver", "out pending_approval", "out close"},
 		}, {
 			name:   "intent not supported",
 			answer: func(*testing.T) (hook.Answer, error) { return hook.Answer{Err: wire.ErrIntent}, nil },
-			inTime: 422, code: wire.IntentNotSupported, state: node.ItemRejected, transcript: []string{"in deliver"},
-			lateAction: "close", lateState: node.ItemRejected, late: []string{"in deliver", "out pending_approval", "out close"},
+			inTime: 422, code: wire.IntentNotSupported, state: owner.ItemRejected, transcript: []string{"in deliver"},
+			lateAction: "close", lateState: owner.ItemRejected, late: []string{"in deliver", "out pending_approval", "out close"},
 		}, {
 			name:   "answers later",
 			answer: func(*testing.T) (hook.Answer, error) { return hook.Answer{Async: true}, nil },
-			inTime: 202, action: "pending_approval", state: node.ItemNew, transcript: []string{"in deliver", "out pending_approval"},
-			lateAction: "pending_approval", lateState: node.ItemNew, late: []string{"in deliver", "out pending_approval"},
+			inTime: 202, action: "pending_approval", state: owner.ItemNew, transcript: []string{"in deliver", "out pending_approval"},
+			lateAction: "pending_approval", lateState: owner.ItemNew, late: []string{"in deliver", "out pending_approval"},
 		}, {
 			name:   "failure",
 			answer: func(*testing.T) (hook.Answer, error) { return hook.Answer{}, errors.New("broken") },
-			inTime: 202, action: "pending_approval", state: node.ItemFailed, transcript: []string{"in deliver", "out pending_approval"},
-			lateAction: "pending_approval", lateState: node.ItemFailed, late: []string{"in deliver", "out pending_approval", "out pending_approval"}, // a repeat fetches the second
+			inTime: 202, action: "pending_approval", state: owner.ItemFailed, transcript: []string{"in deliver", "out pending_approval"},
+			lateAction: "pending_approval", lateState: owner.ItemFailed, late: []string{"in deliver", "out pending_approval", "out pending_approval"}, // a repeat fetches the second
 		},
 	}
 	for _, c := range cases {
@@ -132,7 +133,7 @@ func TestHookHoldsTooMuch(t *testing.T) {
 		for range 17 {
 			must(t, sarah.Post(chris.Sign(in("conv_one", chris.Draft(sarah.ID(), wire.Deliver, hello)))), http.StatusAccepted)
 		}
-		count := map[node.ItemState]int{}
+		count := map[owner.ItemState]int{}
 		items, _, err := sarah.Inbox(t.Context(), "", "", 100)
 		if err != nil {
 			t.Fatal(err)
@@ -140,7 +141,7 @@ func TestHookHoldsTooMuch(t *testing.T) {
 		for _, item := range items {
 			count[item.State]++
 		}
-		if count[node.ItemHeld] != 16 || count[node.ItemFailed] != 1 {
+		if count[owner.ItemHeld] != 16 || count[owner.ItemFailed] != 1 {
 			t.Errorf("items = %v, want 16 held and one failed", count)
 		}
 		transcript(t, sarah, store.ConvKey{Peer: string(chris.ID), ID: "conv_one"})
@@ -164,7 +165,7 @@ func TestConversationEndsWhileAHookWorks(t *testing.T) {
 		synctest.Wait()
 		must(t, sarah.Post(chris.Sign(in("conv_one", chris.Draft(sarah.ID(), wire.Deliver, closing)))), http.StatusOK)
 		must(t, <-answered, http.StatusAccepted)
-		if item := theItem(t, sarah); item.State != node.ItemFailed || item.Note == "" {
+		if item := theItem(t, sarah); item.State != owner.ItemFailed || item.Note == "" {
 			t.Errorf("item = %+v", item)
 		}
 		equal(t, "transcript", transcript(t, sarah, store.ConvKey{Peer: string(chris.ID), ID: "conv_one"}),
@@ -250,7 +251,7 @@ func TestQueueIsBounded(t *testing.T) {
 		for _, raw := range refused {
 			must(t, sarah.Post(raw), http.StatusOK)
 		}
-		items, _, err := sarah.Inbox(t.Context(), node.ItemAnswered, "", 1000)
+		items, _, err := sarah.Inbox(t.Context(), owner.ItemAnswered, "", 1000)
 		if err != nil || len(items) != 128+64+1+3 {
 			t.Errorf("%d items are answered, want 196 (%v)", len(items), err)
 		}

@@ -14,6 +14,7 @@ import (
 	"github.com/agentmesh/agentmesh/node"
 	"github.com/agentmesh/agentmesh/node/bridge"
 	"github.com/agentmesh/agentmesh/node/meshtest"
+	"github.com/agentmesh/agentmesh/node/owner"
 	"github.com/agentmesh/agentmesh/node/wire"
 )
 
@@ -122,7 +123,7 @@ func TestWaitInANodeThatDoesNotRun(t *testing.T) {
 	if payload, _ := sent.ReplyTree.Get("payload"); err != nil || payload.GetStr("action") != "deliver" {
 		t.Errorf("%+v, %v, want the answer that came with the delivery", sent, err)
 	}
-	if sent, err := sarah.SendForAnswer(t.Context(), to("ann", "conv_2", "hello"), time.Hour); err != nil || sent.State != node.SendDelivered {
+	if sent, err := sarah.SendForAnswer(t.Context(), to("ann", "conv_2", "hello"), time.Hour); err != nil || sent.State != owner.SendDelivered {
 		t.Errorf("%+v, %v", sent, err)
 	}
 }

@@ -78,7 +78,7 @@ func (v *heldDecision) carryOut(ctx context.Context, u *conversations.Unit) (err
 	if v.item, err = v.n.Item(ctx, v.held.Item); err != nil {
 		return err
 	}
-	if v.item.State != ItemHeld {
+	if v.item.State != owner.ItemHeld {
 		return fmt.Errorf("message %s is %s: %w", v.item.MessageID, v.item.State, store.ErrConflict)
 	}
 	ended := conversations.Event{Kind: conversations.HoldEnded, At: v.d.Now, Until: v.ask.Expires}
@@ -215,7 +215,7 @@ func (v *heldDecision) release(ctx context.Context) error {
 	case rules.Judge:
 		return v.releaseToHook(judgeRoute)
 	case rules.Unclear: // AM-88
-		v.item.State, v.item.Note = ItemNew, noteUnclear
+		v.item.State, v.item.Note = owner.ItemNew, noteUnclear
 		v.unit.Add(v.item.change())
 		return nil
 	case rules.Clarify:
@@ -251,7 +251,7 @@ func (v *heldDecision) releaseToHook(route Route) error {
 }
 
 func (v *heldDecision) releaseToInbox(ctx context.Context) error {
-	v.item.State = ItemNew
+	v.item.State = owner.ItemNew
 	v.unit.Add(v.item.moveToEnd(v.unit.Now))
 	v.unit.Add(v.item.change())
 	if err := v.reply(ctx, receiptPayload()); err != nil {
@@ -262,7 +262,7 @@ func (v *heldDecision) releaseToInbox(ctx context.Context) error {
 
 // releaseReceipt marks a receipt as read, and answers only a repeat of it (AM-91).
 func (v *heldDecision) releaseReceipt(ctx context.Context) error {
-	v.item.State = ItemRead
+	v.item.State = owner.ItemRead
 	v.unit.Add(v.item.change())
 	if err := v.storeReply(receiptPayload()); err != nil {
 		return err
@@ -277,7 +277,7 @@ func (v *heldDecision) refuse(ctx context.Context) error {
 	if s := rules.Rejection(v.isFirst(), v.d.Choice == acl.Block, v.held.Hold == "sender", v.held.Unproven == nil); s != "" {
 		v.unit.Add(v.n.rules.Change(v.ask.Subject, s, v.d.Now))
 	}
-	v.item.State = ItemRejected
+	v.item.State = owner.ItemRejected
 	v.unit.Add(v.item.change())
 	conv := v.unit.Conversation()
 	if !v.unit.IsOpen() {

@@ -15,6 +15,7 @@ import (
 	"github.com/agentmesh/agentmesh/acl"
 	"github.com/agentmesh/agentmesh/node/bridge"
 	"github.com/agentmesh/agentmesh/node/client"
+	"github.com/agentmesh/agentmesh/node/owner"
 	"github.com/agentmesh/agentmesh/node/rules"
 	"github.com/agentmesh/agentmesh/node/waiting"
 	"github.com/agentmesh/agentmesh/node/wire"
@@ -300,7 +301,7 @@ func replyDigest(d bridge.Delivered) [32]byte {
 // deliveries numbers the outbox entries and passes the outcome of an attempt to the caller that waits for it.
 type deliveries struct {
 	log      *slog.Logger
-	waiters  waiting.Results[Sent]          // by entry id: the outcome of the next attempt
+	waiters  waiting.Results[owner.Sent]    // by entry id: the outcome of the next attempt
 	released waiting.Results[queuedMessage] // by question: approved messages, for the callers that wait for them
 	linked   atomic.Bool                    // the links to foreign networks run in this process
 	skipped  atomic.Bool                    // another process delivers, see [Node.Deliver]
@@ -330,7 +331,7 @@ func (d *deliveries) onCommit(changes []store.Change) {
 			d.log.Error("outbox entry cannot be read; its message will not be delivered", entryLogKey, c.Record.Key, "err", err) // a bug: this node wrote the record
 			continue
 		}
-		if e.State != SendQueued || e.Err != nil && !e.InFlight {
+		if e.State != owner.SendQueued || e.Err != nil && !e.InFlight {
 			d.waiters.Give(e.ID, e.sent())
 		}
 	}

@@ -177,7 +177,7 @@ func (n *Node) registerMetrics(m *httpapi.Metrics) {
 			t.refused[row.Code] = messageCounter(outcomeRefused, row.Code)
 		}
 	}
-	for _, outcome := range []string{string(SendDelivered), string(SendUnverified), string(SendFailed), string(SendUnknown), outcomePostponed} {
+	for _, outcome := range []string{string(owner.SendDelivered), string(owner.SendUnverified), string(owner.SendFailed), string(owner.SendUnknown), outcomePostponed} {
 		t.deliveries[outcome] = m.Counter("deliveries_total", "Attempts to deliver an outbox entry, by outcome.", "outcome", outcome)
 	}
 	t.bounds, n.turns.taken = map[string]*httpapi.Counter{}, map[rules.Bound]*httpapi.Counter{}
@@ -280,7 +280,7 @@ func refusalLevel(e *wire.Error) slog.Level {
 func (n *Node) logDelivery(e OutboxEntry, outcome, cause string) {
 	n.counters.deliveries[outcome].Inc()
 	level := slog.LevelInfo
-	if outcome != string(SendDelivered) && outcome != outcomePostponed {
+	if outcome != string(owner.SendDelivered) && outcome != outcomePostponed {
 		level = slog.LevelWarn
 	}
 	attrs := []slog.Attr{

@@ -12,6 +12,7 @@ import (
 	"github.com/agentmesh/agentmesh/node"
 	"github.com/agentmesh/agentmesh/node/bridge"
 	"github.com/agentmesh/agentmesh/node/meshtest"
+	"github.com/agentmesh/agentmesh/node/owner"
 	"github.com/agentmesh/agentmesh/node/wire"
 )
 
@@ -58,7 +59,7 @@ func BenchmarkSend(b *testing.B) {
 	b.ReportAllocs()
 	for b.Loop() {
 		sent, err := sarah.Send(b.Context(), node.Outgoing{To: chris.ID, Intent: wire.Deliver, Payload: payload, Via: "owner"}, 0)
-		if err != nil || sent.State != node.SendQueued {
+		if err != nil || sent.State != owner.SendQueued {
 			b.Fatalf("Send = %+v, %v", sent, err)
 		}
 	}

@@ -16,6 +16,7 @@ import (
 	"github.com/agentmesh/agentmesh/node"
 	"github.com/agentmesh/agentmesh/node/hook"
 	"github.com/agentmesh/agentmesh/node/meshtest"
+	"github.com/agentmesh/agentmesh/node/owner"
 	"github.com/agentmesh/agentmesh/node/wire"
 )
 
@@ -121,7 +122,7 @@ func TestBlockEndsTheOutbox(t *testing.T) {
 		if closes := slices.Index(arrived, "close"); closes < 0 || !slices.Contains(arrived, "deliver") {
 			t.Errorf("arrived: %v, want the close and the message to the other peer", arrived)
 		}
-		entries, _, err := sarah.Outbox(t.Context(), node.SendFailed, "", 10)
+		entries, _, err := sarah.Outbox(t.Context(), owner.SendFailed, "", 10)
 		if err != nil || len(entries) != 1 || entries[0].To != ann.ID || entries[0].Action != "deliver" {
 			t.Errorf("failed: %+v, %v, want the message to the blocked peer", entries, err)
 		}

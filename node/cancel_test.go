@@ -58,7 +58,7 @@ func countNotices(t *testing.T, m *meshtest.Member, kind string) (n int) {
 }
 
 // agree makes chris propose coffee to sarah, who accepts, and waits until both have the event in their folders.
-func agree(t *testing.T, chris, sarah *meshtest.Member, day time.Time, conv wire.ConversationID, seal node.SealChoice, dirs ...string) {
+func agree(t *testing.T, chris, sarah *meshtest.Member, day time.Time, conv wire.ConversationID, seal owner.SealChoice, dirs ...string) {
 	t.Helper()
 	out := node.Outgoing{To: sarah.ID(), Intent: wire.Schedule, Payload: coffee(t, day.Add(14*time.Hour)), Conv: conv, Seal: seal, Via: "owner"}
 	mustSend(t, chris.Node, out, 30*time.Second)
@@ -75,7 +75,7 @@ func TestCancelEvent(t *testing.T) {
 	for _, c := range []struct {
 		name    string
 		byOpen  bool // the opener of the conversation cancels
-		seal    node.SealChoice
+		seal    owner.SealChoice
 		mode    acl.Mode // of the other side
 		outlook []string // the canceller's intents that its own owner must approve
 		holds   bool     // the other side's owner must approve a cancel
@@ -86,8 +86,8 @@ func TestCancelEvent(t *testing.T) {
 		{name: "by the agent of the acceptor", mode: acl.Open, agent: true},
 		{name: "to an owner who asks about strangers", byOpen: true, mode: acl.Approval},
 		{name: "to an owner with a list", mode: acl.Allowlist},
-		{name: "sealed", byOpen: true, mode: acl.Open, seal: node.Sealed},
-		{name: "sealed, to an owner with a list", mode: acl.Allowlist, seal: node.Sealed},
+		{name: "sealed", byOpen: true, mode: acl.Open, seal: owner.Sealed},
+		{name: "sealed, to an owner with a list", mode: acl.Allowlist, seal: owner.Sealed},
 		{name: "to an owner with a list who wants to be asked", byOpen: true, mode: acl.Allowlist, holds: true},
 		{name: "after the owner's own approval", byOpen: true, mode: acl.Open, outlook: []string{"*"}},
 	} {
@@ -136,7 +136,7 @@ func TestCancelEvent(t *testing.T) {
 				t.Errorf("audit log: %+v, want %q", recent, author)
 			}
 			if c.outlook != nil {
-				if sent.State != node.SendHeld || len(agreedEvents(t, from)) != 1 {
+				if sent.State != owner.SendHeld || len(agreedEvents(t, from)) != 1 {
 					t.Fatalf("before the owner approved: %+v, %d events", sent, len(agreedEvents(t, from)))
 				}
 				ask := theAsk(t, from)
@@ -193,15 +193,15 @@ func TestSealIsNoWayIn(t *testing.T) {
 	dirs := []string{t.TempDir(), t.TempDir()}
 	cfg := withCalendarFolder(t, dirs[1], day, 9, 12)
 	chris, sarah := mesh.Node("chris", withCalendarFolder(t, dirs[0], day, 12, 13)), mesh.Node("sarah", cfg)
-	agree(t, chris, sarah, day, "conv_coffee", node.Sealed, dirs...)
+	agree(t, chris, sarah, day, "conv_coffee", owner.Sealed, dirs...)
 	sarah = mesh.Restart(sarah, func(c *node.Config) { cfg(c); c.Policy.Mode = acl.Allowlist })
 	if _, err := sarah.Register(t.Context(), ""); err != nil { // at its new address
 		t.Fatal(err)
 	}
 	chris = mesh.Restart(chris, withCalendarFolder(t, dirs[0], day, 12, 13)) // looks up the new address
 	payload := coffee(t, day.Add(15*time.Hour)).With("metadata", wire.Obj(wire.Member{Key: "agreed_in", Value: wire.Text("conv_coffee")}))
-	out := node.Outgoing{To: sarah.ID(), Intent: wire.Schedule, Payload: payload, Seal: node.Sealed, Via: "owner"}
-	if sent, err := chris.Send(t.Context(), out, 30*time.Second); err != nil || sent.State != node.SendFailed || sent.Status != http.StatusForbidden {
+	out := node.Outgoing{To: sarah.ID(), Intent: wire.Schedule, Payload: payload, Seal: owner.Sealed, Via: "owner"}
+	if sent, err := chris.Send(t.Context(), out, 30*time.Second); err != nil || sent.State != owner.SendFailed || sent.Status != http.StatusForbidden {
 		t.Errorf("sent = %+v, %v, want refused", sent, err)
 	}
 	if items, _, err := sarah.Inbox(t.Context(), "", "", 10); err != nil || len(items) > 1 {

@@ -17,6 +17,7 @@ import (
 	"github.com/agentmesh/agentmesh/node/goldentest"
 	"github.com/agentmesh/agentmesh/node/hook"
 	"github.com/agentmesh/agentmesh/node/meshtest"
+	"github.com/agentmesh/agentmesh/node/owner"
 	"github.com/agentmesh/agentmesh/node/wire"
 	"github.com/agentmesh/agentmesh/store"
 )
@@ -94,7 +95,7 @@ func TestReleaseOfAnotherMessage(t *testing.T) {
 			}
 			change(t, sarah, ask, body.Item)
 			expectRefused(t, sarah, theAsk(t, sarah), &log)
-			if item, err := sarah.Item(t.Context(), body.Item); err != nil || item.State != node.ItemHeld {
+			if item, err := sarah.Item(t.Context(), body.Item); err != nil || item.State != owner.ItemHeld {
 				t.Errorf("the message is %s, %v", item.State, err)
 			}
 			if !strings.HasPrefix(name, "digest") { // another digest also invalidates the replay record, which holds the answer
@@ -160,11 +161,11 @@ func TestInterruptedRunOfAnotherMessage(t *testing.T) {
 				change(t, again, theAsk(t, again), theItem(t, again).ID)
 				expectRefused(t, again, theAsk(t, again), &log)
 				synctest.Wait()
-				if item := theItem(t, again); item.State != node.ItemInterrupted || len(seen.all()) != 0 {
+				if item := theItem(t, again); item.State != owner.ItemInterrupted || len(seen.all()) != 0 {
 					t.Errorf("the message is %s, calls are %q", item.State, seen.all())
 				}
 				decide(t, again, theAsk(t, again), acl.Reject)
-				if item := theItem(t, again); item.State != node.ItemNew {
+				if item := theItem(t, again); item.State != owner.ItemNew {
 					t.Errorf("after a rejection the message is %s", item.State)
 				}
 			})

@@ -10,10 +10,10 @@ import (
 	"testing/synctest"
 	"time"
 
-	"github.com/agentmesh/agentmesh/node"
 	"github.com/agentmesh/agentmesh/node/bridge"
 	"github.com/agentmesh/agentmesh/node/client"
 	"github.com/agentmesh/agentmesh/node/meshtest"
+	"github.com/agentmesh/agentmesh/node/owner"
 	"github.com/agentmesh/agentmesh/store/storetest"
 )
 
@@ -38,7 +38,7 @@ func TestClockStepOfTheOutbox(t *testing.T) {
 		storetest.StepClock(t, 0)
 		time.Sleep(11*time.Hour + 15*time.Minute)
 		synctest.Wait()
-		if entry := theEntry(t, l.Node); entry.State != node.SendDelivered {
+		if entry := theEntry(t, l.Node); entry.State != owner.SendDelivered {
 			t.Errorf("the message is %s: %v", entry.State, entry.Err)
 		}
 		for i, want := range []time.Duration{0, 60 * time.Hour, 71*time.Hour + 30*time.Minute} {
@@ -73,7 +73,7 @@ func TestClockStepOfADoubtfulMessage(t *testing.T) {
 		up.Store(true)
 		time.Sleep(6 * time.Minute)
 		synctest.Wait()
-		if entry := theEntry(t, sarah.Node); entry.State != node.SendDelivered {
+		if entry := theEntry(t, sarah.Node); entry.State != owner.SendDelivered {
 			t.Errorf("the message is %s: %v", entry.State, entry.Err)
 		}
 	})

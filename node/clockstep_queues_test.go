@@ -19,6 +19,7 @@ import (
 	"github.com/agentmesh/agentmesh/node/client"
 	"github.com/agentmesh/agentmesh/node/hook"
 	"github.com/agentmesh/agentmesh/node/notify"
+	"github.com/agentmesh/agentmesh/node/owner"
 	"github.com/agentmesh/agentmesh/node/wire"
 	"github.com/agentmesh/agentmesh/signing"
 	"github.com/agentmesh/agentmesh/store/storetest"
@@ -88,7 +89,7 @@ func TestClockStepOfQueues(t *testing.T) {
 				t.Fatal(err)
 			}
 		}
-		send := func(conv wire.ConversationID, intent wire.Intent, payload string) node.Sent {
+		send := func(conv wire.ConversationID, intent wire.Intent, payload string) owner.Sent {
 			t.Helper()
 			return mustSend(t, l.Node, node.Outgoing{To: ann.Pseudonym(), Address: ann.String(), Conv: conv, Intent: intent, Payload: *says(t, payload).Payload, Via: "owner"}, 0)
 		}
@@ -128,7 +129,7 @@ func TestClockStepOfQueues(t *testing.T) {
 		for range 8 * 60 * 6 {
 			time.Sleep(10 * time.Second)
 			synctest.Wait()
-			items, _, err := l.Inbox(t.Context(), node.ItemExpired, "", 10)
+			items, _, err := l.Inbox(t.Context(), owner.ItemExpired, "", 10)
 			if err != nil {
 				t.Fatal(err)
 			}

@@ -73,7 +73,7 @@ func closeAndAccept(t *testing.T, overtakes bool) {
 		t.Errorf("%s, agreed on %+v, events %v, %d notices", v.State, v.Agreement, agreedEvents(t, sarah), countAgreed(t, sarah))
 	}
 	waitFor(t, "the hook has run", func() bool { return ran.Load() == 2 && len(runningItems(t, sarah)) == 0 })
-	if items, _, err := sarah.Inbox(t.Context(), node.ItemFailed, "", 10); len(items) != 0 || err != nil {
+	if items, _, err := sarah.Inbox(t.Context(), owner.ItemFailed, "", 10); len(items) != 0 || err != nil {
 		t.Errorf("failed: %+v, %v", items, err)
 	}
 	if entries, _, err := sarah.Outbox(t.Context(), "", "", 10); len(entries) != 1 || err != nil {

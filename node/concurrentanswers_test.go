@@ -10,6 +10,7 @@ import (
 	"github.com/agentmesh/agentmesh/acl"
 	"github.com/agentmesh/agentmesh/node"
 	"github.com/agentmesh/agentmesh/node/meshtest"
+	"github.com/agentmesh/agentmesh/node/owner"
 	"github.com/agentmesh/agentmesh/node/wire"
 )
 
@@ -23,7 +24,7 @@ func TestTwoReadersOneAnswer(t *testing.T) {
 	read := func() node.Item {
 		t.Helper()
 		must(t, sarah.Post(ann.Sign(ann.Draft(sarah.ID(), wire.Deliver, hello))), http.StatusOK)
-		items, _, err := sarah.Inbox(t.Context(), node.ItemNew, "", 1)
+		items, _, err := sarah.Inbox(t.Context(), owner.ItemNew, "", 1)
 		if err != nil || len(items) != 1 {
 			t.Fatalf("inbox = %v, %v", items, err)
 		}
@@ -55,7 +56,7 @@ func TestTwoReadersOneAnswer(t *testing.T) {
 	if n := entries(t, sarah, string(item.Conversation)); n["out"] != 2 { // the answer on the connection, and ours
 		t.Errorf("%d messages of ours, want 2", n["out"])
 	}
-	if got, err := sarah.Item(t.Context(), item.ID); err != nil || got.State != node.ItemAnswered {
+	if got, err := sarah.Item(t.Context(), item.ID); err != nil || got.State != owner.ItemAnswered {
 		t.Errorf("item is %s, %v", got.State, err)
 	}
 	if a := reply("in_nothing"); a.Status != http.StatusNotFound {

@@ -18,6 +18,7 @@ import (
 	"github.com/agentmesh/agentmesh/node/client"
 	"github.com/agentmesh/agentmesh/node/goldentest"
 	"github.com/agentmesh/agentmesh/node/meshtest"
+	"github.com/agentmesh/agentmesh/node/owner"
 	"github.com/agentmesh/agentmesh/node/wire"
 	"github.com/agentmesh/agentmesh/store"
 )
@@ -203,14 +204,14 @@ func TestHeldItemExpires(t *testing.T) {
 		sarah.Start()
 		must(t, sarah.Post(chris.Sign(chris.Draft(sarah.ID(), wire.Deliver, hello))), http.StatusAccepted)
 		time.Sleep(shortHold - time.Minute)
-		if got := theItem(t, sarah).State; got != node.ItemHeld {
-			t.Errorf("the item is %s while its ask waits, want %s", got, node.ItemHeld)
+		if got := theItem(t, sarah).State; got != owner.ItemHeld {
+			t.Errorf("the item is %s while its ask waits, want %s", got, owner.ItemHeld)
 		}
 		time.Sleep(12 * time.Minute)
-		if got := theItem(t, sarah).State; got != node.ItemExpired {
-			t.Errorf("the item is %s, want %s", got, node.ItemExpired)
+		if got := theItem(t, sarah).State; got != owner.ItemExpired {
+			t.Errorf("the item is %s, want %s", got, owner.ItemExpired)
 		}
-		if items, _, err := sarah.Inbox(t.Context(), node.ItemExpired, "", 10); err != nil || len(items) != 1 {
+		if items, _, err := sarah.Inbox(t.Context(), owner.ItemExpired, "", 10); err != nil || len(items) != 1 {
 			t.Errorf("expired items = %v, %v, want one", items, err)
 		}
 	})

@@ -38,7 +38,7 @@ func TestAcceptOfProposalTakenBack(t *testing.T) {
 	if m := say(inReplyTo(parsePayload(t, `{"action":"accept"}`), counter.ID)); m.Action() != wire.ActionPending {
 		t.Errorf("the accept is answered with %s", m.Payload.JSON())
 	}
-	items, _, err := sarah.Inbox(t.Context(), node.ItemNew, "", 10)
+	items, _, err := sarah.Inbox(t.Context(), owner.ItemNew, "", 10)
 	if err != nil || len(items) != 3 || !items[2].Pending {
 		t.Errorf("the owner has %+v, %v", items, err)
 	}

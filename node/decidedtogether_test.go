@@ -15,6 +15,7 @@ import (
 	"github.com/agentmesh/agentmesh/node"
 	"github.com/agentmesh/agentmesh/node/hook"
 	"github.com/agentmesh/agentmesh/node/meshtest"
+	"github.com/agentmesh/agentmesh/node/owner"
 	"github.com/agentmesh/agentmesh/store"
 	"github.com/agentmesh/agentmesh/store/bolt"
 	"github.com/agentmesh/agentmesh/store/storetest"
@@ -65,7 +66,7 @@ func sayInTurn(s stranger, texts ...string) {
 // TestDecisionOfAKilledProcess: if the process at which the owner decided dies after the first message, the process
 // with the duties carries out the decision about the others within a minute.
 func TestDecisionOfAKilledProcess(t *testing.T) {
-	for choice, state := range map[acl.Choice]node.ItemState{acl.Approve: node.ItemNew, acl.Reject: node.ItemRejected} {
+	for choice, state := range map[acl.Choice]owner.ItemState{acl.Approve: owner.ItemNew, acl.Reject: owner.ItemRejected} {
 		synctest.Test(t, func(t *testing.T) {
 			mesh := meshtest.InMemory(t)
 			var doomed atomic.Bool

@@ -58,7 +58,7 @@ func newHeldStranger(t *testing.T, configure func(*node.Config)) (stranger, *mes
 }
 
 // texts returns the bodies of the items in a state, in the order of the inbox.
-func texts(t *testing.T, m *meshtest.Member, state node.ItemState) (out []string) {
+func texts(t *testing.T, m *meshtest.Member, state owner.ItemState) (out []string) {
 	t.Helper()
 	items, _, err := m.Inbox(t.Context(), state, "", 100)
 	if err != nil {
@@ -80,7 +80,7 @@ func bodyOf(t *testing.T, payload []byte) string {
 	return message.GetStr("body")
 }
 
-func wantTexts(t *testing.T, m *meshtest.Member, state node.ItemState, want ...string) {
+func wantTexts(t *testing.T, m *meshtest.Member, state owner.ItemState, want ...string) {
 	t.Helper()
 	if got := texts(t, m, state); !slices.Equal(got, want) {
 		t.Errorf("%s: %v, want %v", state, got, want)
@@ -98,8 +98,8 @@ func TestTailIsReleased(t *testing.T) {
 		}
 		ask := theAsk(t, sarah)
 		decide(t, sarah, ask, choice)
-		wantTexts(t, sarah, node.ItemNew, "a1", "b1", "a2", "c1")
-		wantTexts(t, sarah, node.ItemHeld)
+		wantTexts(t, sarah, owner.ItemNew, "a1", "b1", "a2", "c1")
+		wantTexts(t, sarah, owner.ItemHeld)
 		for i, raw := range raws { // AM-22: a repeat gets the final answer
 			a := sarah.Post(raw)
 			must(t, a, http.StatusOK)
@@ -122,7 +122,7 @@ func TestTailIsRefused(t *testing.T) {
 		ask := theAsk(t, sarah)
 		raws = append(raws, chris.says("a2")...)
 		decide(t, sarah, ask, choice)
-		wantTexts(t, sarah, node.ItemRejected, "a1", "b1", "a2")
+		wantTexts(t, sarah, owner.ItemRejected, "a1", "b1", "a2")
 		closes := 0
 		for _, id := range []string{"conv_a", "conv_b"} {
 			entries, err := sarah.Store.Steps().Transcript(t.Context(), store.ConvKey{Peer: string(chris.ID), ID: id}, 0, 100)
@@ -201,11 +201,11 @@ func TestTailShownIsDecided(t *testing.T) {
 	ask := theAsk(t, sarah)
 	chris.says("a2", "c1")
 	decide(t, sarah, ask, acl.ApproveOnce)
-	wantTexts(t, sarah, node.ItemNew, "a1", "b1")
-	wantTexts(t, sarah, node.ItemHeld, "a2", "c1")
+	wantTexts(t, sarah, owner.ItemNew, "a1", "b1")
+	wantTexts(t, sarah, owner.ItemHeld, "a2", "c1")
 	chris.says("d1")
 	decide(t, sarah, theAsk(t, sarah), acl.Approve)
-	wantTexts(t, sarah, node.ItemNew, "a1", "b1", "a2", "c1", "d1")
+	wantTexts(t, sarah, owner.ItemNew, "a1", "b1", "a2", "c1", "d1")
 }
 
 // TestTailReachesHookInOrder: the agent gets the released messages one after the other, even if it is slow.
@@ -292,9 +292,9 @@ func TestTailIsTakenBack(t *testing.T) {
 		t.Errorf("approve a question from which a message was withdrawn: %v", err)
 	}
 	must(t, sarah.Post(chris.Sign(in("conv_a", chris.Draft(sarah.ID(), wire.Deliver, `{"action":"close","status":"failed"}`)))), http.StatusOK)
-	wantTexts(t, sarah, node.ItemWithdrawn, "a1", "b1")
+	wantTexts(t, sarah, owner.ItemWithdrawn, "a1", "b1")
 	decide(t, sarah, theAsk(t, sarah), acl.Approve)
-	wantTexts(t, sarah, node.ItemNew, "c1")
+	wantTexts(t, sarah, owner.ItemNew, "c1")
 }
 
 // TestTailAfterBlock (THREATS 30): a release checks the block list again.
@@ -306,7 +306,7 @@ func TestTailAfterBlock(t *testing.T) {
 	if _, err := sarah.Asks().Decide(t.Context(), ask.ID, ask.Hash, acl.Approve, "test", time.Now()); !errors.Is(err, wire.ErrNotAllowed) {
 		t.Errorf("approve a blocked sender: %v, want %v", err, wire.ErrNotAllowed)
 	}
-	wantTexts(t, sarah, node.ItemHeld, "a1", "b1")
+	wantTexts(t, sarah, owner.ItemHeld, "a1", "b1")
 }
 
 // TestTailAfterBlockMeanwhile: a message that waits for the hook while the owner blocks its sender is rejected, and no
@@ -323,7 +323,7 @@ func TestTailAfterBlockMeanwhile(t *testing.T) {
 	<-started
 	sarah.Call("POST", "/peers/"+string(chris.ID), map[string]string{"action": "block"}, nil)
 	close(done)
-	waitFor(t, "the second message is rejected", func() bool { return len(texts(t, sarah, node.ItemRejected)) == 1 })
+	waitFor(t, "the second message is rejected", func() bool { return len(texts(t, sarah, owner.ItemRejected)) == 1 })
 	row, err := sarah.Store.Steps().Conversation(t.Context(), store.ConvKey{Peer: string(chris.ID), ID: "conv_b"}, time.Now())
 	if err != nil {
 		t.Fatal(err)
@@ -345,7 +345,7 @@ func TestTailExpires(t *testing.T) {
 		chris.says("b1")
 		time.Sleep(shortHold - time.Hour)
 		synctest.Wait()
-		wantTexts(t, sarah, node.ItemExpired, "a1", "b1")
+		wantTexts(t, sarah, owner.ItemExpired, "a1", "b1")
 		if asks := pendingAsks(t, sarah); len(asks) != 0 {
 			t.Errorf("%d questions are still open", len(asks))
 		}
@@ -406,9 +406,9 @@ func TestDecisionSurvivesACrash(t *testing.T) {
 			}
 			dead.Stop()
 			sarah := mesh.Copy(dead, func(cfg *node.Config) { cfg.Policy.Mode, cfg.Store = acl.Approval, s })
-			state := map[acl.Choice]node.ItemState{acl.Approve: node.ItemNew, acl.Reject: node.ItemRejected}[choice]
+			state := map[acl.Choice]owner.ItemState{acl.Approve: owner.ItemNew, acl.Reject: owner.ItemRejected}[choice]
 			if steps == 0 {
-				state = node.ItemHeld
+				state = owner.ItemHeld
 			}
 			sarah.Start()
 			awaitTrue(t, func() bool { return len(texts(t, sarah, state)) == 3 })

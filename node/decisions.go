@@ -83,7 +83,7 @@ func (o OwnerAPI) Decide(ctx context.Context, id string, d owner.Decision, wait 
 		decided.Sent = &sent
 	default: // the question was not about a message to send, or it was not approved
 		if ask.Kind == owner.AskTask && ask.State == acl.AskApproved {
-			decided.Sent = &Sent{State: SendDelivered}
+			decided.Sent = &owner.Sent{State: owner.SendDelivered}
 		}
 	}
 	return decided, nil
@@ -137,7 +137,7 @@ func (n *Node) resolveQueuedAsk(ctx context.Context, ask acl.Ask) (busy string, 
 	err = n.book.Insist(ctx, ask.Conv, func(u *conversations.Unit) (err error) {
 		item, err = n.Item(ctx, v.held.Item)
 		switch {
-		case errors.Is(err, store.ErrNotFound), err == nil && (item.State != ItemHeld || item.Ask != ask.ID): // perhaps its answer waits now
+		case errors.Is(err, store.ErrNotFound), err == nil && (item.State != owner.ItemHeld || item.Ask != ask.ID): // perhaps its answer waits now
 			return nil
 		case err != nil:
 			return err
@@ -154,7 +154,7 @@ func (n *Node) resolveQueuedAsk(ctx context.Context, ask acl.Ask) (busy string, 
 	if errors.Is(err, store.ErrNotFound) {
 		return "", nil
 	}
-	if item.State == ItemRunning || item.State == ItemWaiting && !item.RetryAt.After(time.Now()) {
+	if item.State == owner.ItemRunning || item.State == owner.ItemWaiting && !item.RetryAt.After(time.Now()) {
 		return item.ID, err
 	}
 	return "", err
@@ -163,9 +163,9 @@ func (n *Node) resolveQueuedAsk(ctx context.Context, ask acl.Ask) (busy string, 
 // dropQueuedItem settles a message that cannot be released as decided. The owner still gets an approved message whose
 // conversation has ended. A message whose sender was refused meanwhile is not let in.
 func (n *Node) dropQueuedItem(ctx context.Context, item Item, ask acl.Ask, refusal *wire.Error) error {
-	item.State = ItemRejected
+	item.State = owner.ItemRejected
 	if errors.Is(refusal, wire.ErrConversationClosed) {
-		item.State, item.Note = ItemNew, "its conversation ended before it was released"
+		item.State, item.Note = owner.ItemNew, "its conversation ended before it was released"
 	}
 	n.log.Info("a message is not released as decided", "item", item.ID, "refused", refusal.Row())
 	return n.endHold(ctx, item, ask, time.Now())

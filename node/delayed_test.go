@@ -10,10 +10,10 @@ import (
 	"testing/synctest"
 	"time"
 
-	"github.com/agentmesh/agentmesh/node"
 	"github.com/agentmesh/agentmesh/node/bridge"
 	"github.com/agentmesh/agentmesh/node/client"
 	"github.com/agentmesh/agentmesh/node/notify"
+	"github.com/agentmesh/agentmesh/node/owner"
 	"github.com/agentmesh/agentmesh/node/wire"
 )
 
@@ -63,7 +63,7 @@ func TestDelayedIsTold(t *testing.T) {
 		}
 		time.Sleep(2 * time.Hour)
 		synctest.Wait()
-		if got := delayed(); got != "" || theEntry(t, l.Node).State != node.SendDelivered {
+		if got := delayed(); got != "" || theEntry(t, l.Node).State != owner.SendDelivered {
 			t.Errorf("after the delivery the status shows %q", got)
 		}
 	})
@@ -104,7 +104,7 @@ func TestLateWork(t *testing.T) {
 // TestClockOffIsNotFinal: a message that a peer refused for its time, because our clock is off, leaves with the next
 // attempt after the clock was set (AM-84). A refusal with the right time is final.
 func TestClockOffIsNotFinal(t *testing.T) {
-	for ahead, want := range map[time.Duration]node.SendState{-12 * time.Hour: node.SendDelivered, 12 * time.Hour: node.SendDelivered, 0: node.SendFailed} {
+	for ahead, want := range map[time.Duration]owner.SendState{-12 * time.Hour: owner.SendDelivered, 12 * time.Hour: owner.SendDelivered, 0: owner.SendFailed} {
 		synctest.Test(t, func(t *testing.T) {
 			began := time.Now()
 			w := &wireTransport{deliver: func(context.Context, bridge.Delivery) (bridge.Delivered, error) {

@@ -28,7 +28,7 @@ type deliveryOutcome struct {
 	entry OutboxEntry
 	unit  *conversations.Unit
 	name  string // the peer's name, from its card
-	sent  Sent
+	sent  owner.Sent
 	run   *run // the run that handles the reply; nil if the inbox gets it
 	seal  seal // how the reply is sealed
 
@@ -78,7 +78,7 @@ func (n *Node) endEntry(ctx context.Context, e OutboxEntry, fill func(context.Co
 
 // endWithSuccess ends an entry that the peer accepted, or that a mailbox or relay stored for the peer.
 func (n *Node) endWithSuccess(ctx context.Context, e OutboxEntry, d bridge.Delivered) error {
-	e.State, e.Status, e.Err, e.Hint = SendDelivered, http.StatusOK, nil, ""
+	e.State, e.Status, e.Err, e.Hint = owner.SendDelivered, http.StatusOK, nil, ""
 	if d.Queued {
 		e.Status, e.Hint = http.StatusAccepted, "it is kept for the peer; the reply comes later"
 	}
@@ -98,8 +98,8 @@ func (n *Node) endWithSuccess(ctx context.Context, e OutboxEntry, d bridge.Deliv
 		case seen.Digest == replyDigest(d):
 			return nil // the peer repeated a reply that was stored before (AM-22)
 		}
-		o.entry.State = SendUnverified // THREATS 4: the reply reuses the id of another message
-		o.entry.Err = &SendFailure{Code: wire.InvalidSignature, Message: client.ErrReplyUnverified.Error()}
+		o.entry.State = owner.SendUnverified // THREATS 4: the reply reuses the id of another message
+		o.entry.Err = &owner.SendFailure{Code: wire.InvalidSignature, Message: client.ErrReplyUnverified.Error()}
 		o.addNotice("reply-unverified", titleUnverified)
 		return nil
 	})
@@ -121,8 +121,8 @@ const titleUnverified = "an answer could not be verified"
 
 // endWithBadReply ends an entry whose answer is not a valid reply of the peer. The answer is discarded (AM-18).
 func (n *Node) endWithBadReply(ctx context.Context, e OutboxEntry, cause error) error {
-	e.State, e.Status = SendUnverified, http.StatusOK
-	e.Err = &SendFailure{Code: wire.InvalidSignature, Message: wire.OneLine(cause.Error(), 300)}
+	e.State, e.Status = owner.SendUnverified, http.StatusOK
+	e.Err = &owner.SendFailure{Code: wire.InvalidSignature, Message: wire.OneLine(cause.Error(), 300)}
 	e.Hint = "the peer accepted the message, but its answer cannot be trusted"
 	return n.endEntry(ctx, e, func(_ context.Context, o *deliveryOutcome) error {
 		o.addNotice("reply-unverified", titleUnverified)
@@ -145,7 +145,7 @@ func (n *Node) retryOrEnd(ctx context.Context, e OutboxEntry, cause error) (work
 	e.Processed = e.Processed || f.Processed
 	e.Doubtful = e.Doubtful || f.Processed && e.MessageID != e.First // the peer may have processed a resend
 	if _, retryable := errors.AsType[retryableError](cause); errors.Is(cause, errUnknownDelivery) && !retryable {
-		e.State = SendUnknown
+		e.State = owner.SendUnknown
 		e.Hint = "ask the peer whether it has the message before you send it again"
 		return work.Later{}, n.endEntry(ctx, e, func(_ context.Context, o *deliveryOutcome) error {
 			o.addNotice("unknown", "it is not known whether a message was delivered")
@@ -192,7 +192,7 @@ func (n *Node) retryOrEnd(ctx context.Context, e OutboxEntry, cause error) (work
 // the message by repeating its own message (AM-22). The owner gets a notice, unless the message is a receipt that the
 // peer can fetch, or a bridge suppresses the notice.
 func (n *Node) endWithFailure(ctx context.Context, e OutboxEntry) error {
-	e.State = SendFailed
+	e.State = owner.SendFailed
 	title, quiet := "a message could not be delivered", false
 	if e.Fetchable {
 		title, quiet = "an answer could not be delivered", e.Action == wire.ActionReceived
@@ -234,8 +234,8 @@ func (o *deliveryOutcome) failConversation(ctx context.Context) error {
 		if later.ID <= o.entry.ID || later.Action == wire.ActionClose {
 			continue
 		}
-		later.State, later.InFlight, later.Due = SendFailed, false, time.Time{}
-		later.Err = &SendFailure{Message: "an earlier message of the conversation could not be delivered"}
+		later.State, later.InFlight, later.Due = owner.SendFailed, false, time.Time{}
+		later.Err = &owner.SendFailure{Message: "an earlier message of the conversation could not be delivered"}
 		later.Ended, later.Keep = o.entry.Ended, o.entry.Keep
 		o.unit.Add(later.change())
 		o.unit.Then(func() { o.n.outbox.waiters.Give(later.ID, later.sent()) })
@@ -330,7 +330,7 @@ func (o *deliveryOutcome) hand(ctx context.Context, m *wire.Message, digest [32]
 	item.ActionKnown, item.Note = known, note
 	switch do {
 	case rules.Read:
-		item.State = ItemRead
+		item.State = owner.ItemRead
 	case rules.Hold:
 		err = o.holdReply(ctx, &item, bound)
 	case rules.Judge:
@@ -343,7 +343,7 @@ func (o *deliveryOutcome) hand(ctx context.Context, m *wire.Message, digest [32]
 	if err != nil {
 		return err
 	}
-	if item.State == ItemNew && c.IsUnclear(m.ID) { // an ambiguous accept, left to the owner
+	if item.State == owner.ItemNew && c.IsUnclear(m.ID) { // an ambiguous accept, left to the owner
 		item.Note = noteUnclear
 		o.addNotice("message", noticeTitles["message"])
 	}
@@ -445,7 +445,7 @@ func (o *deliveryOutcome) newItem(ctx context.Context, m *wire.Message, digest [
 		return Item{}, err
 	}
 	item := Item{Item: owner.Item{
-		ID: newItemID(o.unit.Now), State: ItemNew, Kind: kindReply, Peer: o.entry.To, PeerName: o.name, Address: o.entry.Address,
+		ID: newItemID(o.unit.Now), State: owner.ItemNew, Kind: kindReply, Peer: o.entry.To, PeerName: o.name, Address: o.entry.Address,
 		Conversation: o.entry.Conversation, MessageID: m.ID, Intent: m.Intent,
 		Payload: signing.Canonical(m.Payload, signing.JCS), Verified: bridge.VerifiedSignature, Trust: string(standing),
 		At: o.unit.Now, Digest: hexOf(digest), Expires: conversations.Sooner(o.unit.Now.Add(o.n.cfg.Retention), c.Purge),
@@ -475,16 +475,16 @@ func (o *deliveryOutcome) peerName(ctx context.Context) string {
 // failure classifies why an attempt failed, as AM-47 and AM-48 require.
 type failure struct {
 	client.SendError
-	reported *SendFailure // what the owner sees
+	reported *owner.SendFailure // what the owner sees
 	hint     string
 }
 
 func failureOf(err error) failure {
-	f := failure{reported: &SendFailure{Message: wire.OneLine(err.Error(), 300)}}
+	f := failure{reported: &owner.SendFailure{Message: wire.OneLine(err.Error(), 300)}}
 	if e, ok := errors.AsType[*client.SendError](err); ok {
 		f.SendError, f.hint = *e, e.Hint()
 		if e.Refusal != nil {
-			f.reported = &SendFailure{Code: e.Refusal.Code, Message: e.Refusal.Message}
+			f.reported = &owner.SendFailure{Code: e.Refusal.Code, Message: e.Refusal.Message}
 		}
 		return f
 	}

@@ -12,8 +12,8 @@ import (
 	"time"
 
 	"github.com/agentmesh/agentmesh/acl"
-	"github.com/agentmesh/agentmesh/node"
 	"github.com/agentmesh/agentmesh/node/meshtest"
+	"github.com/agentmesh/agentmesh/node/owner"
 	"github.com/agentmesh/agentmesh/node/wire"
 )
 
@@ -25,15 +25,15 @@ func TestWatch(t *testing.T) {
 	events, stop := sarah.Watch()
 	defer stop()
 	must(t, sarah.Post(chris.Sign(chris.Draft(sarah.ID(), wire.Deliver, hello))), http.StatusOK)
-	got := map[node.Topic]node.Event{}
+	got := map[owner.Topic]owner.Event{}
 	for range 2 {
 		ev := <-events
 		got[ev.Topic] = ev
 	}
-	if ev := got[node.TopicInbox]; ev.State != "new" || ev.Peer != string(chris.ID) || ev.Conversation == "" || ev.ID == "" || ev.Foreign {
+	if ev := got[owner.TopicInbox]; ev.State != "new" || ev.Peer != string(chris.ID) || ev.Conversation == "" || ev.ID == "" || ev.Foreign {
 		t.Errorf("inbox event = %+v", ev)
 	}
-	if ev := got[node.TopicConversations]; ev.Conversation != got[node.TopicInbox].Conversation {
+	if ev := got[owner.TopicConversations]; ev.Conversation != got[owner.TopicInbox].Conversation {
 		t.Errorf("conversation event = %+v", ev)
 	}
 	stop()
@@ -53,7 +53,7 @@ func TestEventOfForeignItem(t *testing.T) {
 		t.Fatal(err)
 	}
 	for ev := range events {
-		if ev.Topic == node.TopicInbox {
+		if ev.Topic == owner.TopicInbox {
 			if !ev.Foreign {
 				t.Errorf("inbox event = %+v, want it foreign", ev)
 			}
@@ -77,7 +77,7 @@ func TestWatcherThatSleeps(t *testing.T) {
 	}
 	resets, taken := 0, 0
 	for len(events) > 0 {
-		if ev := <-events; ev.Topic == node.TopicReset {
+		if ev := <-events; ev.Topic == owner.TopicReset {
 			resets++
 		}
 		taken++
@@ -132,7 +132,7 @@ func (s *sse) block() map[string]string {
 }
 
 // next returns the next event and its id.
-func (s *sse) next() (ev node.Event, id string) {
+func (s *sse) next() (ev owner.Event, id string) {
 	s.t.Helper()
 	f := s.block()
 	if err := json.Unmarshal([]byte(f["data"]), &ev); err != nil || string(ev.Topic) != f["event"] {
@@ -154,19 +154,19 @@ func TestEventStream(t *testing.T) {
 	s := stream(t, srv.URL+"/owner/events?topics=inbox", "")
 	send()
 	first, id := s.next()
-	if first.Topic != node.TopicInbox || first.State != "new" || id == "" {
+	if first.Topic != owner.TopicInbox || first.State != "new" || id == "" {
 		t.Fatalf("event = %+v, id %q", first, id)
 	}
 	s.stop()
 	send() // while nobody listens
 	s = stream(t, srv.URL+"/owner/events?topics=inbox", id)
-	if second, _ := s.next(); second.Topic != node.TopicInbox || second.ID == first.ID {
+	if second, _ := s.next(); second.Topic != owner.TopicInbox || second.ID == first.ID {
 		t.Errorf("after the gap: %+v", second)
 	}
 	s.stop()
 	for _, last := range []string{"zzz-1", "nonsense", id + "0000000"} {
 		s = stream(t, srv.URL+"/owner/events", last)
-		if ev, _ := s.next(); ev.Topic != node.TopicReset {
+		if ev, _ := s.next(); ev.Topic != owner.TopicReset {
 			t.Errorf("after %q: %+v, want a reset", last, ev)
 		}
 		s.stop()

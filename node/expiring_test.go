@@ -15,6 +15,7 @@ import (
 	"github.com/agentmesh/agentmesh/node/client"
 	"github.com/agentmesh/agentmesh/node/hook"
 	"github.com/agentmesh/agentmesh/node/meshtest"
+	"github.com/agentmesh/agentmesh/node/owner"
 	"github.com/agentmesh/agentmesh/node/wire"
 )
 
@@ -163,8 +164,8 @@ func TestInterruptedItemExpires(t *testing.T) {
 		synctest.Wait()
 		theAsk(t, again)
 		time.Sleep(shortHold + 15*time.Minute)
-		if item := theItem(t, again); item.State != node.ItemFailed || item.Note == "" {
-			t.Errorf("item = %s %q, want %s and a note", item.State, item.Note, node.ItemFailed)
+		if item := theItem(t, again); item.State != owner.ItemFailed || item.Note == "" {
+			t.Errorf("item = %s %q, want %s and a note", item.State, item.Note, owner.ItemFailed)
 		}
 	})
 }

@@ -14,6 +14,7 @@ import (
 	"github.com/agentmesh/agentmesh/node"
 	"github.com/agentmesh/agentmesh/node/hook"
 	"github.com/agentmesh/agentmesh/node/meshtest"
+	"github.com/agentmesh/agentmesh/node/owner"
 	"github.com/agentmesh/agentmesh/node/wire"
 	"github.com/agentmesh/agentmesh/store"
 )
@@ -38,7 +39,7 @@ func awaitFailed(t *testing.T, m *meshtest.Member, want int) []node.OutboxEntry 
 	var entries []node.OutboxEntry
 	waitFor(t, fmt.Sprint(want, " messages have failed"), func() (done bool) {
 		var err error
-		entries, _, err = m.Outbox(t.Context(), node.SendFailed, "", 10)
+		entries, _, err = m.Outbox(t.Context(), owner.SendFailed, "", 10)
 		return err == nil && len(entries) == want
 	})
 	return entries
@@ -118,7 +119,7 @@ func TestFetchableAnswerToMail(t *testing.T) {
 			sarah = mesh.Restart(sarah, configure)
 			waitFor(t, "the hook has run", func() bool {
 				items, _, err := sarah.Inbox(t.Context(), "", "", 10)
-				return err == nil && len(items) == 1 && items[0].State != node.ItemRunning
+				return err == nil && len(items) == 1 && items[0].State != owner.ItemRunning
 			})
 			must(t, meshtest.Post(t, sarah.URL, raw), http.StatusAccepted)
 			if answer.held {

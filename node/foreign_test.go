@@ -10,6 +10,7 @@ import (
 	"github.com/agentmesh/agentmesh/conversations"
 	"github.com/agentmesh/agentmesh/node"
 	"github.com/agentmesh/agentmesh/node/bridge"
+	"github.com/agentmesh/agentmesh/node/owner"
 	"github.com/agentmesh/agentmesh/node/wire"
 	"github.com/agentmesh/agentmesh/store"
 )
@@ -74,7 +75,7 @@ func TestFailedMessagesArePurged(t *testing.T) {
 	var entries []node.OutboxEntry
 	for len(entries) < 3 {
 		var err error
-		if entries, _, err = sarah.Outbox(t.Context(), node.SendFailed, "", 10); err != nil {
+		if entries, _, err = sarah.Outbox(t.Context(), owner.SendFailed, "", 10); err != nil {
 			t.Fatal(err)
 		}
 	}

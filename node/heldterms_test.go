@@ -134,7 +134,7 @@ func TestUnreleasedProposal(t *testing.T) {
 		must(t, sarah.Post(chris.Sign(in("conv_one", chris.Draft(sarah.ID(), wire.Schedule, propose)))), http.StatusAccepted)
 		theAsk(t, sarah)
 		time.Sleep(shortHold + 15*time.Minute)
-		if state := theItem(t, sarah).State; state != node.ItemExpired {
+		if state := theItem(t, sarah).State; state != owner.ItemExpired {
 			t.Fatalf("the item is %s", state)
 		}
 		body := map[string]any{"conversation": "conv_one", "payload": parsePayload(t, `{"action":"accept"}`)}

@@ -41,7 +41,7 @@ func (r resolver[Q]) Resolve(ctx context.Context, ask acl.Ask, d acl.Decision) e
 // question about the sender is already pending, the message waits behind it.
 func (a *acceptance) hold(ctx context.Context) (bridge.Outcome, error) {
 	words := rules.WordsFor(a.verdict, a.state, a.in)
-	item := a.newItem(ItemHeld)
+	item := a.newItem(owner.ItemHeld)
 	item.Pending = true
 	ask, changes, err := a.openAsk(ctx, item, words)
 	if errors.Is(err, store.ErrQuota) {

@@ -13,6 +13,7 @@ import (
 	"github.com/agentmesh/agentmesh/acl"
 	"github.com/agentmesh/agentmesh/node"
 	"github.com/agentmesh/agentmesh/node/meshtest"
+	"github.com/agentmesh/agentmesh/node/owner"
 	"github.com/agentmesh/agentmesh/node/wire"
 )
 
@@ -196,7 +197,7 @@ func TestSenderTakesItBack(t *testing.T) {
 		if _, err := sarah.Asks().Decide(t.Context(), ask.ID, ask.Hash, acl.Approve, "test", time.Now()); !errors.Is(err, acl.ErrAskGone) {
 			t.Errorf("%s: approve what was withdrawn: %v", name, err)
 		}
-		items, _, err := sarah.Inbox(t.Context(), node.ItemWithdrawn, "", 10)
+		items, _, err := sarah.Inbox(t.Context(), owner.ItemWithdrawn, "", 10)
 		if err != nil || len(items) != 1 {
 			t.Errorf("%s: withdrawn items = %v, %v", name, items, err)
 		}
@@ -268,7 +269,7 @@ func TestRejectEndsTheConversation(t *testing.T) {
 	if asks := pendingAsks(t, sarah); len(asks) != 0 {
 		t.Errorf("%d asks are pending in a rejected conversation", len(asks))
 	}
-	for state, want := range map[node.ItemState]int{node.ItemRejected: 1, node.ItemWithdrawn: 1, node.ItemHeld: 0} {
+	for state, want := range map[owner.ItemState]int{owner.ItemRejected: 1, owner.ItemWithdrawn: 1, owner.ItemHeld: 0} {
 		if items, _, err := sarah.Inbox(t.Context(), state, "", 10); err != nil || len(items) != want {
 			t.Errorf("%d items are %s, %v, want %d", len(items), state, err, want)
 		}

@@ -11,6 +11,7 @@ import (
 	"github.com/agentmesh/agentmesh/node/bridge"
 	"github.com/agentmesh/agentmesh/node/guard"
 	"github.com/agentmesh/agentmesh/node/hook"
+	"github.com/agentmesh/agentmesh/node/owner"
 	"github.com/agentmesh/agentmesh/node/rules"
 	"github.com/agentmesh/agentmesh/node/wire"
 	"github.com/agentmesh/agentmesh/signing"
@@ -50,7 +51,7 @@ func (s *hookOutcome) fill(ctx context.Context) (out bridge.Outcome, err error) 
 	if err != nil && !errors.Is(err, store.ErrNotFound) {
 		return out, err
 	}
-	if err != nil || s.item.State != ItemRunning {
+	if err != nil || s.item.State != owner.ItemRunning {
 		return s.provisional(ctx), nil // deleted, or answered by the owner, meanwhile
 	}
 	if out, err = s.decide(ctx); err == nil {
@@ -77,22 +78,22 @@ func (s *hookOutcome) decide(ctx context.Context) (bridge.Outcome, error) {
 	}
 	switch do {
 	case rules.Deleted:
-		s.item.State, s.item.Note = ItemFailed, noteDeleted
+		s.item.State, s.item.Note = owner.ItemFailed, noteDeleted
 		return s.provisional(ctx), nil
 	case rules.Inbox:
 		s.leaveToOwner()
 		return s.provisional(ctx), nil
 	case rules.Late:
-		s.item.State, s.item.Note = ItemFailed, noteEnded
+		s.item.State, s.item.Note = owner.ItemFailed, noteEnded
 		return s.answerPending(ctx)
 	case rules.Retry:
-		s.item.State, s.item.Note = ItemWaiting, noteWaiting
+		s.item.State, s.item.Note = owner.ItemWaiting, noteWaiting
 		s.item.RetryAt = s.unit.Now.Add(hook.RetryPause(s.item.Failure.Times))
 		return s.answerPending(ctx)
 	case rules.Fail:
 		return s.fail(ctx)
 	case rules.Await:
-		s.item.State, s.item.Woken = ItemNew, s.unit.Now
+		s.item.State, s.item.Woken = owner.ItemNew, s.unit.Now
 		if s.run.n.cfg.RemindAfter > 0 {
 			s.item.Due = s.unit.Now.Add(s.run.n.cfg.RemindAfter)
 		}
@@ -100,7 +101,7 @@ func (s *hookOutcome) decide(ctx context.Context) (bridge.Outcome, error) {
 	case rules.Hold:
 		return s.hold(ctx)
 	case rules.Refuse:
-		s.item.State = ItemRejected
+		s.item.State = owner.ItemRejected
 		return s.refuse(ctx)
 	}
 	payload := receiptPayload()
@@ -110,9 +111,9 @@ func (s *hookOutcome) decide(ctx context.Context) (bridge.Outcome, error) {
 			return s.provisional(ctx), err
 		}
 	}
-	s.item.State = ItemAnswered
+	s.item.State = owner.ItemAnswered
 	if s.run.route.Name == judgeRoute.Name {
-		s.item.State = ItemNew // for the owner and the owner's agent
+		s.item.State = owner.ItemNew // for the owner and the owner's agent
 	}
 	out, err := s.reply(ctx, payload)
 	if err != nil {
@@ -326,7 +327,7 @@ func (s *hookOutcome) provisional(ctx context.Context) bridge.Outcome {
 // leaveToOwner puts a reply that the hook did not answer back into the inbox. If the hook gave a reason, the owner gets
 // a notice.
 func (s *hookOutcome) leaveToOwner() {
-	s.item.State = ItemNew
+	s.item.State = owner.ItemNew
 	if n := s.run.n; s.answer.Hold != "" {
 		s.item.Note = s.answer.Hold
 		s.unit.Add(n.notices.Change(n.notice("message", s.item.Peer, s.item.PeerName, s.item.key(), s.unit.Now)))

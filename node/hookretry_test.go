@@ -83,7 +83,7 @@ func TestHookFailureIsVisible(t *testing.T) {
 			must(t, again, http.StatusAccepted)
 			goldentest.Says(t, name+", a repeat", reasonOf(t, again, sarah))
 			item := theItem(t, sarah)
-			if f := item.Failure; item.State != node.ItemFailed || f == nil || f.Exit != 3 || f.Stderr != "no such calendar" || f.Fault != "crashed" || f.Times != 1 {
+			if f := item.Failure; item.State != owner.ItemFailed || f == nil || f.Exit != 3 || f.Stderr != "no such calendar" || f.Fault != "crashed" || f.Times != 1 {
 				t.Errorf("%s: item = %+v, failure %+v", name, item, f)
 			}
 			if s := overview(t, sarah); len(s.Hooks) != 1 || s.Hooks[0].Failures != 1 || s.Hooks[0].Runs != 1 || s.Hooks[0].Fault != "crashed" || s.Hooks[0].LastFailure.IsZero() {
@@ -113,7 +113,7 @@ func TestUnreachableHook(t *testing.T) {
 			t.Errorf("the sender got %q", got)
 		}
 		item := theItem(t, first)
-		if item.State != node.ItemWaiting || item.Failure == nil || item.Failure.Fault != "unreachable" || item.RetryAt.IsZero() {
+		if item.State != owner.ItemWaiting || item.Failure == nil || item.Failure.Fault != "unreachable" || item.RetryAt.IsZero() {
 			t.Fatalf("item = %+v, failure %+v", item, item.Failure)
 		}
 		if s := overview(t, first); s.Waiting != 1 {
@@ -131,7 +131,7 @@ func TestUnreachableHook(t *testing.T) {
 		g.off.Store(false)
 		time.Sleep(30 * time.Minute) // the longest pause before the next attempt is shorter
 		synctest.Wait()
-		if item := theItem(t, sarah); item.State != node.ItemAnswered || item.Failure != nil {
+		if item := theItem(t, sarah); item.State != owner.ItemAnswered || item.Failure != nil {
 			t.Errorf("item = %s, failure %+v, after %d attempts", item.State, item.Failure, g.calls.Load())
 		}
 		again := sarah.Post(body)
@@ -154,13 +154,13 @@ func TestHookStaysUnreachable(t *testing.T) {
 		must(t, sarah.Post(chris.Sign(chris.Draft(sarah.ID(), wire.Deliver, hello))), http.StatusAccepted)
 		time.Sleep(hook.RetryFor - 20*time.Minute)
 		synctest.Wait()
-		if item := theItem(t, sarah); item.State != node.ItemWaiting {
+		if item := theItem(t, sarah); item.State != owner.ItemWaiting {
 			t.Fatalf("item = %+v", item)
 		}
 		time.Sleep(time.Hour)
 		synctest.Wait()
 		tries := g.calls.Load()
-		if item := theItem(t, sarah); item.State != node.ItemFailed || tries > 200 {
+		if item := theItem(t, sarah); item.State != owner.ItemFailed || tries > 200 {
 			t.Errorf("item = %+v after %d attempts", item, tries)
 		}
 		time.Sleep(24 * time.Hour)
@@ -185,11 +185,11 @@ func TestRetryItem(t *testing.T) {
 		g.off.Store(false)
 		id := theItem(t, sarah).ID
 		began := time.Now()
-		if got, err := sarah.OwnerAPI().RetryItem(t.Context(), id); err != nil || got.State != node.ItemRunning && got.State != node.ItemAnswered {
+		if got, err := sarah.OwnerAPI().RetryItem(t.Context(), id); err != nil || got.State != owner.ItemRunning && got.State != owner.ItemAnswered {
 			t.Fatalf("RetryItem = %+v, %v", got, err)
 		}
 		synctest.Wait()
-		if item := theItem(t, sarah); item.State != node.ItemAnswered || time.Since(began) != 0 {
+		if item := theItem(t, sarah); item.State != owner.ItemAnswered || time.Since(began) != 0 {
 			t.Errorf("item = %+v", item)
 		}
 		_, err := sarah.OwnerAPI().RetryItem(t.Context(), id)
@@ -215,7 +215,7 @@ func TestAsyncHook(t *testing.T) {
 		time.Sleep(2 * time.Second)
 		synctest.Wait()
 		item := theItem(t, sarah)
-		if item.State != node.ItemNew || item.Woken.IsZero() || !item.Pending {
+		if item.State != owner.ItemNew || item.Woken.IsZero() || !item.Pending {
 			t.Errorf("item = %+v", item)
 		}
 		if turns := transcript(t, sarah, store.ConvKey{Peer: string(item.Peer), ID: string(item.Conversation)}); len(turns) != 2 {

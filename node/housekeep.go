@@ -69,10 +69,10 @@ func (d duties) run(ctx context.Context) {
 // the hook to that process: it makes the item wait and returns false.
 func (n *Node) claimRun(item *Item) bool {
 	if n.session.IsElsewhere(Lease) {
-		item.State, item.RetryAt = ItemWaiting, time.Time{}
+		item.State, item.RetryAt = owner.ItemWaiting, time.Time{}
 		return false
 	}
-	item.State, item.Runner, item.lease = ItemRunning, n.runs.ID(), n.session.Held(Lease)
+	item.State, item.Runner, item.lease = owner.ItemRunning, n.runs.ID(), n.session.Held(Lease)
 	item.Attempt++
 	return true
 }
@@ -115,7 +115,7 @@ func (d duties) readState(changes []store.Change) {
 // rereadAll makes every part of the node read the store, because changes of other processes may have been missed.
 func (d duties) rereadAll() {
 	n := d.n
-	n.events.Publish(Event{Topic: TopicReset})
+	n.events.Publish(owner.Event{Topic: owner.TopicReset})
 	n.inboxChanged.Broadcast()
 	ctx, now := context.Background(), time.Now()
 	if err := errors.Join(n.restoreState(ctx, now), n.registrar.Reread(ctx, now)); err != nil {
@@ -177,7 +177,7 @@ func (n *Node) takeState(r store.Record) error {
 	if r.Key == keyOverfull {
 		n.overfull.Store(on)
 	} else if n.paused.Swap(on) != on {
-		n.events.Publish(Event{Topic: TopicStatus})
+		n.events.Publish(owner.Event{Topic: owner.TopicStatus})
 	}
 	return nil
 }
@@ -264,12 +264,12 @@ func (n *Node) settleExpiredItem(ctx context.Context, item Item, now time.Time) 
 		return n.storeItem(ctx, item)
 	}
 	switch {
-	case item.State == ItemInterrupted:
-		item.State, item.Note = ItemFailed, "nobody decided in time whether the agent may run again"
+	case item.State == owner.ItemInterrupted:
+		item.State, item.Note = owner.ItemFailed, "nobody decided in time whether the agent may run again"
 	case ask.Kind == owner.AskOutgoing, ask.Kind == owner.AskTask:
-		item.State, item.Note = ItemFailed, "nobody decided in time whether the answer may leave"
+		item.State, item.Note = owner.ItemFailed, "nobody decided in time whether the answer may leave"
 	default:
-		item.State = ItemExpired
+		item.State = owner.ItemExpired
 	}
 	if err == nil && !ask.Displaced.IsZero() { // the question made room for another one before its time
 		err = n.endHold(ctx, item, ask, now)
@@ -342,7 +342,7 @@ func (n *Node) deleteConversation(ctx context.Context, key store.ConvKey) error 
 			if err != nil {
 				return err
 			}
-			if e.State != SendQueued {
+			if e.State != owner.SendQueued {
 				u.Add(store.Change{Record: store.Record{NS: nsOutbox, Key: e.ID}, IfRev: e.rev, Delete: true})
 			}
 		}

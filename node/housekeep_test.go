@@ -14,6 +14,7 @@ import (
 	"github.com/agentmesh/agentmesh/node/bridge"
 	"github.com/agentmesh/agentmesh/node/hook"
 	"github.com/agentmesh/agentmesh/node/meshtest"
+	"github.com/agentmesh/agentmesh/node/owner"
 	"github.com/agentmesh/agentmesh/node/wire"
 	"github.com/agentmesh/agentmesh/signing"
 	"github.com/agentmesh/agentmesh/store"
@@ -116,7 +117,7 @@ func TestHookClosesWithoutStatus(t *testing.T) {
 		}))
 		must(t, sarah.Post(chris.Sign(in("conv_one", chris.Draft(sarah.ID(), wire.Deliver, hello)))), http.StatusAccepted)
 		var got struct{ State string }
-		if sarah.Call("GET", "/conversations/conv_one", nil, &got); got.State != "open" || theItem(t, sarah).State != node.ItemFailed {
+		if sarah.Call("GET", "/conversations/conv_one", nil, &got); got.State != "open" || theItem(t, sarah).State != owner.ItemFailed {
 			t.Errorf("the conversation is %s, the item %+v", got.State, theItem(t, sarah))
 		}
 	})

@@ -33,23 +33,6 @@ const (
 	kindReply   = "reply"
 )
 
-// ItemState is the state of an inbox item.
-type ItemState = owner.ItemState
-
-const (
-	ItemNew         = owner.ItemNew
-	ItemRead        = owner.ItemRead
-	ItemRunning     = owner.ItemRunning
-	ItemWaiting     = owner.ItemWaiting
-	ItemAnswered    = owner.ItemAnswered
-	ItemHeld        = owner.ItemHeld
-	ItemRejected    = owner.ItemRejected
-	ItemWithdrawn   = owner.ItemWithdrawn
-	ItemExpired     = owner.ItemExpired
-	ItemFailed      = owner.ItemFailed
-	ItemInterrupted = owner.ItemInterrupted
-)
-
 // Item is one message in the inbox.
 type Item struct {
 	owner.Item
@@ -65,7 +48,7 @@ type Item struct {
 	lease *store.Lease // the lease under which the hook runs, or nil
 }
 
-func (a *acceptance) newItem(state ItemState) Item {
+func (a *acceptance) newItem(state owner.ItemState) Item {
 	in := a.in
 	item := Item{Item: owner.Item{
 		ID: newItemID(a.now), State: state, Kind: kindMessage,
@@ -75,7 +58,7 @@ func (a *acceptance) newItem(state ItemState) Item {
 		ActionKnown: a.verdict.ActionKnown, Sealed: a.seal.sealed, Unjudged: a.verdict.Event.Unjudged,
 		Cancels: a.verdict.Cancels, ConfirmsAccept: a.verdict.Confirms, At: a.now, Digest: hexOf(in.Digest),
 		Expires: conversations.Sooner(a.now.Add(a.n.cfg.Retention), in.Purge),
-	}, Agrees: state != ItemHeld && a.unit.Conversation().Deal(in.Intent).IsPlainAccept(in.MessageID), Deferred: state == ItemHeld}
+	}, Agrees: state != owner.ItemHeld && a.unit.Conversation().Deal(in.Intent).IsPlainAccept(in.MessageID), Deferred: state == owner.ItemHeld}
 	if in.Principal != string(in.Peer) {
 		item.Principal = in.Principal
 	}
@@ -137,16 +120,16 @@ func (i Item) change() store.Change {
 // due returns when something must be done about the item, or the zero time; see [Node.workItem].
 func (i Item) due() time.Time {
 	switch {
-	case i.State == ItemWaiting:
+	case i.State == owner.ItemWaiting:
 		return cmp.Or(i.RetryAt, store.DueNow)
-	case i.State == ItemHeld, i.State == ItemInterrupted, i.State == ItemNew && !i.Woken.IsZero():
+	case i.State == owner.ItemHeld, i.State == owner.ItemInterrupted, i.State == owner.ItemNew && !i.Woken.IsZero():
 		return i.Due
 	}
 	return time.Time{}
 }
 
 // hold makes the item wait for the owner's decision about a question.
-func (i *Item) hold(ask acl.Ask) { i.State, i.Ask, i.Due = ItemHeld, ask.ID, ask.Expires }
+func (i *Item) hold(ask acl.Ask) { i.State, i.Ask, i.Due = owner.ItemHeld, ask.ID, ask.Expires }
 
 // terms returns the index terms by which the item can be found.
 func (i Item) terms() []string {
@@ -188,7 +171,7 @@ func (n *Node) Item(ctx context.Context, id string) (Item, error) {
 // places: an item that waited for the owner follows those that arrived before its release. An empty state selects all
 // items. after is "" for the first page, and otherwise the id of an item, such as next from the previous page. next is ""
 // on the last page.
-func (n *Node) Inbox(ctx context.Context, state ItemState, after string, limit int) (items []Item, next string, err error) {
+func (n *Node) Inbox(ctx context.Context, state owner.ItemState, after string, limit int) (items []Item, next string, err error) {
 	return n.listInbox(ctx, owner.Query{State: string(state), After: after, Limit: limit})
 }
 
@@ -203,7 +186,7 @@ func (n *Node) listInbox(ctx context.Context, q owner.Query) (items []Item, next
 	case !errors.Is(err, store.ErrNotFound): // of the item that was deleted, the id says the place
 		return nil, "", err
 	}
-	term := stateTerm(ItemState(q.State))
+	term := stateTerm(owner.ItemState(q.State))
 	arrived, stop := iter.Pull2(store.All(func(at string) ([]Item, string, error) {
 		return listRecords(ctx, n.store.Records(), q.Newest, nsInbox, term, cmp.Or(at, after), q.Limit+1, decodeItem)
 	}))
@@ -328,10 +311,10 @@ func (n *Node) WaitInbox(ctx context.Context, q owner.Query) ([]Item, string, er
 func (n *Node) Acknowledge(ctx context.Context, id string) (Item, error) {
 	var item Item
 	err := n.book.Do(ctx, noConversation, func(u *conversations.Unit) (err error) {
-		if item, err = n.Item(ctx, id); err != nil || item.State != ItemNew && item.State != ItemFailed && item.State != ItemWaiting {
+		if item, err = n.Item(ctx, id); err != nil || item.State != owner.ItemNew && item.State != owner.ItemFailed && item.State != owner.ItemWaiting {
 			return err
 		}
-		item.State = ItemRead
+		item.State = owner.ItemRead
 		u.Add(item.change())
 		return nil
 	})
@@ -343,7 +326,7 @@ var noConversation store.ConvKey
 
 // itemsOf returns the items of a conversation that are in one of the given states, or all if none is given. It omits
 // tasks.
-func (n *Node) itemsOf(ctx context.Context, key store.ConvKey, states ...ItemState) (items []Item, err error) {
+func (n *Node) itemsOf(ctx context.Context, key store.ConvKey, states ...owner.ItemState) (items []Item, err error) {
 	for item, err := range n.allItems(ctx, convTerm(key)) {
 		if err != nil {
 			return nil, err

@@ -51,7 +51,7 @@ func (r *run) judge(ctx context.Context) (why string, err error) {
 	}
 	err = n.book.Insist(context.WithoutCancel(ctx), r.key, func(u *conversations.Unit) error {
 		item, err := n.Item(ctx, r.itemID)
-		if err != nil || u.IsNew() || item.State != ItemRunning { // answered or deleted meanwhile
+		if err != nil || u.IsNew() || item.State != owner.ItemRunning { // answered or deleted meanwhile
 			return err
 		}
 		item.Verdict = v
@@ -112,7 +112,7 @@ func explainVerdict(v guard.Verdict) string {
 const noteNoVerdict = "the guard gave no verdict; see the log"
 
 // hideReply removes a reply of the peer that the owner's agent may not see, or not yet.
-func (o OwnerAPI) hideReply(ctx context.Context, out Outgoing, sent Sent) Sent {
+func (o OwnerAPI) hideReply(ctx context.Context, out Outgoing, sent owner.Sent) owner.Sent {
 	id := wire.MessageID(sent.ReplyTree.GetStr("message_id"))
 	if out.Via != "agent" || id == "" {
 		return sent

@@ -171,7 +171,7 @@ func TestGuardIn(t *testing.T) {
 
 func runningItems(t *testing.T, m *meshtest.Member) []node.Item {
 	t.Helper()
-	items, _, err := m.Inbox(t.Context(), node.ItemRunning, "", 10)
+	items, _, err := m.Inbox(t.Context(), owner.ItemRunning, "", 10)
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -213,7 +213,7 @@ func TestGuardFails(t *testing.T) {
 	a := meshtest.Post(t, sarah.URL, chris.Sign(chris.Draft(sarah.ID(), wire.Deliver, text("crash-me"))))
 	must(t, a, http.StatusAccepted)
 	item := theItem(t, sarah)
-	if item.State != node.ItemFailed || item.Verdict != nil || !strings.Contains(item.Note, "no verdict") {
+	if item.State != owner.ItemFailed || item.Verdict != nil || !strings.Contains(item.Note, "no verdict") {
 		t.Errorf("item = %+v", item)
 	}
 	if seen := agentSees(t, sarah); strings.Contains(seen, "crash-me") || strings.Contains(seen, "luck") {
@@ -225,7 +225,7 @@ func TestGuardFails(t *testing.T) {
 	if status := sarah.Call("POST", "/inbox/"+item.ID+"/retry", nil, nil); status != http.StatusOK {
 		t.Fatalf("ask again: %d", status)
 	}
-	waitFor(t, "the message in the inbox", func() bool { return theItem(t, sarah).State == node.ItemNew })
+	waitFor(t, "the message in the inbox", func() bool { return theItem(t, sarah).State == owner.ItemNew })
 	if !strings.Contains(agentSees(t, sarah), "crash-me") || j.count() != 2 {
 		t.Error("the agent does not see a message that the guard allowed")
 	}
@@ -263,7 +263,7 @@ func TestReplyIsJudged(t *testing.T) {
 	}
 	waitFor(t, "the verdict", func() bool {
 		items, _, _ := sarah.Inbox(t.Context(), "", "", 10)
-		return len(items) == 1 && items[0].Verdict != nil && items[0].State == node.ItemNew
+		return len(items) == 1 && items[0].Verdict != nil && items[0].State == owner.ItemNew
 	})
 	if seen := agentSees(t, sarah); strings.Contains(seen, "deny-me") || strings.Contains(seen, "odd words") {
 		t.Errorf("the agent sees %s", seen)
@@ -293,15 +293,15 @@ func TestGuardOut(t *testing.T) {
 			t.Errorf("%s: the answer of the hook is %s", word, a.Body)
 		}
 		body := map[string]any{"to": chris.ID(), "intent": "mesh.message", "payload": json.RawMessage(text(word + "-me")), "wait_seconds": 10}
-		var sent node.Sent
-		if sarah.CallAgent("POST", "/send", body, &sent); (sent.State == node.SendHeld) != waits {
+		var sent owner.Sent
+		if sarah.CallAgent("POST", "/send", body, &sent); (sent.State == owner.SendHeld) != waits {
 			t.Errorf("%s: the agent's message is %s", word, sent.State)
 		}
-		if sarah.Call("POST", "/send", body, &sent); sent.State == node.SendHeld {
+		if sarah.Call("POST", "/send", body, &sent); sent.State == owner.SendHeld {
 			t.Errorf("%s: the owner's message is %s", word, sent.State)
 		}
 		sarah = mesh.Restart(sarah, guarded(j, func(g *guard.Guard) { g.Out, g.Owner = true, true }))
-		if sarah.Call("POST", "/send", body, &sent); (sent.State == node.SendHeld) != waits {
+		if sarah.Call("POST", "/send", body, &sent); (sent.State == owner.SendHeld) != waits {
 			t.Errorf("%s: the owner's message, which is judged, is %s", word, sent.State)
 		}
 	}

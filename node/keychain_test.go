@@ -10,6 +10,7 @@ import (
 	"github.com/agentmesh/agentmesh/node"
 	"github.com/agentmesh/agentmesh/node/client"
 	"github.com/agentmesh/agentmesh/node/meshtest"
+	"github.com/agentmesh/agentmesh/node/owner"
 	"github.com/agentmesh/agentmesh/node/wire"
 	"github.com/agentmesh/agentmesh/signing"
 )
@@ -94,7 +95,7 @@ func register(t *testing.T, l *lone, meshes ...*meshtest.Mesh) (ids []string) {
 		t.Fatal(err)
 	}
 	for i, m := range meshes {
-		if list[i].State != node.Registered {
+		if list[i].State != owner.Registered {
 			t.Fatalf("%+v, want it registered", list[i])
 		}
 		rec, err := m.Directory().Record(t.Context(), l.ID())
@@ -157,10 +158,10 @@ func TestKeyChainWithoutRecord(t *testing.T) {
 			ring.keys, ring.lostFirst = append(ring.keys, meshtest.Key("second")), lost
 			l := loneNode(t, t.TempDir(), &wireTransport{deliver: takes}, ring.configure(t, mesh, other)) // no record of a chain
 			list, err := l.Register(t.Context(), "")
-			if err != nil || list[0].State != node.Registered {
+			if err != nil || list[0].State != owner.Registered {
 				t.Fatalf("lost %v: %+v, %v", lost, list, err)
 			}
-			if !lost && (list[1].State != node.Registered || countLinks(l) != 1) {
+			if !lost && (list[1].State != owner.Registered || countLinks(l) != 1) {
 				t.Errorf("with the first key: %+v, %d links", list[1], countLinks(l))
 			}
 			if lost && (!list[1].Refused || !strings.Contains(list[1].Error, wire.ErrIDReserved.Message) || list[1].Hint == "") {

@@ -22,6 +22,7 @@ import (
 	"github.com/agentmesh/agentmesh/node"
 	"github.com/agentmesh/agentmesh/node/hook"
 	"github.com/agentmesh/agentmesh/node/meshtest"
+	"github.com/agentmesh/agentmesh/node/owner"
 	"github.com/agentmesh/agentmesh/node/wire"
 	"github.com/agentmesh/agentmesh/store/bolt"
 )
@@ -175,7 +176,7 @@ func awaitIdle(t *testing.T, m *meshtest.Member) {
 	t.Helper()
 	deadline := time.After(time.Minute)
 	for {
-		items, _, err := m.Inbox(t.Context(), node.ItemRunning, "", 1)
+		items, _, err := m.Inbox(t.Context(), owner.ItemRunning, "", 1)
 		if err != nil {
 			t.Fatal(err)
 		}

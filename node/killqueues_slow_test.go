@@ -25,6 +25,7 @@ import (
 	"github.com/agentmesh/agentmesh/node/client"
 	"github.com/agentmesh/agentmesh/node/hook"
 	"github.com/agentmesh/agentmesh/node/notify"
+	"github.com/agentmesh/agentmesh/node/owner"
 	"github.com/agentmesh/agentmesh/node/rules"
 	"github.com/agentmesh/agentmesh/node/wire"
 	"github.com/agentmesh/agentmesh/signing"
@@ -266,7 +267,7 @@ func (k *killed) audit(t *testing.T, dir string) {
 			}
 		}
 	}
-	states := make(map[string][]node.ItemState)
+	states := make(map[string][]owner.ItemState)
 	for rec, err := range store.AllRecords(t.Context(), k.store.Records(), "inbox", "", time.Now()) {
 		if err != nil {
 			t.Fatal(err)
@@ -277,7 +278,7 @@ func (k *killed) audit(t *testing.T, dir string) {
 		}
 		states[string(item.MessageID)] = append(states[string(item.MessageID)], item.State)
 	}
-	count := make(map[node.ItemState]int)
+	count := make(map[owner.ItemState]int)
 	for _, f := range sent {
 		if len(states[f[1]]) != 1 {
 			t.Errorf("message %s is in the inbox as %v", f[1], states[f[1]])
@@ -285,7 +286,7 @@ func (k *killed) audit(t *testing.T, dir string) {
 		}
 		state := states[f[1]][0]
 		count[state]++
-		if n := len(answers[f[1]]); n != 1 && state != node.ItemExpired || n != 0 && state == node.ItemExpired {
+		if n := len(answers[f[1]]); n != 1 && state != owner.ItemExpired || n != 0 && state == owner.ItemExpired {
 			t.Errorf("message %s (%s) has %d answers", f[1], state, n)
 		}
 	}
@@ -314,7 +315,7 @@ func (k *killed) audit(t *testing.T, dir string) {
 		}
 		asks[ask.State]++
 	}
-	if len(count) != 2 || count[node.ItemAnswered] == 0 || count[node.ItemExpired] == 0 {
+	if len(count) != 2 || count[owner.ItemAnswered] == 0 || count[owner.ItemExpired] == 0 {
 		t.Errorf("the messages are %v", count)
 	}
 	if len(asks) != 1 || asks[acl.AskExpired] == 0 {

@@ -10,8 +10,8 @@ import (
 	"time"
 
 	"github.com/agentmesh/agentmesh/acl"
-	"github.com/agentmesh/agentmesh/node"
 	"github.com/agentmesh/agentmesh/node/meshtest"
+	"github.com/agentmesh/agentmesh/node/owner"
 	"github.com/agentmesh/agentmesh/node/wire"
 )
 
@@ -36,7 +36,7 @@ func TestTooLateToDecide(t *testing.T) {
 			if status := m.Call("POST", "/reply", body, nil); status != http.StatusOK {
 				t.Fatalf("reply: %d", status)
 			}
-			if item := theItem(t, m); item.State != node.ItemAnswered {
+			if item := theItem(t, m); item.State != owner.ItemAnswered {
 				t.Errorf("item = %+v", item)
 			}
 		}, "answered by hand"},
@@ -96,13 +96,13 @@ func TestFailedDeliveryEndsQuestions(t *testing.T) {
 	ann.answers(status(http.StatusBadRequest))
 	out := outgoing(t, ann.ID, wire.Deliver, hello)
 	out.Conv = "conv_one"
-	if sent := mustSend(t, sarah.Node, out, 10*time.Second); sent.State != node.SendFailed {
+	if sent := mustSend(t, sarah.Node, out, 10*time.Second); sent.State != owner.SendFailed {
 		t.Fatalf("the message is %s, want failed", sent.State)
 	}
 	if n := len(pendingAsks(t, sarah)); n != 0 {
 		t.Errorf("%d questions wait about a conversation that has failed", n)
 	}
-	if item := theItem(t, sarah); item.State != node.ItemWithdrawn {
+	if item := theItem(t, sarah); item.State != owner.ItemWithdrawn {
 		t.Errorf("the held message is %s, want withdrawn", item.State)
 	}
 }

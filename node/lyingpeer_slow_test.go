@@ -9,9 +9,9 @@ import (
 	"time"
 
 	"github.com/agentmesh/agentmesh/acl"
-	"github.com/agentmesh/agentmesh/node"
 	"github.com/agentmesh/agentmesh/node/client"
 	"github.com/agentmesh/agentmesh/node/meshtest"
+	"github.com/agentmesh/agentmesh/node/owner"
 	"github.com/agentmesh/agentmesh/node/wire"
 )
 
@@ -30,7 +30,7 @@ func TestKeySwapInMidConversation(t *testing.T) {
 	})
 	chris := mesh.Node("chris", open)
 	out := ann.message(t, "1")
-	if sent := mustSend(t, chris.Node, out, 30*time.Second); sent.State != node.SendDelivered {
+	if sent := mustSend(t, chris.Node, out, 30*time.Second); sent.State != owner.SendDelivered {
 		t.Fatalf("before: %+v", sent)
 	}
 	must(t, meshtest.Post(t, chris.URL, ann.Sign(in(out.Conv, ann.Draft(chris.ID(), wire.Deliver, hello)))), http.StatusOK)
@@ -56,7 +56,7 @@ func TestKeySwapInMidConversation(t *testing.T) {
 		t.Errorf("the transcript has %d messages of the peer, had %d", after["in"], before["in"])
 	}
 	out = ann.message(t, "2")
-	if sent := mustSend(t, chris.Node, out, 30*time.Second); sent.State != node.SendQueued || sent.Err == nil {
+	if sent := mustSend(t, chris.Node, out, 30*time.Second); sent.State != owner.SendQueued || sent.Err == nil {
 		t.Errorf("our message while the key is in doubt: %+v, want it to wait", sent)
 	}
 	if len(ann.got()) != 1 || len(mallory.got()) != 0 {

@@ -8,9 +8,9 @@ import (
 	"time"
 
 	"github.com/agentmesh/agentmesh/conversations"
-	"github.com/agentmesh/agentmesh/node"
 	"github.com/agentmesh/agentmesh/node/bridge"
 	"github.com/agentmesh/agentmesh/node/meshtest"
+	"github.com/agentmesh/agentmesh/node/owner"
 	"github.com/agentmesh/agentmesh/node/wire"
 )
 
@@ -40,7 +40,7 @@ func TestAnswerAfterTheDeadline(t *testing.T) {
 				<-end
 			})
 			out := ann.message(t, "hello")
-			if sent := mustSend(t, chris.Node, out, 30*time.Second); sent.State != node.SendQueued {
+			if sent := mustSend(t, chris.Node, out, 30*time.Second); sent.State != owner.SendQueued {
 				t.Fatalf("after the deadline: %+v, want it queued", sent)
 			}
 			if posts {
@@ -48,7 +48,7 @@ func TestAnswerAfterTheDeadline(t *testing.T) {
 				must(t, meshtest.Post(t, chris.URL, reply), http.StatusOK)
 				mu.Unlock()
 			}
-			waitFor(t, "the entry is delivered", func() bool { return theEntry(t, chris.Node).State == node.SendDelivered })
+			waitFor(t, "the entry is delivered", func() bool { return theEntry(t, chris.Node).State == owner.SendDelivered })
 			got := ann.got()
 			if len(got) != 2 || got[0].ID != got[1].ID {
 				t.Errorf("the peer got %d messages, want the same one twice", len(got))
@@ -98,7 +98,7 @@ func TestCarriedAnswerThatIsNotJSON(t *testing.T) {
 	sarah.Connect(bridge.Kind{Name: "toy"}, carrier{carry: func([]byte) ([]byte, error) { return []byte("<html>"), nil }})
 	out := outgoing(t, ann.ID, wire.Deliver, hello)
 	out.Conv = "conv_one"
-	if sent := mustSend(t, sarah.Node, out, 10*time.Second); sent.State != node.SendUnverified {
+	if sent := mustSend(t, sarah.Node, out, 10*time.Second); sent.State != owner.SendUnverified {
 		t.Errorf("the message is %s: %v, want unverified", sent.State, sent.Err)
 	}
 	if got := convState(t, sarah.Store, out); got != conversations.Open {

@@ -16,6 +16,7 @@ import (
 	"github.com/agentmesh/agentmesh/node"
 	"github.com/agentmesh/agentmesh/node/client"
 	"github.com/agentmesh/agentmesh/node/meshtest"
+	"github.com/agentmesh/agentmesh/node/owner"
 	"github.com/agentmesh/agentmesh/node/wire"
 	"github.com/agentmesh/agentmesh/signing"
 )
@@ -43,7 +44,7 @@ func TestMailOfAnExpiredConversation(t *testing.T) {
 		t.Helper()
 		waitFor(t, "the mail", func() bool {
 			count := map[wire.ConversationID]int{}
-			items, _, err := sarah.Inbox(t.Context(), node.ItemNew, "", 10)
+			items, _, err := sarah.Inbox(t.Context(), owner.ItemNew, "", 10)
 			for _, item := range items {
 				count[item.Conversation]++
 			}
@@ -122,7 +123,7 @@ func TestMailFromBeforeARotation(t *testing.T) {
 	time.Sleep(mailbox.ConnectedFor)
 	out := to("", "conv_1", "hello")
 	out.To, out.Address = sarah.ID(), ""
-	if sent := mustSend(t, chris.Node, out, 10*time.Second); sent.State != node.SendDelivered {
+	if sent := mustSend(t, chris.Node, out, 10*time.Second); sent.State != owner.SendDelivered {
 		t.Fatalf("%+v", sent)
 	}
 	if list, err := chris.RotateKey(t.Context()); err != nil || list[0].Error != "" {
@@ -130,7 +131,7 @@ func TestMailFromBeforeARotation(t *testing.T) {
 	}
 	sarah = mesh.Restart(sarah, configure)
 	waitFor(t, "the mail from before the rotation", func() bool {
-		items, _, err := sarah.Inbox(t.Context(), node.ItemNew, "", 10)
+		items, _, err := sarah.Inbox(t.Context(), owner.ItemNew, "", 10)
 		return err == nil && len(items) == 1 && items[0].Peer == chris.ID()
 	})
 }

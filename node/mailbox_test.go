@@ -15,6 +15,7 @@ import (
 	"github.com/agentmesh/agentmesh/node"
 	"github.com/agentmesh/agentmesh/node/client"
 	"github.com/agentmesh/agentmesh/node/meshtest"
+	"github.com/agentmesh/agentmesh/node/owner"
 	"github.com/agentmesh/agentmesh/node/wire"
 )
 
@@ -49,7 +50,7 @@ func TestMailBehindAStranger(t *testing.T) {
 
 	sarah = mesh.Restart(sarah, configure)
 	waitFor(t, "the mail of the known peer", func() bool {
-		items, _, err := sarah.Inbox(t.Context(), node.ItemNew, "", 10)
+		items, _, err := sarah.Inbox(t.Context(), owner.ItemNew, "", 10)
 		return err == nil && len(items) == 2 && items[0].MessageID == wanted[0] && items[1].MessageID == wanted[1]
 	})
 	if asks := pendingAsks(t, sarah); len(asks) != 3 {
@@ -86,7 +87,7 @@ func TestMailBehindAFailingDirectory(t *testing.T) { // THREATS row 26
 
 	sarah = mesh.Restart(sarah, configure)
 	waitFor(t, "the mail of the known peer", func() bool {
-		items, _, err := sarah.Inbox(t.Context(), node.ItemNew, "", 10)
+		items, _, err := sarah.Inbox(t.Context(), owner.ItemNew, "", 10)
 		return err == nil && len(items) == 1 && items[0].MessageID == wanted
 	})
 }
@@ -121,7 +122,7 @@ func TestResendsByMailShareAnAnswer(t *testing.T) {
 
 	sarah = mesh.Restart(sarah, configure)
 	waitFor(t, "the mail behind the resends", func() bool {
-		items, _, err := sarah.Inbox(t.Context(), node.ItemNew, "", 10)
+		items, _, err := sarah.Inbox(t.Context(), owner.ItemNew, "", 10)
 		return err == nil && len(items) == 1 && items[0].Peer == ann.ID
 	})
 	if entries, _, err := sarah.Outbox(t.Context(), "", "", 10); err != nil || len(entries) != 1 {

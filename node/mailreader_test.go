@@ -16,6 +16,7 @@ import (
 	"github.com/agentmesh/agentmesh/node/client"
 	"github.com/agentmesh/agentmesh/node/hook"
 	"github.com/agentmesh/agentmesh/node/meshtest"
+	"github.com/agentmesh/agentmesh/node/owner"
 	"github.com/agentmesh/agentmesh/node/wire"
 	"github.com/agentmesh/agentmesh/store"
 )
@@ -56,7 +57,7 @@ func TestMailOfReachableNode(t *testing.T) {
 		synctest.Wait()
 		has := func(want int, when string) {
 			t.Helper()
-			items, _, err := sarah.Inbox(t.Context(), node.ItemNew, "", 10)
+			items, _, err := sarah.Inbox(t.Context(), owner.ItemNew, "", 10)
 			if err != nil || len(items) != want {
 				t.Errorf("%s the inbox has %d messages, want %d (%v)", when, len(items), want, err)
 			}
@@ -103,7 +104,7 @@ func TestFullOutboxHoldsUpNoMail(t *testing.T) {
 		leaveMail(t, mesh, chris, sarah.ID())
 		sarah.CheckMail()
 		synctest.Wait()
-		if items, _, err := sarah.Inbox(t.Context(), node.ItemNew, "", 10); err != nil || len(items) != 2 {
+		if items, _, err := sarah.Inbox(t.Context(), owner.ItemNew, "", 10); err != nil || len(items) != 2 {
 			t.Errorf("%d messages arrived, want 2 (%v)", len(items), err)
 		}
 		for i := range full {
@@ -149,7 +150,7 @@ func TestFullHookQueueHoldsUpNoMail(t *testing.T) {
 		leaveMail(t, mesh, ann, sarah.ID())
 		sarah.CheckMail()
 		synctest.Wait()
-		items, _, err := sarah.Inbox(t.Context(), node.ItemRunning, "", 200)
+		items, _, err := sarah.Inbox(t.Context(), owner.ItemRunning, "", 200)
 		if err != nil || len(items) != 97 || items[96].Peer != ann.ID {
 			t.Errorf("%d messages wait for the hook, and none of the other sender (%v)", len(items), err)
 		}

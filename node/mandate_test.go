@@ -13,6 +13,7 @@ import (
 	"github.com/agentmesh/agentmesh/node/calendar"
 	"github.com/agentmesh/agentmesh/node/hook"
 	"github.com/agentmesh/agentmesh/node/meshtest"
+	"github.com/agentmesh/agentmesh/node/owner"
 	"github.com/agentmesh/agentmesh/node/wire"
 )
 
@@ -138,7 +139,7 @@ func TestShortMeetings(t *testing.T) {
 			out := node.Outgoing{To: w.chris.ID, Intent: wire.Schedule, Payload: coffee(t, w.day.Add(13*time.Hour)), Via: "agent"}
 			mustSend(t, w.sarah.Node, out, 0)
 			out.Payload = coffee(t, w.day.Add(9*time.Hour)) // she is busy
-			if sent, err := w.sarah.Send(t.Context(), out, 0); err != nil || sent.State != node.SendHeld {
+			if sent, err := w.sarah.Send(t.Context(), out, 0); err != nil || sent.State != owner.SendHeld {
 				t.Errorf("sent: %+v, %v", sent, err)
 			}
 			return meshtest.Answer{}

@@ -74,7 +74,7 @@ func TestAnswerHasIntentOfMessage(t *testing.T) {
 				request := body(item)
 				request["payload"], request["wait_seconds"] = accept, 0
 				var sent owner.Sent
-				if status := call("POST", "/reply", request, &sent); status != http.StatusOK || sent.State != node.SendHeld {
+				if status := call("POST", "/reply", request, &sent); status != http.StatusOK || sent.State != owner.SendHeld {
 					t.Fatalf("reply = %d %+v, want a message that waits for the owner", status, sent)
 				}
 				ask := theAsk(t, sarah)
@@ -120,7 +120,7 @@ func TestTextAnswerToAnOfferWaits(t *testing.T) {
 	_, sarah, item := offerAfterText(t, wire.Negotiate, proposeBoat)
 	var sent owner.Sent
 	body := map[string]any{"item": item.ID, "intent": "mesh.message", "payload": json.RawMessage(`{"action":"deliver","message":{"body":"we take it"}}`), "wait_seconds": 0}
-	if status := sarah.CallAgent("POST", "/reply", body, &sent); status != http.StatusOK || sent.State != node.SendHeld {
+	if status := sarah.CallAgent("POST", "/reply", body, &sent); status != http.StatusOK || sent.State != owner.SendHeld {
 		t.Errorf("reply = %d %+v, want a message that waits for the owner", status, sent)
 	}
 }

@@ -26,7 +26,7 @@ func TestBoatAndCoffee(t *testing.T) {
 		t.Run(string(first)+" first", func(t *testing.T) {
 			mesh := meshtest.New(t)
 			chris, sarah := mesh.Node("chris", withBook), mesh.Node("sarah", withBook)
-			sent := make(map[wire.Intent]node.Sent)
+			sent := make(map[wire.Intent]owner.Sent)
 			for intent, offer := range map[wire.Intent]string{wire.Schedule: proposeCoffee, wire.Negotiate: proposeBoat} {
 				out := outgoing(t, sarah.ID(), intent, offer)
 				out.Conv = "conv_1"

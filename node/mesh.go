@@ -74,7 +74,7 @@ func (m mesh) Decide(ctx context.Context, conv store.ConvKey, approve bool) erro
 	if approve {
 		choice = acl.Approve
 	}
-	held, err := m.n.itemsOf(ctx, conv, ItemHeld)
+	held, err := m.n.itemsOf(ctx, conv, owner.ItemHeld)
 	if err != nil {
 		return err
 	}
@@ -126,11 +126,11 @@ func (m mesh) Follow(ctx context.Context, seen func(bridge.Event)) {
 				return
 			}
 			switch {
-			case ev.Topic == TopicReset:
+			case ev.Topic == owner.TopicReset:
 				seen(bridge.Event{Missing: true})
-			case ev.Topic == TopicInbox && ev.State == stateDeleted && ev.Peer != "":
+			case ev.Topic == owner.TopicInbox && ev.State == stateDeleted && ev.Peer != "":
 				seen(bridge.Event{Gone: &store.ConvKey{Peer: ev.Peer, ID: ev.Conversation}})
-			case ev.Topic == TopicInbox && ev.Foreign:
+			case ev.Topic == owner.TopicInbox && ev.Foreign:
 				if item, err := m.n.Item(ctx, ev.ID); err == nil && item.Address != "" {
 					state := stateOf(item)
 					seen(bridge.Event{Item: &state})

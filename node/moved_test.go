@@ -5,9 +5,9 @@ import (
 	"testing"
 	"time"
 
-	"github.com/agentmesh/agentmesh/node"
 	"github.com/agentmesh/agentmesh/node/client"
 	"github.com/agentmesh/agentmesh/node/meshtest"
+	"github.com/agentmesh/agentmesh/node/owner"
 	"github.com/agentmesh/agentmesh/node/wire"
 )
 
@@ -18,13 +18,13 @@ func TestPeerThatMoved(t *testing.T) {
 	before := newPeer(t, mesh, "ann")
 	before.answers(before.says(`{"action":"received"}`))
 	chris := mesh.Node("chris", nil)
-	send := func(want node.SendState) {
+	send := func(want owner.SendState) {
 		t.Helper()
 		if sent := mustSend(t, chris.Node, before.message(t, "hello"), 10*time.Second); sent.State != want {
 			t.Fatalf("sent = %+v, want %s", sent, want)
 		}
 	}
-	send(node.SendDelivered)
+	send(owner.SendDelivered)
 	after := newPeer(t, mesh, "ann") // the same agent at another endpoint
 	after.answers(after.says(`{"action":"received"}`))
 	before.answers(func(w http.ResponseWriter, _ wire.Message) { // the peer may have processed the message
@@ -33,16 +33,16 @@ func TestPeerThatMoved(t *testing.T) {
 	})
 	out := before.message(t, "hello")
 	out.Conv = "conv_2"
-	if sent := mustSend(t, chris.Node, out, 10*time.Second); sent.State != node.SendFailed || len(after.got()) != 0 {
+	if sent := mustSend(t, chris.Node, out, 10*time.Second); sent.State != owner.SendFailed || len(after.got()) != 0 {
 		t.Fatalf("sent = %+v after an answer that leaves the outcome open, want it failed", sent)
 	}
 	before.answers(status(http.StatusNotFound))
-	send(node.SendDelivered)
+	send(owner.SendDelivered)
 	if got := len(after.got()); got != 1 {
 		t.Errorf("%d messages arrived at the new endpoint, want 1", got)
 	}
 	after.answers(status(http.StatusNotFound))
-	send(node.SendFailed)
+	send(owner.SendFailed)
 	if got := len(after.got()); got != 2 {
 		t.Errorf("%d attempts at an endpoint that has not changed, want 1 more", got)
 	}
@@ -68,7 +68,7 @@ func TestMovedPeerWithAnotherKey(t *testing.T) {
 	if _, err := mesh.Directory().Renew(t.Context(), card, client.Credential("credential-of-ann"), thief); err != nil {
 		t.Fatal(err)
 	}
-	if sent := mustSend(t, chris.Node, before.message(t, "hello"), 10*time.Second); sent.State != node.SendFailed || len(after.got()) != 0 {
+	if sent := mustSend(t, chris.Node, before.message(t, "hello"), 10*time.Second); sent.State != owner.SendFailed || len(after.got()) != 0 {
 		t.Errorf("sent = %+v, %d messages at the thief's endpoint; want it failed and none", sent, len(after.got()))
 	}
 }

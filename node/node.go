@@ -123,16 +123,6 @@ type Config struct {
 // Identity is the node's signing key and the card that names it.
 type Identity = registration.Identity
 
-// Listing is the state of the node's registration in one directory (AM-83).
-type Listing = owner.Listing
-
-// The states of a [Listing].
-const (
-	Registered = owner.Registered
-	Pending    = owner.Pending
-	Withdrawn  = owner.Withdrawn
-)
-
 // PayloadSchemas checks payloads of custom intents against the owner's schemas.
 type PayloadSchemas interface {
 	// Check returns why the payload does not match the schema of the intent, or nil. It accepts an intent without a
@@ -220,8 +210,8 @@ func New(ctx context.Context, cfg Config) (*Node, error) {
 	if cfg.Guard != nil {
 		cfg.Guard.Pool = n.runs
 	}
-	n.notices.OnStatusChange(func() { n.events.Publish(Event{Topic: TopicStatus}) })
-	n.audit.OnSeal(func() { n.events.Publish(Event{Topic: TopicAudit}) })
+	n.notices.OnStatusChange(func() { n.events.Publish(owner.Event{Topic: owner.TopicStatus}) })
+	n.audit.OnSeal(func() { n.events.Publish(owner.Event{Topic: owner.TopicAudit}) })
 	n.asks.LogTo(n.audit)
 	n.asks.Handle(owner.AskMessage, messageResolver{n})
 	n.asks.Handle(owner.AskOutgoing, resolver[outgoingAsk]{n})
@@ -236,9 +226,9 @@ func New(ctx context.Context, cfg Config) (*Node, error) {
 	n.outbox.log = n.log
 	n.work = work.New(observed, n.clock, n.log)
 	n.work.Add(work.Queue{
-		NS: nsOutbox, Term: stateTerm(SendQueued), Max: maxDeliveries, PerParty: maxDeliveriesPerPeer, MaxPause: maxSendPause, Do: n.attempt,
+		NS: nsOutbox, Term: stateTerm(owner.SendQueued), Max: maxDeliveries, PerParty: maxDeliveriesPerPeer, MaxPause: maxSendPause, Do: n.attempt,
 	})
-	n.work.Add(work.Queue{NS: nsInbox, Term: stateTerm(ItemWaiting), Max: 16, PerParty: 4, Do: n.workItem})
+	n.work.Add(work.Queue{NS: nsInbox, Term: stateTerm(owner.ItemWaiting), Max: 16, PerParty: 4, Do: n.workItem})
 	n.work.Add(work.Queue{NS: acl.AskNamespace, Term: acl.TermPending, Max: 4, Do: n.workAsk})
 	n.work.Add(work.Queue{NS: nsClosing, Max: 4, Do: n.workClosing})
 	n.work.Add(cfg.Agreed.Queue())
@@ -246,7 +236,7 @@ func New(ctx context.Context, cfg Config) (*Node, error) {
 	n.registrar = registration.New(registration.Config{
 		Identity: cfg.Identity, Directories: cfg.Directories, Credential: cfg.Credential, Store: cfg.Store, SaveKey: cfg.SaveKey,
 		RetiredKey: cfg.RetiredKey, FirstKey: cfg.FirstKey, CurrentKey: cfg.CurrentKey, Reread: observed.RereadLater, Logger: cfg.Logger,
-		Pause: func(failures int) time.Duration { return pauseAfter(failures, 0) }, Changed: func() { n.events.Publish(Event{Topic: TopicStatus}) },
+		Pause: func(failures int) time.Duration { return pauseAfter(failures, 0) }, Changed: func() { n.events.Publish(owner.Event{Topic: owner.TopicStatus}) },
 		Removed: n.noticeRemoval,
 	})
 	n.asks.OnDecision(n.logDecision)
@@ -332,20 +322,20 @@ func toWireError(err error) error {
 }
 
 // Listings returns the state of the node's registration in each configured directory.
-func (n *Node) Listings() []Listing { return n.registrar.Listings() }
+func (n *Node) Listings() []owner.Listing { return n.registrar.Listings() }
 
 // Register is [registration.Registrar.Register].
-func (n *Node) Register(ctx context.Context, directory string) ([]Listing, error) {
+func (n *Node) Register(ctx context.Context, directory string) ([]owner.Listing, error) {
 	return n.registrar.Register(ctx, directory)
 }
 
 // Adopt is [registration.Registrar.Adopt].
-func (n *Node) Adopt(ctx context.Context, directory string) ([]Listing, error) {
+func (n *Node) Adopt(ctx context.Context, directory string) ([]owner.Listing, error) {
 	return n.registrar.Adopt(ctx, directory)
 }
 
 // Withdraw is [registration.Registrar.Withdraw].
-func (n *Node) Withdraw(ctx context.Context, directory string) ([]Listing, error) {
+func (n *Node) Withdraw(ctx context.Context, directory string) ([]owner.Listing, error) {
 	return n.registrar.Withdraw(ctx, directory)
 }
 
@@ -355,4 +345,6 @@ func (n *Node) SetMetadata(change func(card wire.Card) (metadata wire.Value, err
 }
 
 // RotateKey is [registration.Registrar.RotateKey].
-func (n *Node) RotateKey(ctx context.Context) ([]Listing, error) { return n.registrar.RotateKey(ctx) }
+func (n *Node) RotateKey(ctx context.Context) ([]owner.Listing, error) {
+	return n.registrar.RotateKey(ctx)
+}

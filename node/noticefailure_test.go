@@ -12,6 +12,7 @@ import (
 	"github.com/agentmesh/agentmesh/node"
 	"github.com/agentmesh/agentmesh/node/meshtest"
 	"github.com/agentmesh/agentmesh/node/notify"
+	"github.com/agentmesh/agentmesh/node/owner"
 	"github.com/agentmesh/agentmesh/node/wire"
 )
 
@@ -42,7 +43,7 @@ func TestFailureToTellIsSeen(t *testing.T) {
 	for seen := false; !seen; {
 		select {
 		case ev := <-events:
-			seen = ev.Topic == node.TopicStatus
+			seen = ev.Topic == owner.TopicStatus
 		case <-late:
 			t.Fatal("no status event")
 		}

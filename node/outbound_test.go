@@ -16,6 +16,7 @@ import (
 	"github.com/agentmesh/agentmesh/node/bridge"
 	"github.com/agentmesh/agentmesh/node/hook"
 	"github.com/agentmesh/agentmesh/node/meshtest"
+	"github.com/agentmesh/agentmesh/node/owner"
 	"github.com/agentmesh/agentmesh/node/rules"
 	"github.com/agentmesh/agentmesh/node/wire"
 	"github.com/agentmesh/agentmesh/store"
@@ -29,17 +30,17 @@ func TestOutgoingMode(t *testing.T) {
 		name   string
 		policy node.OutboundPolicy
 		before func(m *meshtest.Member, to string)
-		state  node.SendState
+		state  owner.SendState
 		err    error
 	}{
-		{"open by default", node.OutboundPolicy{}, nil, node.SendQueued, nil},
+		{"open by default", node.OutboundPolicy{}, nil, owner.SendQueued, nil},
 		{"a list is an allowlist", node.OutboundPolicy{Allow: []string{"am_else"}}, nil, "", rules.ErrOutbound},
-		{"open with a list", node.OutboundPolicy{Mode: acl.Open, Allow: []string{"am_else"}}, nil, node.SendQueued, nil},
+		{"open with a list", node.OutboundPolicy{Mode: acl.Open, Allow: []string{"am_else"}}, nil, owner.SendQueued, nil},
 		{"allowlist, nobody on it", node.OutboundPolicy{Mode: acl.Allowlist}, nil, "", rules.ErrOutbound},
 		{"allowlist ignores what was approved", node.OutboundPolicy{Mode: acl.Allowlist}, allowWrite, "", rules.ErrOutbound},
-		{"approval", node.OutboundPolicy{Mode: acl.Approval}, nil, node.SendHeld, nil},
-		{"approval, remembered", node.OutboundPolicy{Mode: acl.Approval}, allowWrite, node.SendQueued, nil},
-		{"a peer that may write to us", node.OutboundPolicy{Mode: acl.Approval}, changePeer("allow"), node.SendHeld, nil},
+		{"approval", node.OutboundPolicy{Mode: acl.Approval}, nil, owner.SendHeld, nil},
+		{"approval, remembered", node.OutboundPolicy{Mode: acl.Approval}, allowWrite, owner.SendQueued, nil},
+		{"a peer that may write to us", node.OutboundPolicy{Mode: acl.Approval}, changePeer("allow"), owner.SendHeld, nil},
 		{"blocked", node.OutboundPolicy{}, changePeer("block"), "", rules.ErrBlocked},
 		{"blocked beats remembered", node.OutboundPolicy{Mode: acl.Approval}, func(m *meshtest.Member, to string) {
 			allowWrite(m, to)
@@ -95,9 +96,9 @@ func TestCommitmentsWaitAtEveryDoor(t *testing.T) {
 			mesh := meshtest.InMemory(t)
 			ann := mesh.Stranger("ann")
 			chris := mesh.Node("chris", unlimited)
-			want := node.SendQueued
+			want := owner.SendQueued
 			if c.waits {
-				want = node.SendHeld
+				want = owner.SendHeld
 			}
 			for _, via := range []string{"hook", "bridge"} {
 				out := outgoing(t, ann.ID, c.intent, c.payload)
@@ -106,7 +107,7 @@ func TestCommitmentsWaitAtEveryDoor(t *testing.T) {
 					t.Errorf("via %s: %+v, want %s", via, sent, want)
 				}
 			}
-			var sent node.Sent
+			var sent owner.Sent
 			body := map[string]any{"to": ann.ID, "intent": c.intent, "payload": json.RawMessage(c.payload)}
 			if status := chris.Call("POST", "/send", body, &sent); status != http.StatusOK || sent.State != want {
 				t.Errorf("POST /send: %d %+v, want %s", status, sent, want)
@@ -149,7 +150,7 @@ func TestHookAnswerWaits(t *testing.T) {
 					t.Errorf("ask = %+v", ask)
 				}
 				must(t, sarah.Post(raw), http.StatusAccepted) // a repeat changes nothing
-				items, _, err := sarah.Inbox(t.Context(), node.ItemHeld, "", 10)
+				items, _, err := sarah.Inbox(t.Context(), owner.ItemHeld, "", 10)
 				if err != nil || len(items) != 1 || items[0].Ask != ask.ID {
 					t.Fatalf("held items = %+v, %v", items, err)
 				}
@@ -161,13 +162,13 @@ func TestHookAnswerWaits(t *testing.T) {
 				final := sarah.Post(raw)
 				if choice == acl.Reject {
 					must(t, final, http.StatusAccepted)
-					if item.State != node.ItemNew || item.Note == "" {
+					if item.State != owner.ItemNew || item.Note == "" {
 						t.Errorf("after the refusal: %+v", item)
 					}
 					return
 				}
 				must(t, final, http.StatusOK)
-				if m := final.Message(t, sarah); m.Action() != "accept" || m.Meta("in_reply_to") == "" || item.State != node.ItemAnswered {
+				if m := final.Message(t, sarah); m.Action() != "accept" || m.Meta("in_reply_to") == "" || item.State != owner.ItemAnswered {
 					t.Errorf("final answer = %s, item %s", final.Body, item.State)
 				}
 			})
@@ -188,7 +189,7 @@ func TestHookCannotWriteOffTheList(t *testing.T) {
 	if m := a.Message(t, sarah); m.Action() != wire.ActionPending {
 		t.Errorf("answer = %s", a.Body)
 	}
-	items, _, err := sarah.Inbox(t.Context(), node.ItemFailed, "", 10)
+	items, _, err := sarah.Inbox(t.Context(), owner.ItemFailed, "", 10)
 	if err != nil || len(items) != 1 || items[0].Note == "" {
 		t.Errorf("items = %+v, %v", items, err)
 	}
@@ -200,7 +201,7 @@ func TestOutgoingShowsTheRecipient(t *testing.T) {
 	ann := mesh.Node("ann", open)
 	chris := mesh.Node("chris", func(cfg *node.Config) { cfg.Outbound.Mode = acl.Approval })
 	sent := mustSend(t, chris.Node, outgoing(t, ann.ID(), wire.Deliver, hello), 0)
-	if sent.State != node.SendHeld {
+	if sent.State != owner.SendHeld {
 		t.Fatalf("sent = %+v", sent)
 	}
 	ask := theAsk(t, chris)
@@ -223,7 +224,7 @@ func TestOutgoingShowsTheRecipient(t *testing.T) {
 		t.Errorf("ask = %+v", ask)
 	}
 	decide(t, chris, ask, acl.ApproveAlways)
-	if sent := mustSend(t, chris.Node, outgoing(t, ann.ID(), wire.Deliver, hello), 0); sent.State != node.SendQueued {
+	if sent := mustSend(t, chris.Node, outgoing(t, ann.ID(), wire.Deliver, hello), 0); sent.State != owner.SendQueued {
 		t.Errorf("after always: %+v", sent)
 	}
 }
@@ -295,7 +296,7 @@ func TestOutgoingAsksAreBounded(t *testing.T) {
 	if _, err := chris.Send(t.Context(), outgoing(t, ann.ID, wire.Negotiate, deal), 0); !errors.Is(err, node.ErrAsksFull) {
 		t.Errorf("one too many: %v, want %v", err, node.ErrAsksFull)
 	}
-	if sent := mustSend(t, chris.Node, outgoing(t, ann.ID, wire.Deliver, hello), 0); sent.State != node.SendQueued {
+	if sent := mustSend(t, chris.Node, outgoing(t, ann.ID, wire.Deliver, hello), 0); sent.State != owner.SendQueued {
 		t.Errorf("another message: %+v", sent)
 	}
 }
@@ -308,14 +309,14 @@ func TestApproveAndWait(t *testing.T) {
 	}))
 	chris := mesh.Node("chris", func(cfg *node.Config) { cfg.Outbound.Approve = []string{"*"} })
 	for _, wait := range []int{0, 30} {
-		if sent := mustSend(t, chris.Node, outgoing(t, sarah.ID(), wire.Deliver, hello), 0); sent.State != node.SendHeld {
+		if sent := mustSend(t, chris.Node, outgoing(t, sarah.ID(), wire.Deliver, hello), 0); sent.State != owner.SendHeld {
 			t.Fatalf("sent = %+v", sent)
 		}
 		ask := theAsk(t, chris)
 		var decided struct {
 			State acl.AskState `json:"state"`
 			Sent  *struct {
-				State node.SendState  `json:"state"`
+				State owner.SendState `json:"state"`
 				Reply json.RawMessage `json:"reply"`
 			} `json:"sent"`
 		}
@@ -323,7 +324,7 @@ func TestApproveAndWait(t *testing.T) {
 		if status != http.StatusOK || decided.State != acl.AskApproved || decided.Sent == nil {
 			t.Fatalf("decided = %d %+v", status, decided)
 		}
-		want := map[int]node.SendState{0: node.SendQueued, 30: node.SendDelivered}[wait]
+		want := map[int]owner.SendState{0: owner.SendQueued, 30: owner.SendDelivered}[wait]
 		if decided.Sent.State != want || (len(decided.Sent.Reply) > 0) != (wait > 0) {
 			t.Errorf("waiting %d s: %s %s, want %s", wait, decided.Sent.State, decided.Sent.Reply, want)
 		}
@@ -348,7 +349,7 @@ func TestApprovalBeforeTheConversation(t *testing.T) {
 			cfg.Outbound.Approve = []string{"com.example.*"}
 			cfg.Policy.Hold = []acl.HoldRule{{Intent: "mesh.negotiate", Direction: acl.In, Hold: acl.Always}}
 		})
-		send := func(intent wire.Intent, payload string, want node.SendState) {
+		send := func(intent wire.Intent, payload string, want owner.SendState) {
 			t.Helper()
 			out := outgoing(t, ann.ID, intent, payload)
 			out.Conv = "conv_one"
@@ -356,9 +357,9 @@ func TestApprovalBeforeTheConversation(t *testing.T) {
 				t.Fatalf("sent = %+v, want %s", sent, want)
 			}
 		}
-		send("com.example.a", `{"action":"order"}`, node.SendHeld)
+		send("com.example.a", `{"action":"order"}`, owner.SendHeld)
 		first := theAsk(t, chris)
-		send(wire.Deliver, hello, node.SendQueued)
+		send(wire.Deliver, hello, owner.SendQueued)
 		must(t, chris.Post(ann.Sign(in("conv_one", ann.Draft(chris.ID(), wire.Negotiate, deal)))), http.StatusAccepted)
 		decide(t, chris, first, choice)
 		var got struct{ Holds int }
@@ -375,11 +376,11 @@ func TestHoldRuleOfABridge(t *testing.T) {
 		name  string
 		owner []acl.HoldRule
 		rule  bool
-		want  node.SendState
+		want  owner.SendState
 	}{
-		{"without it", nil, false, node.SendHeld},
-		{"with it", nil, true, node.SendDelivered},
-		{"the owner's rule first", []acl.HoldRule{{Intent: "xyz.example.*", Hold: acl.Always}}, true, node.SendHeld},
+		{"without it", nil, false, owner.SendHeld},
+		{"with it", nil, true, owner.SendDelivered},
+		{"the owner's rule first", []acl.HoldRule{{Intent: "xyz.example.*", Hold: acl.Always}}, true, owner.SendHeld},
 	} {
 		t.Run(tt.name, func(t *testing.T) {
 			sarah := loneNode(t, t.TempDir(), &wireTransport{deliver: takes}, func(c *node.Config) { c.Policy.Hold = tt.owner })

@@ -64,7 +64,7 @@ const termFailing = "failing"
 func (e OutboxEntry) change() store.Change {
 	rec := store.Record{NS: nsOutbox, Key: e.ID, Body: wire.MustMarshal(e), Terms: []string{stateTerm(e.State), convTerm(e.key())}, Expires: e.Keep}
 	rec.Party, rec.Lane = string(e.To), waitTerm(e.key())
-	if e.State == SendQueued {
+	if e.State == owner.SendQueued {
 		rec.Terms = append(rec.Terms, waitTerm(e.key()))
 		if e.Err != nil {
 			rec.Terms = append(rec.Terms, termFailing)
@@ -86,15 +86,15 @@ func decodeEntry(r store.Record) (OutboxEntry, error) {
 }
 
 // sent returns the entry's state for its sender, under the first message id.
-func (e OutboxEntry) sent() Sent {
-	return Sent{
+func (e OutboxEntry) sent() owner.Sent {
+	return owner.Sent{
 		MessageID: e.First, Conversation: e.Conversation, State: e.State, Status: e.Status, Err: e.Err, Hint: e.Hint,
 	}
 }
 
 // Outbox lists the entries in the given state, in the order of sending. An empty state selects all entries. after is ""
 // for the first page, and otherwise next from the previous page. next is "" on the last page.
-func (n *Node) Outbox(ctx context.Context, state SendState, after string, limit int) (entries []OutboxEntry, next string, err error) {
+func (n *Node) Outbox(ctx context.Context, state owner.SendState, after string, limit int) (entries []OutboxEntry, next string, err error) {
 	return n.listEntries(ctx, false, stateTerm(state), after, limit)
 }
 
@@ -131,7 +131,7 @@ func pauseAfter(attempts int, requested time.Duration) time.Duration {
 // answerWait waits for the answer of a foreign peer, which is a separate message that may come at any time.
 type answerWait struct {
 	n      *Node
-	events <-chan Event
+	events <-chan owner.Event
 	stop   func()
 	since  time.Time
 }
@@ -145,7 +145,7 @@ func (n *Node) expectAnswer() answerWait {
 // SendForAnswer is [Node.Send] for a caller that also wants the answer of a foreign peer. wait bounds the delivery and
 // the answer together. A receipt does not end the wait, but SendForAnswer returns it if nothing better comes. A
 // pending_approval ends the wait, because people do not decide within seconds.
-func (n *Node) SendForAnswer(ctx context.Context, out Outgoing, wait time.Duration) (Sent, error) {
+func (n *Node) SendForAnswer(ctx context.Context, out Outgoing, wait time.Duration) (owner.Sent, error) {
 	if wait <= 0 || out.Address == "" {
 		return n.Send(ctx, out, wait)
 	}
@@ -161,8 +161,8 @@ func (n *Node) SendForAnswer(ctx context.Context, out Outgoing, wait time.Durati
 // awaitAnswer adds the peer's answer in the conversation to sent, if the answer comes no later than wait after w.since.
 // A node that is not running, such as one that a command opens for a first delivery, receives nothing after the
 // delivery, so awaitAnswer looks only once.
-func (w answerWait) awaitAnswer(ctx context.Context, key store.ConvKey, sent Sent, wait time.Duration) Sent {
-	if sent.State != SendDelivered || sent.Reply != nil {
+func (w answerWait) awaitAnswer(ctx context.Context, key store.ConvKey, sent owner.Sent, wait time.Duration) owner.Sent {
+	if sent.State != owner.SendDelivered || sent.Reply != nil {
 		return sent
 	}
 	ctx, cancel := context.WithDeadline(ctx, w.since.Add(wait))
@@ -190,7 +190,7 @@ func (w answerWait) awaitChange(ctx context.Context, key store.ConvKey) bool {
 			switch {
 			case !open:
 				return false
-			case ev.Topic == TopicReset, ev.Topic == TopicNotices, ev.Peer == key.Peer && ev.Conversation == key.ID:
+			case ev.Topic == owner.TopicReset, ev.Topic == owner.TopicNotices, ev.Peer == key.Peer && ev.Conversation == key.ID:
 				return true // a close produces only a notice
 			}
 		case <-ctx.Done():
@@ -213,7 +213,7 @@ func (w answerWait) findAnswer(ctx context.Context, key store.ConvKey) (message 
 		return message, false, err
 	}
 	for _, item := range items {
-		if item.At.Before(w.since) || slices.Contains([]ItemState{ItemHeld, ItemRejected, ItemWithdrawn, ItemExpired}, item.State) {
+		if item.At.Before(w.since) || slices.Contains([]owner.ItemState{owner.ItemHeld, owner.ItemRejected, owner.ItemWithdrawn, owner.ItemExpired}, item.State) {
 			continue
 		}
 		payload, err := wire.Parse(item.Payload)

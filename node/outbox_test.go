@@ -19,6 +19,7 @@ import (
 	"github.com/agentmesh/agentmesh/node/goldentest"
 	"github.com/agentmesh/agentmesh/node/meshtest"
 	"github.com/agentmesh/agentmesh/node/notify"
+	"github.com/agentmesh/agentmesh/node/owner"
 	"github.com/agentmesh/agentmesh/node/rules"
 	"github.com/agentmesh/agentmesh/node/wire"
 	"github.com/agentmesh/agentmesh/store"
@@ -163,7 +164,7 @@ func TestSendSchedule(t *testing.T) {
 		defer l.stop()
 		out := to("ann", "conv_1", "hello")
 		began := time.Now()
-		if sent := mustSend(t, l.Node, out, time.Minute); sent.State != node.SendQueued || sent.Err == nil {
+		if sent := mustSend(t, l.Node, out, time.Minute); sent.State != owner.SendQueued || sent.Err == nil {
 			t.Errorf("after the first attempt: %+v, want queued with the reason", sent)
 		}
 		time.Sleep(80 * time.Hour)
@@ -185,7 +186,7 @@ func TestSendSchedule(t *testing.T) {
 		if last > 72*time.Hour || last < 68*time.Hour {
 			t.Errorf("the last attempt came after %v, want about 72 h", last)
 		}
-		if entry := theEntry(t, l.Node); entry.State != node.SendFailed {
+		if entry := theEntry(t, l.Node); entry.State != owner.SendFailed {
 			t.Errorf("entry is %s, want failed", entry.State)
 		}
 		if kinds := noticeKinds(t, l.store); !slices.Equal(kinds, []string{"delayed", "undelivered"}) {
@@ -220,7 +221,7 @@ func TestUnsent(t *testing.T) {
 				t.Errorf("attempt %d after %v, want %d after %v", w.seen[i].Attempt, gap, failures+1, time.Hour)
 			}
 		}
-		if entry := theEntry(t, l.Node); entry.State != node.SendDelivered || entry.Attempts != failures+1 {
+		if entry := theEntry(t, l.Node); entry.State != owner.SendDelivered || entry.Attempts != failures+1 {
 			t.Errorf("the entry is %s after %d attempts, want it delivered after %d", entry.State, entry.Attempts, failures+1)
 		}
 	})
@@ -329,7 +330,7 @@ func TestRestartMidQueue(t *testing.T) {
 		t.Fatal(err)
 	}
 	for i, entry := range entries {
-		if entry.State != node.SendDelivered || entry.Processed != (i == 0) {
+		if entry.State != owner.SendDelivered || entry.Processed != (i == 0) {
 			t.Errorf("entry %d is %s, maybe processed %v; want delivered, and only the first may have been processed before",
 				i, entry.State, entry.Processed)
 		}
@@ -369,7 +370,7 @@ func TestFinalFailure(t *testing.T) {
 		if err != nil || len(entries) != 3 {
 			t.Fatalf("entries: %v, %v, want three", entries, err)
 		}
-		for i, want := range []node.SendState{node.SendFailed, node.SendFailed, node.SendDelivered} {
+		for i, want := range []owner.SendState{owner.SendFailed, owner.SendFailed, owner.SendDelivered} {
 			if entries[i].State != want {
 				t.Errorf("entry %d is %s, want %s", i, entries[i].State, want)
 			}

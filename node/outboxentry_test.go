@@ -11,6 +11,7 @@ import (
 	"github.com/agentmesh/agentmesh/node"
 	"github.com/agentmesh/agentmesh/node/client"
 	"github.com/agentmesh/agentmesh/node/meshtest"
+	"github.com/agentmesh/agentmesh/node/owner"
 	"github.com/agentmesh/agentmesh/node/wire"
 	"github.com/agentmesh/agentmesh/store"
 )
@@ -22,13 +23,13 @@ func TestOldOutboxEntry(t *testing.T) {
 		first  func(http.ResponseWriter, wire.Message)
 		serves bool // the peer has the document of AM-81
 		age    time.Duration
-		want   node.SendState
+		want   owner.SendState
 		resent bool
 	}{
-		{"young", status(500), false, 13 * time.Minute, node.SendDelivered, false},
-		{"nothing was processed", status(503), false, 15 * time.Minute, node.SendDelivered, true},
-		{"maybe, and the peer knows resends", status(500), true, 15 * time.Minute, node.SendDelivered, true},
-		{"maybe, and it does not", status(500), false, 15 * time.Minute, node.SendUnknown, false},
+		{"young", status(500), false, 13 * time.Minute, owner.SendDelivered, false},
+		{"nothing was processed", status(503), false, 15 * time.Minute, owner.SendDelivered, true},
+		{"maybe, and the peer knows resends", status(500), true, 15 * time.Minute, owner.SendDelivered, true},
+		{"maybe, and it does not", status(500), false, 15 * time.Minute, owner.SendUnknown, false},
 	} {
 		t.Run(c.name, func(t *testing.T) {
 			mesh := meshtest.New(t)
@@ -49,14 +50,14 @@ func TestOldOutboxEntry(t *testing.T) {
 			}
 			ann.answers(ann.says(`{"action":"received"}`))
 			l = loneNode(t, dir, nil, native)
-			waitFor(t, "the entry ends", func() bool { return theEntry(t, l.Node).State != node.SendQueued })
+			waitFor(t, "the entry ends", func() bool { return theEntry(t, l.Node).State != owner.SendQueued })
 			if entry := theEntry(t, l.Node); entry.State != c.want {
 				t.Fatalf("entry is %s (%v), want %s", entry.State, entry.Err, c.want)
 			}
 			got := ann.got()
 			last := got[len(got)-1]
 			switch {
-			case c.want == node.SendUnknown:
+			case c.want == owner.SendUnknown:
 				if kinds := noticeKinds(t, l.store); len(got) != 1 || !slices.Contains(kinds, "unknown") {
 					t.Errorf("%d attempts, notices %v; want 1 attempt and a notice", len(got), kinds)
 				}

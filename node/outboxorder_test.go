@@ -15,6 +15,7 @@ import (
 	"github.com/agentmesh/agentmesh/node"
 	"github.com/agentmesh/agentmesh/node/bridge"
 	"github.com/agentmesh/agentmesh/node/client"
+	"github.com/agentmesh/agentmesh/node/owner"
 	"github.com/agentmesh/agentmesh/node/wire"
 	"github.com/agentmesh/agentmesh/store"
 )
@@ -118,7 +119,7 @@ func TestOnePeerDoesNotStarveOthers(t *testing.T) {
 		for i := range 40 {
 			mustSend(t, l.Node, to("hangs", wire.ConversationID(fmt.Sprint("conv_", i)), "x"), 0)
 		}
-		if sent := mustSend(t, l.Node, to("ann", "conv_1", "hello"), time.Second); sent.State != node.SendDelivered {
+		if sent := mustSend(t, l.Node, to("ann", "conv_1", "hello"), time.Second); sent.State != owner.SendDelivered {
 			t.Errorf("message to another peer is %s, want delivered", sent.State)
 		}
 		if n := len(w.deliveries()); n > 5 {

@@ -258,23 +258,23 @@ func (n *Node) openOwnAsk(p rules.Permission, out Outgoing, name string, ask acl
 
 // askOutgoing asks the owner about a message of ours (AM-50). Until the owner approves it, the message is neither
 // signed nor part of its conversation. Meanwhile the idle time of the conversation does not run (AM-40).
-func (n *Node) askOutgoing(ctx context.Context, out Outgoing, p rules.Permission) (Sent, error) {
+func (n *Node) askOutgoing(ctx context.Context, out Outgoing, p rules.Permission) (owner.Sent, error) {
 	to := n.lookUpRecipient(ctx, out)
 	var ask acl.Ask
 	err := n.book.Do(ctx, out.key(), func(u *conversations.Unit) (err error) {
 		ask, err = n.openOutgoingAsk(ctx, u, out, to, p)
-		u.Add(out.repeat.changes(Sent{Conversation: out.Conv, State: SendHeld, Ask: ask.ID}, "", u.Now)...)
+		u.Add(out.repeat.changes(owner.Sent{Conversation: out.Conv, State: owner.SendHeld, Ask: ask.ID}, "", u.Now)...)
 		return err
 	})
 	if errors.Is(err, store.ErrQuota) {
-		return Sent{}, ErrAsksFull
+		return owner.Sent{}, ErrAsksFull
 	}
 	if err != nil {
-		return Sent{}, err
+		return owner.Sent{}, err
 	}
-	sent := Sent{Conversation: out.Conv, State: SendHeld, Ask: ask.ID, Hint: "it waits for the owner: agentmesh approvals show " + ask.ID}
+	sent := owner.Sent{Conversation: out.Conv, State: owner.SendHeld, Ask: ask.ID, Hint: "it waits for the owner: agentmesh approvals show " + ask.ID}
 	if out.unproven != nil {
-		sent.Err = &SendFailure{Message: out.unproven.Why}
+		sent.Err = &owner.SendFailure{Message: out.unproven.Why}
 		sent.Hint = "ask the agent's owner over another channel whether this is its key; only if it is: agentmesh approvals approve " + ask.ID
 	}
 	return sent, nil
@@ -304,7 +304,7 @@ func (n *Node) openOutgoingAsk(ctx context.Context, u *conversations.Unit, out O
 		return acl.Ask{}, err
 	}
 	// A held item keeps its earlier question; posting.release withdraws that question when this message is sent.
-	if item.State != ItemHeld {
+	if item.State != owner.ItemHeld {
 		item.hold(ask)
 		u.Add(item.change())
 	}
@@ -391,8 +391,8 @@ func (q outgoingAsk) drop(ctx context.Context, n *Node, ask acl.Ask, d acl.Decis
 		if err != nil && !errors.Is(err, store.ErrNotFound) {
 			return err
 		}
-		if err == nil && item.State == ItemHeld && item.Ask == ask.ID {
-			item.State, item.Note, item.Woken = ItemNew, noteNotSent, time.Time{}
+		if err == nil && item.State == owner.ItemHeld && item.Ask == ask.ID {
+			item.State, item.Note, item.Woken = owner.ItemNew, noteNotSent, time.Time{}
 			u.Add(item.change())
 		}
 		return nil

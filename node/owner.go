@@ -123,7 +123,7 @@ func (o OwnerAPI) FollowEvents(last string) (owner.EventStream, error) {
 	w, missed, whole := o.n.events.Watch(last)
 	return owner.EventStream{
 		Events: w.C, Missed: missed, Complete: whole,
-		Name: func(ev Event) string { return o.n.events.ID(ev.Seq) },
+		Name: func(ev owner.Event) string { return o.n.events.ID(ev.Seq) },
 		Stop: func() { o.n.events.Unwatch(w); leave() },
 	}, nil
 }
@@ -139,7 +139,7 @@ func (o OwnerAPI) Status(ctx context.Context) (owner.Status, error) {
 // Overview is [OwnerAPI.Status] with maxCount instead of statusCap.
 func (o OwnerAPI) Overview(ctx context.Context, maxCount int) (owner.Status, error) {
 	n, now := o.n, time.Now()
-	items, err := o.CountItems(ctx, string(ItemNew), maxCount)
+	items, err := o.CountItems(ctx, string(owner.ItemNew), maxCount)
 	if err != nil {
 		return owner.Status{}, err
 	}
@@ -151,7 +151,7 @@ func (o OwnerAPI) Overview(ctx context.Context, maxCount int) (owner.Status, err
 	if err != nil {
 		return owner.Status{}, err
 	}
-	queued, err := n.store.Records().Count(ctx, nsOutbox, stateTerm(SendQueued), maxCount, now)
+	queued, err := n.store.Records().Count(ctx, nsOutbox, stateTerm(owner.SendQueued), maxCount, now)
 	if err != nil {
 		return owner.Status{}, err
 	}
@@ -177,7 +177,7 @@ func (o OwnerAPI) Overview(ctx context.Context, maxCount int) (owner.Status, err
 	if n.cfg.Process != nil {
 		process = n.cfg.Process(ctx)
 	}
-	waiting, err := o.CountItems(ctx, string(ItemWaiting), maxCount)
+	waiting, err := o.CountItems(ctx, string(owner.ItemWaiting), maxCount)
 	if err != nil {
 		return owner.Status{}, err
 	}
@@ -216,7 +216,7 @@ func (n *Node) lateWork(ctx context.Context, now time.Time) (list []owner.LateWo
 
 // CountItems counts the items of the inbox in a state, or with [owner.NeedsOwner], up to maxCount.
 func (o OwnerAPI) CountItems(ctx context.Context, state string, maxCount int) (int, error) {
-	return o.n.store.Records().Count(ctx, nsInbox, stateTerm(ItemState(state)), maxCount, time.Now())
+	return o.n.store.Records().Count(ctx, nsInbox, stateTerm(owner.ItemState(state)), maxCount, time.Now())
 }
 
 // CountApprovals counts the pending questions, up to maxCount.
@@ -237,7 +237,7 @@ func (o OwnerAPI) Refusals() (list []owner.Refusal, next <-chan struct{}) {
 }
 
 // Watch is [Node.Watch].
-func (o OwnerAPI) Watch() (<-chan Event, func()) { return o.n.Watch() }
+func (o OwnerAPI) Watch() (<-chan owner.Event, func()) { return o.n.Watch() }
 
 // Paused reports whether the node refuses all messages.
 func (o OwnerAPI) Paused() bool { return o.n.IsPaused() }
@@ -266,43 +266,25 @@ func (n *Node) mode() acl.Mode { return cmp.Or(n.cfg.Policy.Mode, acl.Approval) 
 
 func hexOf(sum [32]byte) string { return hex.EncodeToString(sum[:]) }
 
-// Topic names a list of the owner API in which something changed.
-type Topic = owner.Topic
-
-const (
-	TopicReset         = owner.TopicReset
-	TopicInbox         = owner.TopicInbox
-	TopicApprovals     = owner.TopicApprovals
-	TopicConversations = owner.TopicConversations
-	TopicOutbox        = owner.TopicOutbox
-	TopicNotices       = owner.TopicNotices
-	TopicPeers         = owner.TopicPeers
-	TopicAudit         = owner.TopicAudit
-	TopicStatus        = owner.TopicStatus
-)
-
-// Event reports that something changed.
-type Event = owner.Event
-
 // Watch returns a channel of events that closes when stop is called or the node ends. A slow watcher loses events and
-// gets an event with [TopicReset] instead. stop may be called twice.
-func (n *Node) Watch() (events <-chan Event, stop func()) {
+// gets an event with [owner.TopicReset] instead. stop may be called twice.
+func (n *Node) Watch() (events <-chan owner.Event, stop func()) {
 	w, _, _ := n.events.Watch("")
 	return w.C, func() { n.events.Unwatch(w) }
 }
 
 // topicOf maps a record namespace to the list that shows its records.
-var topicOf = map[string]Topic{
-	nsInbox: TopicInbox, acl.AskNamespace: TopicApprovals, nsOutbox: TopicOutbox, "notices": TopicNotices,
-	"rules": TopicPeers, "recipients": TopicPeers, nsAliases: TopicPeers,
+var topicOf = map[string]owner.Topic{
+	nsInbox: owner.TopicInbox, acl.AskNamespace: owner.TopicApprovals, nsOutbox: owner.TopicOutbox, "notices": owner.TopicNotices,
+	"rules": owner.TopicPeers, "recipients": owner.TopicPeers, nsAliases: owner.TopicPeers,
 }
 
 const stateDeleted = "deleted" // of an event about a record that is gone
 
 // eventsOf returns an event for each record in a namespace of topicOf, and one for each conversation that the terms of
 // such a record name: "conv/…" for questions, "conv:…" for other records.
-func eventsOf(changes []store.Change) []Event {
-	var list []Event
+func eventsOf(changes []store.Change) []owner.Event {
+	var list []owner.Event
 	reported := make(map[string]bool, 1)
 	for _, c := range changes {
 		topic, ok := topicOf[c.Record.NS]
@@ -310,7 +292,7 @@ func eventsOf(changes []store.Change) []Event {
 			continue
 		}
 		// The search in the body may also find a payload with an address. It is cheaper than decoding every item.
-		ev := Event{Topic: topic, ID: c.Record.Key, Foreign: topic == TopicInbox && bytes.Contains(c.Record.Body, []byte(`"address":`))}
+		ev := owner.Event{Topic: topic, ID: c.Record.Key, Foreign: topic == owner.TopicInbox && bytes.Contains(c.Record.Body, []byte(`"address":`))}
 		for _, term := range c.Record.Terms {
 			if state, ok := strings.CutPrefix(term, "state:"); ok {
 				ev.State = state
@@ -322,7 +304,7 @@ func eventsOf(changes []store.Change) []Event {
 			ev.Peer, ev.Conversation, _ = strings.Cut(conv, "/")
 			if !reported[conv] {
 				reported[conv] = true
-				list = append(list, Event{Topic: TopicConversations, ID: ev.Conversation, Peer: ev.Peer, Conversation: ev.Conversation})
+				list = append(list, owner.Event{Topic: owner.TopicConversations, ID: ev.Conversation, Peer: ev.Peer, Conversation: ev.Conversation})
 			}
 		}
 		if c.Delete {

@@ -168,14 +168,14 @@ func (o OwnerAPI) readTranscript(ctx context.Context, conv conversations.Convers
 }
 
 // CloseConversation implements [owner.Conversations].
-func (o OwnerAPI) CloseConversation(ctx context.Context, id string, in owner.Close, wait time.Duration) (Sent, error) {
+func (o OwnerAPI) CloseConversation(ctx context.Context, id string, in owner.Close, wait time.Duration) (owner.Sent, error) {
 	key, err := o.resolveConversation(ctx, id, in.Peer)
 	if err != nil {
-		return Sent{}, err
+		return owner.Sent{}, err
 	}
 	conv, err := o.loadConversation(ctx, key, time.Now())
 	if err != nil {
-		return Sent{}, err
+		return owner.Sent{}, err
 	}
 	out := newFollowUp(conv)
 	out.InReplyTo = conv.Heard

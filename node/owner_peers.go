@@ -341,7 +341,7 @@ func (n *Node) ForeignCard(ctx context.Context, name string) (card wire.Value, o
 func (o OwnerAPI) Card() wire.Card { return o.n.Card() }
 
 // RegisterIn implements [owner.Listings].
-func (o OwnerAPI) RegisterIn(ctx context.Context, in owner.Register, by string) ([]Listing, error) {
+func (o OwnerAPI) RegisterIn(ctx context.Context, in owner.Register, by string) ([]owner.Listing, error) {
 	do, what := o.n.Register, "register"
 	if in.Adopt {
 		do, what = o.n.Adopt, "register and adopt the id that the directory assigns"
@@ -358,7 +358,7 @@ func (o OwnerAPI) RegisterIn(ctx context.Context, in owner.Register, by string) 
 }
 
 // WithdrawFrom implements [owner.Listings].
-func (o OwnerAPI) WithdrawFrom(ctx context.Context, in owner.Withdraw, by string) ([]Listing, error) {
+func (o OwnerAPI) WithdrawFrom(ctx context.Context, in owner.Withdraw, by string) ([]owner.Listing, error) {
 	if err := o.auditListing(ctx, "withdraw", in.Directory, by); err != nil {
 		return nil, err
 	}
@@ -373,7 +373,7 @@ func (o OwnerAPI) auditListing(ctx context.Context, what, directory, by string) 
 }
 
 // RotateKey implements [owner.Listings].
-func (o OwnerAPI) RotateKey(ctx context.Context, by string) ([]Listing, error) {
+func (o OwnerAPI) RotateKey(ctx context.Context, by string) ([]owner.Listing, error) {
 	listings, err := o.n.RotateKey(ctx)
 	if err != nil {
 		return nil, err

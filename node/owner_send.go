@@ -20,13 +20,13 @@ import (
 )
 
 // Send implements [owner.Messages].
-func (o OwnerAPI) Send(ctx context.Context, m owner.NewMessage, wait time.Duration) (Sent, error) {
+func (o OwnerAPI) Send(ctx context.Context, m owner.NewMessage, wait time.Duration) (owner.Sent, error) {
 	to, address, err := o.resolveRecipient(ctx, m.To)
 	if err != nil {
-		return Sent{}, err
+		return owner.Sent{}, err
 	}
 	if m.Conversation != "" && !m.Conversation.Valid() {
-		return Sent{}, owner.Fault(http.StatusBadRequest, "conversation must be a conversation id (conv_…)", "leave it out to start one")
+		return owner.Sent{}, owner.Fault(http.StatusBadRequest, "conversation must be a conversation id (conv_…)", "leave it out to start one")
 	}
 	out := Outgoing{To: to, Address: address, Conv: m.Conversation, Intent: m.Intent, Payload: m.Payload, Seal: m.Seal, Via: owner.Author(m.By)}
 	if m.IdempotencyKey == "" {
@@ -35,7 +35,7 @@ func (o OwnerAPI) Send(ctx context.Context, m owner.NewMessage, wait time.Durati
 		return sent, err
 	}
 	if out.repeat, err = newRepeatKey(m); err != nil {
-		return Sent{}, err
+		return owner.Sent{}, err
 	}
 	sent, err := out.repeat.find(ctx, o.n)
 	sent = o.hideReply(ctx, out, sent)
@@ -64,9 +64,9 @@ type repeatKey struct {
 
 // repeatResult is the stored result of a call.
 type repeatResult struct {
-	Digest string `json:"digest"`
-	Sent   Sent   `json:"sent"`
-	Entry  string `json:"entry,omitempty"` // in the outbox; empty for a message that waited for the owner
+	Digest string     `json:"digest"`
+	Sent   owner.Sent `json:"sent"`
+	Entry  string     `json:"entry,omitempty"` // in the outbox; empty for a message that waited for the owner
 }
 
 func newRepeatKey(m owner.NewMessage) (*repeatKey, error) {
@@ -79,7 +79,7 @@ func newRepeatKey(m owner.NewMessage) (*repeatKey, error) {
 
 // changes returns the change that stores the result of the call, if k is not nil. It fails with store.ErrConflict if a
 // result with the same key is stored.
-func (k *repeatKey) changes(sent Sent, entry string, now time.Time) []store.Change {
+func (k *repeatKey) changes(sent owner.Sent, entry string, now time.Time) []store.Change {
 	if k == nil {
 		return nil
 	}
@@ -89,17 +89,17 @@ func (k *repeatKey) changes(sent Sent, entry string, now time.Time) []store.Chan
 
 // find returns what is known now of the message of an earlier call with the key, or store.ErrNotFound if there was none.
 // If that call sent another message, it returns a fault with status 409.
-func (k *repeatKey) find(ctx context.Context, n *Node) (Sent, error) {
+func (k *repeatKey) find(ctx context.Context, n *Node) (owner.Sent, error) {
 	rec, err := n.store.Records().Get(ctx, nsRepeats, k.key, time.Now())
 	if err != nil {
-		return Sent{}, err
+		return owner.Sent{}, err
 	}
 	var r repeatResult
 	if err := json.Unmarshal(rec.Body, &r); err != nil {
-		return Sent{}, fmt.Errorf("decode result: %w", err)
+		return owner.Sent{}, fmt.Errorf("decode result: %w", err)
 	}
 	if r.Digest != k.digest {
-		return Sent{}, owner.Fault(http.StatusConflict, "another message was sent with this idempotency_key", "choose a new key for a new message")
+		return owner.Sent{}, owner.Fault(http.StatusConflict, "another message was sent with this idempotency_key", "choose a new key for a new message")
 	}
 	if r.Sent.Ask != "" {
 		return n.releasedNow(ctx, r.Sent)
@@ -108,26 +108,26 @@ func (k *repeatKey) find(ctx context.Context, n *Node) (Sent, error) {
 }
 
 // sentNow returns what is known now of the message in an outbox entry.
-func (n *Node) sentNow(ctx context.Context, entry string, before Sent) (Sent, error) {
+func (n *Node) sentNow(ctx context.Context, entry string, before owner.Sent) (owner.Sent, error) {
 	e, err := n.loadEntry(ctx, entry)
 	if errors.Is(err, store.ErrNotFound) { // deleted with its conversation
-		before.State = SendUnknown
+		before.State = owner.SendUnknown
 		return before, nil
 	}
 	return queuedMessage{n: n, out: Outgoing{entryID: entry}}.addReply(ctx, e.sent()), err
 }
 
 // releasedNow returns what is known now of a message that waited for the owner.
-func (n *Node) releasedNow(ctx context.Context, before Sent) (Sent, error) {
+func (n *Node) releasedNow(ctx context.Context, before owner.Sent) (owner.Sent, error) {
 	ask, err := n.asks.Get(ctx, before.Ask, time.Now())
 	switch {
 	case errors.Is(err, store.ErrNotFound):
-		before.State = SendUnknown
+		before.State = owner.SendUnknown
 		return before, nil
 	case err != nil || ask.State == acl.AskPending:
 		return before, err
 	case ask.State != acl.AskApproved:
-		before.State, before.Err = SendFailed, &SendFailure{Message: "the owner did not approve it: " + string(ask.State)}
+		before.State, before.Err = owner.SendFailed, &owner.SendFailure{Message: "the owner did not approve it: " + string(ask.State)}
 		return before, nil
 	}
 	for e, err := range n.allEntries(ctx, convTerm(ask.Conv)) {
@@ -135,7 +135,7 @@ func (n *Node) releasedNow(ctx context.Context, before Sent) (Sent, error) {
 			return n.sentNow(ctx, e.ID, before)
 		}
 	}
-	before.State = SendUnknown
+	before.State = owner.SendUnknown
 	return before, nil
 }
 
@@ -151,27 +151,27 @@ func (o OwnerAPI) resolveRecipient(ctx context.Context, name string) (to wire.Ag
 }
 
 // Reply implements [owner.Messages].
-func (o OwnerAPI) Reply(ctx context.Context, m owner.NewReply, wait time.Duration) (Sent, error) {
+func (o OwnerAPI) Reply(ctx context.Context, m owner.NewReply, wait time.Duration) (owner.Sent, error) {
 	var out Outgoing
 	if m.Item != "" {
 		item, err := o.findItem(ctx, m.Item)
 		if err != nil {
-			return Sent{}, err
+			return owner.Sent{}, err
 		}
 		if item.Kind == kindTask {
 			sent, err := o.answerTask(ctx, item, m)
 			return sent, explainSeal(err)
 		}
 		if out, err = o.newAnswer(ctx, item); err != nil {
-			return Sent{}, err
+			return owner.Sent{}, err
 		}
 	} else {
 		key, err := o.resolveConversation(ctx, m.Conversation, m.Peer)
 		if err != nil {
-			return Sent{}, err
+			return owner.Sent{}, err
 		}
 		if out, err = o.newReply(ctx, key, m); err != nil {
-			return Sent{}, err
+			return owner.Sent{}, err
 		}
 	}
 	out.Payload, out.Seal, out.Via, out.seen = m.Payload, m.Seal, owner.Author(m.By), m.Proposal
@@ -227,7 +227,7 @@ func (o OwnerAPI) newAnswer(ctx context.Context, item Item) (Outgoing, error) {
 // isHeldProposal reports whether the item is a proposal that waits for the owner.
 func (i Item) isHeldProposal() bool {
 	payload, err := wire.Parse(i.Payload)
-	return err == nil && i.State == ItemHeld && slices.Contains([]string{"propose", "counter"}, payload.GetStr("action"))
+	return err == nil && i.State == owner.ItemHeld && slices.Contains([]string{"propose", "counter"}, payload.GetStr("action"))
 }
 
 // newFollowUp returns a message without a payload, with the intent of the peer's newest message.
@@ -239,21 +239,21 @@ func newFollowUp(conv conversations.Conversation) Outgoing {
 }
 
 // send checks a message that the owner wrote, and sends it.
-func (o OwnerAPI) send(ctx context.Context, out Outgoing, wait time.Duration) (Sent, error) {
+func (o OwnerAPI) send(ctx context.Context, out Outgoing, wait time.Duration) (owner.Sent, error) {
 	if !out.Seal.IsValid() {
-		return Sent{}, owner.Fault(http.StatusBadRequest, `seal must be "seal" or "open"`, "leave it out to follow outgoing.seal")
+		return owner.Sent{}, owner.Fault(http.StatusBadRequest, `seal must be "seal" or "open"`, "leave it out to follow outgoing.seal")
 	}
 	if out.Payload.Kind() != wire.Object {
-		return Sent{}, owner.Fault(http.StatusBadRequest, "payload must be a JSON object", "")
+		return owner.Sent{}, owner.Fault(http.StatusBadRequest, "payload must be a JSON object", "")
 	}
 	if !out.Intent.IsStandard() && !out.Intent.IsCustom() {
-		return Sent{}, owner.Fault(http.StatusBadRequest, "intent is neither a mesh.* name nor a reverse-domain name", "for example mesh.schedule, com.example.invoice")
+		return owner.Sent{}, owner.Fault(http.StatusBadRequest, "intent is neither a mesh.* name nor a reverse-domain name", "for example mesh.schedule, com.example.invoice")
 	}
 	if _, err := wire.CheckPayload(out.Intent, out.Payload); err != nil {
-		return Sent{}, owner.Fault(http.StatusBadRequest, err.Error(), "")
+		return owner.Sent{}, owner.Fault(http.StatusBadRequest, err.Error(), "")
 	}
 	if err := checkReleased(ctx, o, out); err != nil {
-		return Sent{}, err
+		return owner.Sent{}, err
 	}
 	sent, err := o.n.SendForAnswer(ctx, out, wait)
 	sent = o.hideReply(ctx, out, sent)
@@ -269,7 +269,7 @@ func checkReleased(ctx context.Context, o OwnerAPI, out Outgoing) error {
 	if out.Via != httpapi.DoorOfAgent || out.Conv == "" {
 		return nil
 	}
-	held, err := o.n.itemsOf(ctx, out.key(), ItemHeld)
+	held, err := o.n.itemsOf(ctx, out.key(), owner.ItemHeld)
 	for _, item := range held {
 		ask, err := o.findAsk(ctx, item.Ask)
 		if err != nil && !errors.Is(err, store.ErrNotFound) {
@@ -292,7 +292,7 @@ func explainSeal(err error) error {
 }
 
 // CancelEvent implements [owner.Messages].
-func (o OwnerAPI) CancelEvent(ctx context.Context, m owner.Cancellation, wait time.Duration) (Sent, error) {
+func (o OwnerAPI) CancelEvent(ctx context.Context, m owner.Cancellation, wait time.Duration) (owner.Sent, error) {
 	sent, err := o.n.CancelEvent(ctx, m, wait)
 	return sent, explainSeal(err)
 }
@@ -302,7 +302,7 @@ func (o OwnerAPI) ListOutbox(ctx context.Context, q owner.Query) (owner.List[own
 	if err := q.CheckAfter("out_", "an outbox entry"); err != nil {
 		return owner.List[owner.OutboxEntry]{}, err
 	}
-	entries, next, err := o.n.listEntries(ctx, q.Newest, stateTerm(SendState(q.State)), q.After, q.Limit)
+	entries, next, err := o.n.listEntries(ctx, q.Newest, stateTerm(owner.SendState(q.State)), q.After, q.Limit)
 	list := make([]owner.OutboxEntry, len(entries))
 	for i, e := range entries {
 		list[i] = e.OutboxEntry

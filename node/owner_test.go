@@ -14,6 +14,7 @@ import (
 	"github.com/agentmesh/agentmesh/node"
 	"github.com/agentmesh/agentmesh/node/httpapi"
 	"github.com/agentmesh/agentmesh/node/meshtest"
+	"github.com/agentmesh/agentmesh/node/owner"
 	"github.com/agentmesh/agentmesh/node/owner/web"
 	"github.com/agentmesh/agentmesh/node/wire"
 	"github.com/agentmesh/agentmesh/store"
@@ -227,9 +228,9 @@ func TestOwnerNamesThings(t *testing.T) {
 		if a := lone.Ask("POST", "/inbox//ack", nil); a.Status != http.StatusNotFound {
 			t.Errorf("an empty id acknowledged the only item: %d %s", a.Status, a.Body)
 		}
-		var sent node.Sent
+		var sent owner.Sent
 		sarah.Call("POST", "/send", map[string]any{"to": "c", "intent": "mesh.message", "payload": json.RawMessage(hello)}, &sent)
-		if sent.State != node.SendQueued || !sent.Conversation.Valid() {
+		if sent.State != owner.SendQueued || !sent.Conversation.Valid() {
 			t.Errorf("sent to an alias = %+v", sent)
 		}
 		sarah.Call("POST", "/peers/c", map[string]string{"action": "block"}, nil)
@@ -299,7 +300,7 @@ func TestOwnerWaitsForTheInbox(t *testing.T) {
 		id := theItem(t, sarah).ID
 		var item node.Item
 		for range 2 { // a second acknowledgement changes nothing
-			if sarah.Call("POST", "/inbox/"+id+"/ack", nil, &item); item.State != node.ItemRead {
+			if sarah.Call("POST", "/inbox/"+id+"/ack", nil, &item); item.State != owner.ItemRead {
 				t.Errorf("acknowledged item = %+v", item)
 			}
 		}

@@ -6,7 +6,6 @@ import (
 	"testing"
 	"time"
 
-	"github.com/agentmesh/agentmesh/node"
 	"github.com/agentmesh/agentmesh/node/meshtest"
 	"github.com/agentmesh/agentmesh/node/owner"
 	"github.com/agentmesh/agentmesh/node/wire"
@@ -21,7 +20,7 @@ func TestPaths(t *testing.T) {
 		t.Fatal(err)
 	}
 	m := owner.NewMessage{To: string(sarah.ID()), Intent: wire.Schedule, Payload: payload}
-	if sent, err := chris.OwnerAPI().Send(t.Context(), m, 10*time.Second); err != nil || sent.State != node.SendDelivered {
+	if sent, err := chris.OwnerAPI().Send(t.Context(), m, 10*time.Second); err != nil || sent.State != owner.SendDelivered {
 		t.Fatalf("Send = %+v, %v", sent, err)
 	}
 }

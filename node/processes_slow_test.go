@@ -9,9 +9,9 @@ import (
 	"testing"
 	"time"
 
-	"github.com/agentmesh/agentmesh/node"
 	"github.com/agentmesh/agentmesh/node/bridge"
 	"github.com/agentmesh/agentmesh/node/client"
+	"github.com/agentmesh/agentmesh/node/owner"
 )
 
 // TestStalledHolderCannotWrite: a process that stands still past its lease, during a delivery, cannot store the outcome
@@ -41,11 +41,11 @@ func TestStalledHolderCannotWrite(t *testing.T) {
 	thaw()
 	time.Sleep(300 * time.Millisecond)
 	entries, _, err := other.Outbox(t.Context(), "", "", 10)
-	if err != nil || len(entries) != 1 || entries[0].State != node.SendDelivered {
+	if err != nil || len(entries) != 1 || entries[0].State != owner.SendDelivered {
 		t.Errorf("outbox = %+v, %v, want the outcome of the new holder", entries, err)
 	}
 	sent := mustSend(t, old.Node, to("ann", "conv_one", "again"), 10*time.Second)
-	if sent.State != node.SendDelivered {
+	if sent.State != owner.SendDelivered {
 		t.Errorf("a message at the process that stood still is %s", sent.State)
 	}
 }

@@ -133,7 +133,7 @@ func within(t *testing.T, limit time.Duration, what string, done func() bool) {
 }
 
 func (p *process) delivered() int {
-	entries, _, err := p.Outbox(context.Background(), node.SendDelivered, "", 1000)
+	entries, _, err := p.Outbox(context.Background(), owner.SendDelivered, "", 1000)
 	if err != nil {
 		return -1
 	}
@@ -198,7 +198,7 @@ func TestWaitingSender(t *testing.T) {
 	waitFor(t, "the other process has not found the holder", func() bool { return other.delivered() == 0 })
 	began := time.Now()
 	sent := mustSend(t, other.Node, to("ann", "conv_one", "hello"), 10*time.Second)
-	if sent.State != node.SendDelivered || time.Since(began) > time.Second {
+	if sent.State != owner.SendDelivered || time.Since(began) > time.Second {
 		t.Errorf("after %v it is %s, want delivered within a second", time.Since(began), sent.State)
 	}
 }
@@ -220,7 +220,7 @@ func TestWaitingSenderGetsReply(t *testing.T) {
 		out := to("", "conv_one", "hello")
 		out.To, out.Address = ann.ID(), ""
 		sent := mustSend(t, other.Node, out, 20*time.Second)
-		if sent.State != node.SendDelivered || sent.Reply == nil || sent.ReplySealed != (seal == node.SealRequire) {
+		if sent.State != owner.SendDelivered || sent.Reply == nil || sent.ReplySealed != (seal == node.SealRequire) {
 			t.Fatalf("seal %s: %+v, want the reply", seal, sent)
 		}
 		shown, _ := sent.ReplyTree.Get("payload")
@@ -269,7 +269,7 @@ func TestProcessesRunHooks(t *testing.T) {
 		}
 	}
 	answered := func() int {
-		items, _, err := ps.all[0].Inbox(t.Context(), node.ItemAnswered, "", 1000)
+		items, _, err := ps.all[0].Inbox(t.Context(), owner.ItemAnswered, "", 1000)
 		if err != nil {
 			t.Fatal(err)
 		}
@@ -303,7 +303,7 @@ func TestPauseOfAllProcesses(t *testing.T) {
 		}
 		select {
 		case ev := <-events:
-			if ev.Topic != node.TopicStatus {
+			if ev.Topic != owner.TopicStatus {
 				t.Errorf("event = %+v, want the status", ev)
 			}
 		case <-time.After(time.Second):
@@ -311,13 +311,13 @@ func TestPauseOfAllProcesses(t *testing.T) {
 		}
 		stop()
 	}
-	items, _, err := ps.all[0].Inbox(t.Context(), node.ItemNew, "", 10)
+	items, _, err := ps.all[0].Inbox(t.Context(), owner.ItemNew, "", 10)
 	if err != nil || len(items) != 1 {
 		t.Fatalf("inbox = %v, %v, want one item", items, err)
 	}
 	arrived := make(chan time.Time, 1)
 	go func() { // the owner's long poll
-		if items, _, err := ps.all[0].WaitInbox(t.Context(), owner.Query{State: string(node.ItemNew), After: items[0].ID, Limit: 10, Wait: 10 * time.Second}); err != nil || len(items) != 1 {
+		if items, _, err := ps.all[0].WaitInbox(t.Context(), owner.Query{State: string(owner.ItemNew), After: items[0].ID, Limit: 10, Wait: 10 * time.Second}); err != nil || len(items) != 1 {
 			t.Errorf("inbox = %v, %v, want one item", items, err)
 		}
 		arrived <- time.Now()

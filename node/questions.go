@@ -47,7 +47,7 @@ func (n *Node) workAsk(ctx context.Context, rec store.Record, _ bool) (work.Late
 		return work.Later{}, n.store.Records().Apply(ctx, append(changes, n.notices.Change(notice)), now)
 	}
 	if ask.Conv.ID != "" { // a question that was displaced expires before its items are due
-		items, err := n.itemsOf(ctx, ask.Conv, ItemHeld, ItemInterrupted)
+		items, err := n.itemsOf(ctx, ask.Conv, owner.ItemHeld, owner.ItemInterrupted)
 		for _, item := range items {
 			if item.Ask == ask.ID && err == nil {
 				err = n.settleExpiredItem(ctx, item, now)
@@ -64,7 +64,7 @@ func (n *Node) workAsk(ctx context.Context, rec store.Record, _ bool) (work.Late
 func (n *Node) warnOfListings(ctx context.Context, now time.Time) error {
 	for _, l := range n.Listings() {
 		remaining := l.Expires.Sub(now)
-		if l.State == Withdrawn || l.Error == "" || l.Expires.IsZero() || remaining > warnListing || remaining < 0 {
+		if l.State == owner.Withdrawn || l.Error == "" || l.Expires.IsZero() || remaining > warnListing || remaining < 0 {
 			continue
 		}
 		notice := n.notice("listing", "", "", store.ConvKey{}, now)
@@ -78,7 +78,7 @@ func (n *Node) warnOfListings(ctx context.Context, now time.Time) error {
 }
 
 // noticeRemoval tells the owner that the operator of a directory removed the card, and why.
-func (n *Node) noticeRemoval(ctx context.Context, l Listing) {
+func (n *Node) noticeRemoval(ctx context.Context, l owner.Listing) {
 	notice := n.notice("removed", "", "", store.ConvKey{}, time.Now())
 	notice.Text = l.Error
 	if err := n.store.Records().Apply(ctx, []store.Change{n.notices.Change(notice)}, notice.At); err != nil {

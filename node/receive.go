@@ -297,7 +297,7 @@ func (m mailbox) enqueueAnswer(ctx context.Context, raw []byte, now time.Time) e
 	}
 	id, _ := m.n.outbox.newID(now, thread.Conversation().LastSent)
 	entry := OutboxEntry{Raw: raw, Signer: m.n.fingerprint(), OutboxEntry: owner.OutboxEntry{
-		ID: id, State: SendQueued, To: answer.To, Conversation: answer.Conversation, MessageID: answer.ID, First: answer.ID,
+		ID: id, State: owner.SendQueued, To: answer.To, Conversation: answer.Conversation, MessageID: answer.ID, First: answer.ID,
 		Intent: answer.Intent, Action: answer.Action(), Created: now, Signed: answer.Time, InFlight: m.n.work.IsRunning(nsOutbox), Fetchable: true,
 	}}
 	change := entry.change()

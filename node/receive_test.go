@@ -14,6 +14,7 @@ import (
 	"github.com/agentmesh/agentmesh/acl"
 	"github.com/agentmesh/agentmesh/node"
 	"github.com/agentmesh/agentmesh/node/meshtest"
+	"github.com/agentmesh/agentmesh/node/owner"
 	"github.com/agentmesh/agentmesh/node/wire"
 )
 
@@ -107,7 +108,7 @@ func TestReceiveAnswers(t *testing.T) {
 	if diff := cmp.Diff(want, got); diff != "" {
 		t.Errorf("conversation (-want +got):\n%s", diff)
 	}
-	items, _, err := sarah.Inbox(t.Context(), node.ItemNew, "", 10)
+	items, _, err := sarah.Inbox(t.Context(), owner.ItemNew, "", 10)
 	if err != nil || len(items) != 1 || items[0].MessageID != d.ID || items[0].PeerName != "chris" || items[0].Verified != "signature" {
 		t.Errorf("inbox = %+v, %v", items, err)
 	}

@@ -26,11 +26,11 @@ func (n *Node) workItem(ctx context.Context, rec store.Record, _ bool) (work.Lat
 	now := time.Now()
 	switch {
 	case err != nil:
-	case item.State == ItemWaiting:
+	case item.State == owner.ItemWaiting:
 		err = n.retryHook(ctx, item, now)
 	case !n.clock.Reliable():
 		return work.Later{Pause: sweepEvery}, nil
-	case item.State == ItemNew:
+	case item.State == owner.ItemNew:
 		err = n.remindItem(ctx, item, now)
 	default:
 		err = n.settleExpiredItem(ctx, item, now)
@@ -53,11 +53,11 @@ func (n *Node) retryHook(ctx context.Context, item Item, now time.Time) error {
 	}
 	switch route := n.routeOf(thread.Conversation(), item); {
 	case !thread.IsOpen():
-		item.State, item.Note = ItemFailed, noteEnded
+		item.State, item.Note = owner.ItemFailed, noteEnded
 	case standing == acl.Blocked: // blocked since the message was accepted (AM-25)
-		item.State, item.Note = ItemFailed, "the sender is blocked"
+		item.State, item.Note = owner.ItemFailed, "the sender is blocked"
 	case !route.ruled().Takes(item.Kind == kindReply): // the configuration was changed
-		item.State = ItemNew
+		item.State = owner.ItemNew
 	default:
 		freePlace, err := n.runs.Reserve(item.turn(route))
 		if err != nil {
@@ -79,7 +79,7 @@ func (o OwnerAPI) RetryItem(ctx context.Context, id string) (owner.Item, error) 
 		return owner.Item{}, &wire.Error{Code: wire.InvalidMessage, Status: http.StatusConflict, Message: why}
 	}
 	switch {
-	case item.State != ItemWaiting && item.State != ItemFailed:
+	case item.State != owner.ItemWaiting && item.State != owner.ItemFailed:
 		return refuse("only the hook of a waiting or failed message can run again; this one is " + string(item.State))
 	case o.n.routeOf(conversations.Conversation{}, item).Handler == nil:
 		return refuse("no hook handles " + string(item.Intent))
@@ -109,7 +109,7 @@ func (s *hookOutcome) failure() *owner.HookFailure {
 // fail leaves the message to the owner; the sender learns that the agent did not answer.
 func (s *hookOutcome) fail(ctx context.Context) (bridge.Outcome, error) {
 	n := s.run.n
-	s.item.State, s.item.Note = ItemFailed, hookFailureNote(s.err)
+	s.item.State, s.item.Note = owner.ItemFailed, hookFailureNote(s.err)
 	s.unit.Add(n.notices.Change(n.notice("hook-failed", s.item.Peer, s.item.PeerName, s.item.key(), s.unit.Now)))
 	return s.answerFailed(ctx)
 }
@@ -203,7 +203,7 @@ func (r recovery) run(ctx context.Context) {
 	n := r.n
 	current := n.runs.ID()
 	var interrupted []string // ids of items whose hooks were running when the previous process ended
-	for item, err := range n.allItems(ctx, stateTerm(ItemRunning)) {
+	for item, err := range n.allItems(ctx, stateTerm(owner.ItemRunning)) {
 		if err != nil {
 			if ctx.Err() == nil {
 				n.log.Error("interrupted hooks cannot be found; the next start looks again", "err", err)
@@ -228,7 +228,7 @@ func (r recovery) recoverRun(ctx context.Context, id string) error {
 		return err
 	}
 	item, err := n.Item(ctx, id)
-	if err != nil || item.State != ItemRunning {
+	if err != nil || item.State != owner.ItemRunning {
 		return err
 	}
 	thread, err := n.book.Load(ctx, item.key(), time.Now())
@@ -240,7 +240,7 @@ func (r recovery) recoverRun(ctx context.Context, id string) error {
 	}
 	err = n.retryHook(ctx, item, time.Now())
 	if errors.Is(err, wire.ErrUnavailable) { // too many runs wait
-		item.State, item.RetryAt = ItemWaiting, time.Time{}
+		item.State, item.RetryAt = owner.ItemWaiting, time.Time{}
 		return n.storeItem(ctx, item)
 	}
 	return err
@@ -257,7 +257,7 @@ func (r recovery) recordProvisional(ctx context.Context, id string) error {
 	}
 	rec, err := n.store.Steps().FindReplay(ctx, string(item.Peer), string(item.MessageID), time.Now())
 	if errors.Is(err, store.ErrNotFound) || err == nil && rec.Status == 0 { // status 0: the conversation was deleted
-		item.State, item.Note = ItemFailed, noteDeleted
+		item.State, item.Note = owner.ItemFailed, noteDeleted
 		return n.storeItem(ctx, item)
 	}
 	if err != nil {
@@ -283,7 +283,7 @@ func (n *Node) storeItem(ctx context.Context, item Item, more ...store.Change) e
 func (r recovery) askAboutRun(ctx context.Context, item Item) error {
 	n := r.n
 	now := time.Now()
-	item.State = ItemInterrupted
+	item.State = owner.ItemInterrupted
 	item.Note = "the node restarted while the agent worked on it; the agent may have done its work"
 	body := wire.MustMarshal(interruptedRun{
 		Item: item.ID, From: item.Peer, Name: item.PeerName, Route: item.Route, Intent: item.Intent, Note: item.Note, Payload: item.Payload,
@@ -337,7 +337,7 @@ func (q interruptedRun) resolve(ctx context.Context, n *Node, ask acl.Ask, d acl
 	if err != nil {
 		return err
 	}
-	if item.State != ItemInterrupted {
+	if item.State != owner.ItemInterrupted {
 		return store.ErrConflict
 	}
 	if route := n.route(item.Intent); d.Choice == acl.Approve && route.Handler != nil {
@@ -359,6 +359,6 @@ func (q interruptedRun) resolve(ctx context.Context, n *Node, ask acl.Ask, d acl
 		}
 		return n.runAgain(ctx, item, route, freePlace, d.Changes...)
 	}
-	item.State = ItemNew
+	item.State = owner.ItemNew
 	return n.storeItem(ctx, item, d.Changes...)
 }

@@ -8,9 +8,9 @@ import (
 	"testing/synctest"
 	"time"
 
-	"github.com/agentmesh/agentmesh/node"
 	"github.com/agentmesh/agentmesh/node/hook"
 	"github.com/agentmesh/agentmesh/node/meshtest"
+	"github.com/agentmesh/agentmesh/node/owner"
 	"github.com/agentmesh/agentmesh/node/wire"
 )
 
@@ -37,7 +37,7 @@ func TestMoreInterruptedThanRoom(t *testing.T) {
 		}, repeatable))
 		again.Start()
 		time.Sleep(5 * time.Minute)
-		items, _, err := again.Inbox(t.Context(), node.ItemAnswered, "", 1000)
+		items, _, err := again.Inbox(t.Context(), owner.ItemAnswered, "", 1000)
 		if err != nil || len(items) != 2*each {
 			t.Errorf("%d items are answered, want %d (%v)", len(items), 2*each, err)
 		}

@@ -17,6 +17,7 @@ import (
 	"github.com/agentmesh/agentmesh/node"
 	"github.com/agentmesh/agentmesh/node/hook"
 	"github.com/agentmesh/agentmesh/node/meshtest"
+	"github.com/agentmesh/agentmesh/node/owner"
 	"github.com/agentmesh/agentmesh/node/wire"
 	"github.com/agentmesh/agentmesh/store"
 )
@@ -116,7 +117,7 @@ func TestRepeatableHookRunsAgain(t *testing.T) {
 		chris := mesh.Stranger("chris")
 		d := in("conv_one", chris.Draft("", wire.Deliver, hello))
 		killed := killWhileRunning(t, mesh, nil, oneBody(func(to wire.AgentID) []byte { d.To = to; return chris.Sign(d) }))
-		if item := theItem(t, killed); item.State != node.ItemRunning || item.Attempt != 1 {
+		if item := theItem(t, killed); item.State != owner.ItemRunning || item.Attempt != 1 {
 			t.Fatalf("item = %+v", item)
 		}
 		var seen callLog
@@ -130,7 +131,7 @@ func TestRepeatableHookRunsAgain(t *testing.T) {
 		again.Start()
 		synctest.Wait()
 		equal(t, "calls", seen.all(), []string{string(d.ID) + " attempt 2"})
-		if item := theItem(t, again); item.State != node.ItemAnswered {
+		if item := theItem(t, again); item.State != owner.ItemAnswered {
 			t.Errorf("item = %+v", item)
 		}
 		key := store.ConvKey{Peer: string(chris.ID), ID: "conv_one"}
@@ -169,7 +170,7 @@ func TestOtherHookAsksTheOwner(t *testing.T) {
 			again.Start()
 			synctest.Wait()
 			ask := theAsk(t, again)
-			if item := theItem(t, again); item.State != node.ItemInterrupted || item.Ask != ask.ID || len(seen.all()) != 0 {
+			if item := theItem(t, again); item.State != owner.ItemInterrupted || item.Ask != ask.ID || len(seen.all()) != 0 {
 				t.Fatalf("item = %+v, calls = %q", item, seen.all())
 			}
 			if later := acl.NewAskID(time.Now().Add(time.Millisecond)); later < ask.ID {
@@ -182,7 +183,7 @@ func TestOtherHookAsksTheOwner(t *testing.T) {
 			if choice == acl.Approve {
 				equal(t, "calls", seen.all(), []string{string(d.ID) + " attempt 2"})
 			} else {
-				if item := theItem(t, again); item.State != node.ItemNew || len(seen.all()) != 0 {
+				if item := theItem(t, again); item.State != owner.ItemNew || len(seen.all()) != 0 {
 					t.Fatalf("item = %+v, calls = %q", item, seen.all())
 				}
 				status := again.Call("POST", "/reply", map[string]any{
@@ -192,7 +193,7 @@ func TestOtherHookAsksTheOwner(t *testing.T) {
 					t.Fatalf("reply = %d", status)
 				}
 			}
-			if item := theItem(t, again); item.State != node.ItemAnswered {
+			if item := theItem(t, again); item.State != owner.ItemAnswered {
 				t.Errorf("item = %+v", item)
 			}
 			final := again.Post(chris.Sign(d))
@@ -235,7 +236,7 @@ func TestStopWhileAHookWorks(t *testing.T) {
 		if got := a.Message(t, sarah); got.Action() != wire.ActionPending {
 			t.Errorf("answer = %s", a.Body)
 		}
-		if item := theItem(t, sarah); item.State != node.ItemRunning {
+		if item := theItem(t, sarah); item.State != owner.ItemRunning {
 			t.Errorf("item = %+v, want it to be recovered", item)
 		}
 		again := mesh.Restart(sarah, configureHook(h, repeatable))
@@ -291,7 +292,7 @@ func TestRecoverWhatWasDeleted(t *testing.T) {
 		if got, want := state(t, again), "1 items, 0 conversations, 0 asks"; got != want {
 			t.Errorf("state = %s, want %s", got, want)
 		}
-		if item := theItem(t, again); item.State != node.ItemFailed {
+		if item := theItem(t, again); item.State != owner.ItemFailed {
 			t.Errorf("item = %+v", item)
 		}
 	})
@@ -316,7 +317,7 @@ func TestRecoverFromBlockedSender(t *testing.T) {
 		}, repeatable))
 		again.Start()
 		synctest.Wait()
-		if item := theItem(t, again); item.State != node.ItemFailed || len(seen.all()) > 0 {
+		if item := theItem(t, again); item.State != owner.ItemFailed || len(seen.all()) > 0 {
 			t.Errorf("item = %+v, calls %v", item, seen.all())
 		}
 	})
@@ -338,7 +339,7 @@ func TestCloseWithdrawsWhatWasInterrupted(t *testing.T) {
 		synctest.Wait()
 		theAsk(t, again)
 		must(t, again.Post(chris.Sign(in("conv_one", chris.Draft(again.ID(), wire.Deliver, closing)))), http.StatusOK)
-		if item := theItem(t, again); item.State != node.ItemWithdrawn || len(pendingAsks(t, again)) != 0 {
+		if item := theItem(t, again); item.State != owner.ItemWithdrawn || len(pendingAsks(t, again)) != 0 {
 			t.Errorf("item = %+v, %d asks are pending", item, len(pendingAsks(t, again)))
 		}
 	})

@@ -205,7 +205,7 @@ func TestRegistrationErrors(t *testing.T) {
 		bad.setDown(false)
 		time.Sleep(75 * time.Minute)
 		synctest.Wait()
-		if l := n.Listings()[0]; l.State != node.Registered || l.Error != "" {
+		if l := n.Listings()[0]; l.State != owner.Registered || l.Error != "" {
 			t.Errorf("after it is up again: %+v", l)
 		}
 	})
@@ -307,7 +307,7 @@ func TestWithdrawWithoutRecord(t *testing.T) {
 		time.Sleep(time.Hour)
 		synctest.Wait()
 		l := n.Listings()[0]
-		if listed := len(a.cards) != 0; l.State != node.Withdrawn || listed != (l.Error != "") {
+		if listed := len(a.cards) != 0; l.State != owner.Withdrawn || listed != (l.Error != "") {
 			t.Errorf("listed %v, but the state is %q with error %q", listed, l.State, l.Error)
 		}
 		if last := a.log()[len(a.log())-1]; !strings.HasPrefix(last, "DELETE") {

@@ -14,6 +14,7 @@ import (
 	"github.com/agentmesh/agentmesh/node"
 	"github.com/agentmesh/agentmesh/node/hook"
 	"github.com/agentmesh/agentmesh/node/meshtest"
+	"github.com/agentmesh/agentmesh/node/owner"
 	"github.com/agentmesh/agentmesh/node/wire"
 )
 
@@ -70,7 +71,7 @@ func TestAgentIsRemindedOnce(t *testing.T) {
 		if got := noticesOf(t, again, "unanswered"); len(got) != 1 {
 			t.Errorf("notices = %q, want one", got)
 		}
-		if item := theItem(t, again); item.State != node.ItemNew || item.Note == "" {
+		if item := theItem(t, again); item.State != owner.ItemNew || item.Note == "" {
 			t.Errorf("item = %+v", item)
 		}
 	})
@@ -88,14 +89,14 @@ func TestNoReminder(t *testing.T) {
 		},
 		"held": func(t *testing.T, m *meshtest.Member, _ *meshtest.Stranger) {
 			reply(t, m, "mesh.negotiate", deal, "held")
-			if item := theItem(t, m); item.State != node.ItemHeld {
+			if item := theItem(t, m); item.State != owner.ItemHeld {
 				t.Errorf("item = %+v", item)
 			}
 		},
 		"held and refused": func(t *testing.T, m *meshtest.Member, _ *meshtest.Stranger) {
 			reply(t, m, "mesh.negotiate", deal, "held")
 			decide(t, m, theAsk(t, m), acl.Reject)
-			if item := theItem(t, m); item.State != node.ItemNew {
+			if item := theItem(t, m); item.State != owner.ItemNew {
 				t.Errorf("item = %+v", item)
 			}
 		},
@@ -130,7 +131,7 @@ func TestNoReminder(t *testing.T) {
 
 func reply(t *testing.T, m *meshtest.Member, intent, payload, want string) {
 	t.Helper()
-	var sent node.Sent
+	var sent owner.Sent
 	body := map[string]any{"conversation": "conv_one", "intent": intent, "payload": json.RawMessage(payload)}
 	if status := m.Call("POST", "/reply", body, &sent); status != http.StatusOK || string(sent.State) != want {
 		t.Fatalf("reply: %d %+v, want %s", status, sent, want)

@@ -17,6 +17,7 @@ import (
 	"github.com/agentmesh/agentmesh/node"
 	"github.com/agentmesh/agentmesh/node/client"
 	"github.com/agentmesh/agentmesh/node/meshtest"
+	"github.com/agentmesh/agentmesh/node/owner"
 	"github.com/agentmesh/agentmesh/node/wire"
 	"github.com/agentmesh/agentmesh/signing"
 )
@@ -32,7 +33,7 @@ func TestKeyRotation(t *testing.T) {
 	sarah := mesh.Node("sarah", nil)
 	out := to("", "conv_1", "hello")
 	out.To, out.Address = sarah.ID(), ""
-	if sent := mustSend(t, chris.Node, out, 10*time.Second); sent.State != node.SendDelivered {
+	if sent := mustSend(t, chris.Node, out, 10*time.Second); sent.State != owner.SendDelivered {
 		t.Fatalf("before: %+v", sent)
 	}
 	id, old := chris.ID(), chris.Card().PublicKey
@@ -49,13 +50,13 @@ func TestKeyRotation(t *testing.T) {
 	}
 	// Sarah has just fetched the card and fetches it again after a minute at the earliest (AM-11). We must not give up.
 	sent := mustSend(t, chris.Node, out, 10*time.Second)
-	if sent.State != node.SendQueued || sent.Err.Code != wire.InvalidSignature {
+	if sent.State != owner.SendQueued || sent.Err.Code != wire.InvalidSignature {
 		t.Errorf("after: %+v, want another attempt", sent)
 	}
 	// Her own message gets its answer at once: she looks up the key that signed the answer.
 	back := out
 	back.To, back.Conv = chris.ID(), "conv_2"
-	if sent := mustSend(t, sarah.Node, back, 30*time.Second); sent.State != node.SendDelivered || sent.Reply == nil {
+	if sent := mustSend(t, sarah.Node, back, 30*time.Second); sent.State != owner.SendDelivered || sent.Reply == nil {
 		t.Errorf("sarah's message: %+v, want its verified answer", sent)
 	}
 	if asks := pendingAsks(t, sarah); len(asks) != 0 {
@@ -84,7 +85,7 @@ func TestRestartAfterRotation(t *testing.T) {
 		chris, sarah := mesh.Node("chris", configure), mesh.Node("sarah", nil)
 		out := to("", "conv_1", "hello")
 		out.To, out.Address = sarah.ID(), ""
-		if sent := mustSend(t, chris.Node, out, 10*time.Second); sent.State != node.SendDelivered {
+		if sent := mustSend(t, chris.Node, out, 10*time.Second); sent.State != owner.SendDelivered {
 			t.Fatalf("before: %+v", sent)
 		}
 		line.off.Store(cut)
@@ -93,7 +94,7 @@ func TestRestartAfterRotation(t *testing.T) {
 		}
 		chris = mesh.Restart(chris, configure)
 		sent := mustSend(t, chris.Node, out, 10*time.Second)
-		if sent.State != node.SendQueued || sent.Err.Code != wire.InvalidSignature {
+		if sent.State != owner.SendQueued || sent.Err.Code != wire.InvalidSignature {
 			t.Errorf("after the restart, line cut %v: %+v, want another attempt", cut, sent)
 		}
 	}

@@ -15,6 +15,7 @@ import (
 	"github.com/agentmesh/agentmesh/node/bridge"
 	"github.com/agentmesh/agentmesh/node/guard"
 	"github.com/agentmesh/agentmesh/node/hook"
+	"github.com/agentmesh/agentmesh/node/owner"
 	"github.com/agentmesh/agentmesh/node/rules"
 	"github.com/agentmesh/agentmesh/node/untrusted"
 	"github.com/agentmesh/agentmesh/node/wire"
@@ -127,7 +128,7 @@ func (n *Node) start(r *run) {
 // message with a provisional answer. If the hook's reply comes in time, the sender gets the reply instead (AM-26,
 // AM-32).
 func (a *acceptance) run(ctx context.Context) (bridge.Outcome, error) {
-	item := a.newItem(ItemRunning)
+	item := a.newItem(owner.ItemRunning)
 	if err := a.n.turns.take(a.unit, item, a.route, a.lifted); err != nil {
 		return bridge.Outcome{}, err
 	}

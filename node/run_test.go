@@ -72,7 +72,7 @@ func TestHookAnswersInTime(t *testing.T) {
 	if again := meshtest.Post(t, sarah.URL, raw); !bytes.Equal(again.Body, a.Body) || calls != 1 {
 		t.Errorf("repeat = %s after %d calls, want the same answer after one", again.Body, calls)
 	}
-	if item := theItem(t, sarah); item.State != node.ItemAnswered {
+	if item := theItem(t, sarah); item.State != owner.ItemAnswered {
 		t.Errorf("item = %+v", item)
 	}
 }
@@ -94,7 +94,7 @@ func TestHookThatFails(t *testing.T) {
 			if got := a.Message(t, sarah).Action(); got != wire.ActionPending {
 				t.Errorf("action = %q", got)
 			}
-			if item := theItem(t, sarah); item.State != node.ItemFailed || item.Note == "" {
+			if item := theItem(t, sarah); item.State != owner.ItemFailed || item.Note == "" {
 				t.Errorf("item = %+v", item)
 			}
 		})
@@ -114,7 +114,7 @@ func TestHookThatIsLate(t *testing.T) {
 		}
 		return says(t, `{"action":"deliver","message":{"body":"at last"}}`), nil
 	}, func(cfg *node.Config) { cfg.SyncDeadline = 50 * time.Millisecond }))
-	var sent node.Sent
+	var sent owner.Sent
 	chris.Call("POST", "/send", map[string]any{
 		"to": sarah.ID(), "intent": "mesh.message", "wait_seconds": 10,
 		"payload": map[string]any{"action": "deliver", "message": map[string]string{"body": "hello"}},
@@ -123,7 +123,7 @@ func TestHookThatIsLate(t *testing.T) {
 		t.Fatalf("sent = %+v, want a 202", sent)
 	}
 	close(release)
-	items, _, err := chris.WaitInbox(t.Context(), owner.Query{State: string(node.ItemNew), Limit: 10, Wait: 55 * time.Second})
+	items, _, err := chris.WaitInbox(t.Context(), owner.Query{State: string(owner.ItemNew), Limit: 10, Wait: 55 * time.Second})
 	found := false
 	for _, item := range items {
 		found = found || bytes.Contains(item.Payload, []byte("at last"))
@@ -131,7 +131,7 @@ func TestHookThatIsLate(t *testing.T) {
 	if err != nil || !found {
 		t.Fatalf("chris's inbox = %+v, %v", items, err)
 	}
-	if item := theItem(t, sarah); item.State != node.ItemAnswered {
+	if item := theItem(t, sarah); item.State != owner.ItemAnswered {
 		t.Errorf("item = %+v", item)
 	}
 }
@@ -167,7 +167,7 @@ func TestHookHolds(t *testing.T) {
 	must(t, meshtest.Post(t, sarah.URL, raw), http.StatusAccepted)
 	decide(t, sarah, theAsk(t, sarah), acl.Approve)
 	deadline := time.After(time.Minute)
-	for theItem(t, sarah).State != node.ItemAnswered {
+	for theItem(t, sarah).State != owner.ItemAnswered {
 		select {
 		case <-deadline:
 			t.Fatalf("item = %+v", theItem(t, sarah))

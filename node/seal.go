@@ -25,14 +25,6 @@ const (
 	SealRequire Sealing = "require" // seal every message that may be sealed at all (see sealRecipient), or do not send it
 )
 
-// SealChoice is the choice for a single message. Empty leaves the decision to the rules.
-type SealChoice = owner.SealChoice
-
-const (
-	Sealed   = owner.Sealed
-	Unsealed = owner.Unsealed
-)
-
 // ErrMustSeal means that the owner's rule requires a seal, and the caller wants none.
 var ErrMustSeal = &wire.Error{Code: wire.Unauthorized, Status: http.StatusForbidden, Message: "outgoing.seal is set to require: the message cannot leave unsealed"}
 
@@ -43,13 +35,13 @@ var ErrCannotSeal = &wire.Error{Code: wire.InvalidMessage, Status: http.StatusUn
 // ask a directory, so no step of the store may be open. A close is never sealed.
 func (n *Node) sealRecipient(ctx context.Context, out Outgoing, conv conversations.Conversation) (string, error) {
 	rule := n.cfg.Outbound.Seal
-	must := out.Seal == Sealed || rule == SealRequire || conv.Sealed && out.Seal != Unsealed
+	must := out.Seal == owner.Sealed || rule == SealRequire || conv.Sealed && out.Seal != owner.Unsealed
 	switch {
 	case out.isClose():
 		return "", nil
-	case out.Seal == Unsealed && rule == SealRequire:
+	case out.Seal == owner.Unsealed && rule == SealRequire:
 		return "", ErrMustSeal
-	case !must && (rule != SealPrefer || out.Seal == Unsealed):
+	case !must && (rule != SealPrefer || out.Seal == owner.Unsealed):
 		return "", nil
 	case out.Address != "" || conv.Address != "":
 		if must {

@@ -19,6 +19,7 @@ import (
 	"github.com/agentmesh/agentmesh/node"
 	"github.com/agentmesh/agentmesh/node/hook"
 	"github.com/agentmesh/agentmesh/node/meshtest"
+	"github.com/agentmesh/agentmesh/node/owner"
 	"github.com/agentmesh/agentmesh/node/wire"
 	"github.com/agentmesh/agentmesh/store"
 )
@@ -64,9 +65,9 @@ func TestSealed(t *testing.T) {
 	sarah := mesh.Node("sarah", answers(secretReply, calls))
 	chris := mesh.Node("chris", open)
 	out := outgoing(t, sarah.ID(), wire.Deliver, secretBody)
-	out.Seal, out.Conv = node.Sealed, "conv_sealed"
+	out.Seal, out.Conv = owner.Sealed, "conv_sealed"
 	sent := mustSend(t, chris.Node, out, 30*time.Second)
-	if sent.State != node.SendDelivered || !sent.ReplySealed || !bytes.Contains(sent.ReplyTree.JSON(), []byte("the answer to the secret")) {
+	if sent.State != owner.SendDelivered || !sent.ReplySealed || !bytes.Contains(sent.ReplyTree.JSON(), []byte("the answer to the secret")) {
 		t.Fatalf("sent = %+v, want the opened answer", sent)
 	}
 	call := <-calls
@@ -92,7 +93,7 @@ func TestSealed(t *testing.T) {
 	// The second message needs no choice: the conversation is sealed, and sarah's next message is sealed to the
 	// recipient that chris named.
 	again := mustSend(t, chris.Node, node.Outgoing{To: sarah.ID(), Conv: "conv_sealed", Intent: wire.Deliver, Payload: out.Payload, Via: "owner"}, 30*time.Second)
-	if again.State != node.SendDelivered || !(<-calls).Sealed {
+	if again.State != owner.SendDelivered || !(<-calls).Sealed {
 		t.Errorf("the second message = %+v", again)
 	}
 	// A close contains nothing to seal, and a sealed close would be refused, so it leaves unsealed.
@@ -282,7 +283,7 @@ func TestSealedExport(t *testing.T) {
 	sarah := mesh.Node("sarah", answers(secretReply, calls))
 	chris := mesh.Node("chris", open)
 	out := outgoing(t, sarah.ID(), wire.Deliver, secretBody)
-	out.Seal, out.Conv = node.Sealed, "conv_proof"
+	out.Seal, out.Conv = owner.Sealed, "conv_proof"
 	mustSend(t, chris.Node, out, 30*time.Second)
 	export := func(query string) string {
 		a := chris.Ask(http.MethodGet, "/conversations/conv_proof/export"+query, nil)
@@ -330,7 +331,7 @@ func TestSealedExportOfExtremes(t *testing.T) {
 		"conv_deep": `{"action":"deliver","message":{"body":"x"},"x":` + strings.Repeat("[", wire.MaxDepth-1) + strings.Repeat("]", wire.MaxDepth-1) + `}`,
 	} {
 		out := outgoing(t, sarah.ID(), wire.Deliver, body)
-		out.Seal, out.Conv = node.Sealed, conv
+		out.Seal, out.Conv = owner.Sealed, conv
 		mustSend(t, chris.Node, out, 30*time.Second)
 		a := chris.Ask(http.MethodGet, "/conversations/"+string(conv)+"/export?opened=true", nil)
 		must(t, a, http.StatusOK)
@@ -346,8 +347,8 @@ func TestSealedApproval(t *testing.T) {
 	sarah := mesh.Node("sarah", open)
 	chris := mesh.Node("chris", func(cfg *node.Config) { cfg.Outbound.Approve = []string{"*"} })
 	out := outgoing(t, sarah.ID(), wire.Deliver, secretBody)
-	out.Seal, out.Conv = node.Sealed, "conv_wait"
-	if sent := mustSend(t, chris.Node, out, 0); sent.State != node.SendHeld {
+	out.Seal, out.Conv = owner.Sealed, "conv_wait"
+	if sent := mustSend(t, chris.Node, out, 0); sent.State != owner.SendHeld {
 		t.Fatalf("sent = %+v", sent)
 	}
 	ask := theAsk(t, chris)
@@ -377,7 +378,7 @@ func TestSealedApprovalStaysSealed(t *testing.T) {
 	chris := mesh.Node("chris", rule(node.SealPrefer))
 	out := outgoing(t, sarah.ID(), wire.Deliver, secretBody)
 	out.Conv = "conv_wait"
-	if sent := mustSend(t, chris.Node, out, 0); sent.State != node.SendHeld {
+	if sent := mustSend(t, chris.Node, out, 0); sent.State != owner.SendHeld {
 		t.Fatalf("sent = %+v", sent)
 	}
 	ask := theAsk(t, chris)
@@ -402,7 +403,7 @@ func TestSealedAnswerToNobody(t *testing.T) {
 	chris := mesh.Stranger("chris") // without an age recipient
 	body := chris.Sign(sealedBy(t, chris, sarah.ID(), wire.Deliver, ageFile(t, withSealer(hello, chris.ID), mesh.Age("sarah").PublicText())))
 	must(t, meshtest.Post(t, sarah.URL, body), http.StatusAccepted)
-	items, _, err := sarah.Inbox(t.Context(), node.ItemFailed, "", 10)
+	items, _, err := sarah.Inbox(t.Context(), owner.ItemFailed, "", 10)
 	if err != nil || len(items) != 1 || !strings.Contains(items[0].Note, "sealed") {
 		t.Errorf("items = %+v, %v, want the failed answer with its reason", items, err)
 	}

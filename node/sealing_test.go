@@ -15,6 +15,7 @@ import (
 	"github.com/agentmesh/agentmesh/node/client"
 	"github.com/agentmesh/agentmesh/node/hook"
 	"github.com/agentmesh/agentmesh/node/meshtest"
+	"github.com/agentmesh/agentmesh/node/owner"
 	"github.com/agentmesh/agentmesh/node/wire"
 )
 
@@ -29,26 +30,26 @@ func TestSealingRules(t *testing.T) {
 	})
 	for i, c := range []struct {
 		rule   node.Sealing
-		choice node.SealChoice
+		choice owner.SealChoice
 		to     *meshtest.Member
 		sealed bool
 		err    error
 	}{
 		{"", "", able, false, nil},
-		{node.SealOff, node.Sealed, able, true, nil},
-		{node.SealOff, node.Sealed, unable, false, node.ErrCannotSeal},
+		{node.SealOff, owner.Sealed, able, true, nil},
+		{node.SealOff, owner.Sealed, unable, false, node.ErrCannotSeal},
 		{node.SealPrefer, "", able, true, nil},
 		{node.SealPrefer, "", unable, false, nil},
-		{node.SealPrefer, node.Unsealed, able, false, nil},
+		{node.SealPrefer, owner.Unsealed, able, false, nil},
 		{node.SealRequire, "", able, true, nil},
 		{node.SealRequire, "", unable, false, node.ErrCannotSeal},
-		{node.SealRequire, node.Unsealed, able, false, node.ErrMustSeal},
+		{node.SealRequire, owner.Unsealed, able, false, node.ErrMustSeal},
 	} {
 		chris := mesh.Node("chris-"+string(rune('a'+i)), func(cfg *node.Config) { cfg.Outbound.Seal = c.rule })
 		out := outgoing(t, c.to.ID(), wire.Deliver, secretBody)
 		out.Seal, out.Conv = c.choice, "conv_rule"
 		sent, err := chris.Send(t.Context(), out, 30*time.Second)
-		if !errors.Is(err, c.err) || err == nil && sent.State != node.SendDelivered {
+		if !errors.Is(err, c.err) || err == nil && sent.State != owner.SendDelivered {
 			t.Errorf("%s, %q to %s: %+v, %v, want %v", c.rule, c.choice, c.to.Name, sent, err, c.err)
 		}
 		if err != nil {
@@ -65,7 +66,7 @@ func TestSealingRules(t *testing.T) {
 	if _, err := able.Send(t.Context(), node.Outgoing{To: unable.ID(), Intent: big.Intent, Payload: big.Payload}, 0); err != nil {
 		t.Errorf("200 KiB unsealed: %v", err)
 	}
-	if big.Seal = node.Sealed; big.Payload.Len() > 0 {
+	if big.Seal = owner.Sealed; big.Payload.Len() > 0 {
 		if _, err := unable.Send(t.Context(), big, 0); !errors.Is(err, node.ErrCannotSeal) {
 			t.Errorf("200 KiB sealed: %v, want ErrCannotSeal", err)
 		}
@@ -103,7 +104,7 @@ func TestSealedToTheDirectory(t *testing.T) {
 	liar := client.NewDirectory(mesh.Directory().Base, client.NewHTTP(client.HTTPConfig{Local: true}), replacingTransport{mesh.Age("sarah").PublicText(), mesh.Age("directory").PublicText()})
 	chris := mesh.Node("chris", func(cfg *node.Config) { cfg.Directories = []*client.Directory{liar} })
 	out := outgoing(t, sarah.ID(), wire.Deliver, secretBody)
-	out.Seal = node.Sealed
+	out.Seal = owner.Sealed
 	if _, err := chris.Send(t.Context(), out, 30*time.Second); !errors.Is(err, node.ErrCannotSeal) {
 		t.Errorf("sealed to the directory: %v, want ErrCannotSeal", err)
 	}
@@ -134,7 +135,7 @@ func TestSealedStaysHere(t *testing.T) {
 	})
 	chris := mesh.Node("chris", open)
 	out := outgoing(t, sarah.ID(), wire.Deliver, secretBody)
-	out.Seal, out.Conv = node.Sealed, "conv_bridge"
+	out.Seal, out.Conv = owner.Sealed, "conv_bridge"
 	sent := mustSend(t, chris.Node, out, 30*time.Second)
 	if sent.Status != http.StatusAccepted || len(calls) != 0 {
 		t.Fatalf("sent = %+v, %d calls: the bridge got it", sent, len(calls))
@@ -162,7 +163,7 @@ func TestSealedOfStrangerStaysHere(t *testing.T) {
 	})
 	chris := mesh.Node("chris", open)
 	out := outgoing(t, sarah.ID(), wire.Deliver, secretBody)
-	out.Seal = node.Sealed
+	out.Seal = owner.Sealed
 	if sent := mustSend(t, chris.Node, out, 30*time.Second); sent.Status != http.StatusAccepted || len(calls) != 0 {
 		t.Fatalf("sent = %+v, %d calls: the bridge got it", sent, len(calls))
 	}

@@ -29,7 +29,7 @@ type Outgoing struct {
 	Answers   string              `json:"answers,omitempty"`     // the inbox item that this message answers
 	Once      bool                `json:"once,omitempty"`        // send only if that item still waits for an answer
 	Via       string              `json:"via"`                   // who wrote it: "owner", "agent", "hook", "bridge", "node"
-	Seal      SealChoice          `json:"seal,omitempty"`
+	Seal      owner.SealChoice    `json:"seal,omitempty"`
 	// Records are changes for the step that stores the message. They are lost if the owner must approve it first.
 	Records []store.Change `json:"-"`
 
@@ -62,24 +62,6 @@ func (o Outgoing) decision() conversations.Decision {
 	return conversations.Decision{DecidedBy: conversations.ByAgent}
 }
 
-// SendState is the state of a message that we send.
-type SendState = owner.SendState
-
-const (
-	SendQueued     = owner.SendQueued
-	SendDelivered  = owner.SendDelivered
-	SendUnverified = owner.SendUnverified
-	SendFailed     = owner.SendFailed
-	SendUnknown    = owner.SendUnknown
-	SendHeld       = owner.SendHeld
-)
-
-// Sent is what is known about a message when [Node.Send] returns.
-type Sent = owner.Sent
-
-// SendFailure describes why the newest attempt failed.
-type SendFailure = owner.SendFailure
-
 // ErrNoRecipient means that no configured directory lists the agent and the owner has not added its card (AM-45).
 var ErrNoRecipient = &wire.Error{Code: wire.AgentUnavailable, Status: http.StatusNotFound, Message: "no configured directory lists this agent"}
 
@@ -103,22 +85,22 @@ var ErrAnswered = &wire.Error{Code: wire.InvalidMessage, Status: http.StatusConf
 // first attempt (AM-46), and then waits for the outcome of that attempt, but no longer than wait. The error is a
 // *[wire.Error] that explains what is wrong with the message, or an error of the store. After store.ErrUnavailable the
 // message may be stored nevertheless. After any other error, nothing is stored.
-func (n *Node) Send(ctx context.Context, out Outgoing, wait time.Duration) (Sent, error) {
+func (n *Node) Send(ctx context.Context, out Outgoing, wait time.Duration) (owner.Sent, error) {
 	if out.Conv == "" {
 		out.Conv = wire.NewConversationID()
 	}
 	if err := n.checkSendable(ctx, &out); err != nil {
-		return Sent{}, err
+		return owner.Sent{}, err
 	}
 	if err := n.bindAnswer(ctx, &out, time.Now()); err != nil {
-		return Sent{}, err
+		return owner.Sent{}, err
 	}
 	if err := n.resolveSeal(ctx, &out, time.Now()); err != nil {
-		return Sent{}, err
+		return owner.Sent{}, err
 	}
 	p, err := n.permit(ctx, out, time.Now())
 	if err != nil {
-		return Sent{}, err
+		return owner.Sent{}, err
 	}
 	if !p.NeedsOwner {
 		if why := n.judgeOut(ctx, out); why != "" {
@@ -136,7 +118,7 @@ func (n *Node) Send(ctx context.Context, out Outgoing, wait time.Duration) (Sent
 		}
 	}
 	if err != nil {
-		return Sent{}, err
+		return owner.Sent{}, err
 	}
 	sent := queued.await(ctx, wait)
 	n.countSent(out, p)
@@ -191,20 +173,20 @@ func (n *Node) dispatch(ctx context.Context, out Outgoing) (queuedMessage, error
 type queuedMessage struct {
 	n       *Node
 	out     Outgoing
-	queued  Sent
-	first   <-chan Sent // receives the outcome of the first attempt
-	unwatch func()      // stops the watch
+	queued  owner.Sent
+	first   <-chan owner.Sent // receives the outcome of the first attempt
+	unwatch func()            // stops the watch
 }
 
 // await returns the outcome of the first attempt, or the state "queued" if wait passes first.
-func (p queuedMessage) await(ctx context.Context, wait time.Duration) Sent {
+func (p queuedMessage) await(ctx context.Context, wait time.Duration) owner.Sent {
 	defer p.unwatch()
 	if wait <= 0 {
 		return p.queued
 	}
 	select {
 	case sent := <-p.first:
-		if sent.State == SendDelivered && sent.Reply == nil {
+		if sent.State == owner.SendDelivered && sent.Reply == nil {
 			return p.addReply(ctx, sent)
 		}
 		return sent
@@ -215,7 +197,7 @@ func (p queuedMessage) await(ctx context.Context, wait time.Duration) Sent {
 }
 
 // addReply adds the reply to the outcome of an attempt by another process, if the reply can be read.
-func (p queuedMessage) addReply(ctx context.Context, sent Sent) Sent {
+func (p queuedMessage) addReply(ctx context.Context, sent owner.Sent) owner.Sent {
 	n := p.n
 	e, err := n.loadEntry(ctx, p.out.entryID)
 	if err != nil || e.Reply == "" {
@@ -294,7 +276,7 @@ func (p *posting) fill(ctx context.Context) (err error) {
 		p.n.useMandate(u, p.out, p.out.mandate)
 	}
 	u.Add(p.out.Records...)
-	p.queued = Sent{MessageID: s.Message.ID, Conversation: p.out.Conv, State: SendQueued}
+	p.queued = owner.Sent{MessageID: s.Message.ID, Conversation: p.out.Conv, State: owner.SendQueued}
 	u.Add(p.out.repeat.changes(p.queued, p.out.entryID, u.Now)...)
 	p.first, p.unwatch = p.n.outbox.waiters.Expect(p.out.entryID)
 	u.Otherwise(p.unwatch) // if the unit is not committed
@@ -328,7 +310,7 @@ func (p *posting) release(ctx context.Context) error {
 	case p.out.isClose():
 		_, err := p.n.withdrawAsks(ctx, u, func(ask acl.Ask) bool { return !u.HasChange(acl.AskNamespace, ask.ID) })
 		return err
-	case item.State != ItemHeld || u.HasChange(acl.AskNamespace, item.Ask):
+	case item.State != owner.ItemHeld || u.HasChange(acl.AskNamespace, item.Ask):
 		return nil
 	}
 	ended := conversations.Event{Kind: conversations.HoldEnded, At: u.Now}
@@ -381,7 +363,7 @@ func (p *posting) answer(ctx context.Context, raw []byte) error {
 		return nil
 	}
 	item, u := p.item, p.unit
-	item.State = ItemAnswered
+	item.State = owner.ItemAnswered
 	if item.Pending {
 		u.Answer = item.newReplay(http.StatusOK, raw)
 	}
@@ -427,7 +409,7 @@ func (n *Node) enqueue(ctx context.Context, u *conversations.Unit, out Outgoing)
 		out.entryID = n.newEntryID(u)
 	}
 	entry := OutboxEntry{Raw: s.Raw, Signer: n.fingerprint(), OutboxEntry: owner.OutboxEntry{
-		ID: out.entryID, State: SendQueued, To: out.To, Address: out.Address, Conversation: out.Conv,
+		ID: out.entryID, State: owner.SendQueued, To: out.To, Address: out.Address, Conversation: out.Conv,
 		MessageID: s.Message.ID, First: s.Message.ID, Intent: out.Intent, Action: out.Payload.GetStr("action"), Via: out.Via,
 		Created: u.Now, Signed: u.Now, InFlight: n.work.IsRunning(nsOutbox), Fetchable: out.fetchable,
 	}}
@@ -475,7 +457,7 @@ func (n *Node) bindAnswer(ctx context.Context, out *Outgoing, now time.Time) err
 	switch {
 	case err != nil && out.Answers != "": // without Answers, item is zero
 		return err
-	case item.State == ItemHeld:
+	case item.State == owner.ItemHeld:
 		ended := conversations.Event{Kind: conversations.HoldEnded, At: now}
 		if _, _, err := item.prepareRelease(ctx, n, &ended); err != nil {
 			return err

@@ -14,6 +14,7 @@ import (
 	"github.com/agentmesh/agentmesh/node"
 	"github.com/agentmesh/agentmesh/node/client"
 	"github.com/agentmesh/agentmesh/node/meshtest"
+	"github.com/agentmesh/agentmesh/node/owner"
 	"github.com/agentmesh/agentmesh/node/wire"
 )
 
@@ -28,71 +29,71 @@ func TestDeliveryOutcomes(t *testing.T) {
 	for _, c := range []struct {
 		name      string
 		answer    func(w http.ResponseWriter, m wire.Message)
-		want      node.SendState
+		want      owner.SendState
 		processed bool // if queued: whether the peer may have processed the message
 		wait      time.Duration
 		hint      string
 	}{
-		{name: "reply", answer: ann.says(`{"action":"confirmed"}`), want: node.SendDelivered},
-		{name: "503", answer: status(503), want: node.SendQueued},
-		{name: "503 and later", answer: status(503, "Retry-After", "120"), want: node.SendQueued, wait: 2 * time.Minute},
-		{name: "429", answer: statusWithBody(429, fmt.Sprintf(refusal, "RATE_LIMITED", true)), want: node.SendQueued},
-		{name: "500", answer: status(500), want: node.SendQueued, processed: true},
-		{name: "408", answer: status(408), want: node.SendQueued, processed: true},
-		{name: "reset", answer: func(http.ResponseWriter, wire.Message) { panic(http.ErrAbortHandler) }, want: node.SendQueued, processed: true},
-		{name: "hang", answer: func(http.ResponseWriter, wire.Message) { <-hung }, want: node.SendQueued, processed: true},
-		{name: "400 retry", answer: statusWithBody(400, fmt.Sprintf(refusal, "AGENT_UNAVAILABLE", true)), want: node.SendQueued, processed: true},
-		{name: "503 no retry", answer: statusWithBody(503, fmt.Sprintf(refusal, "AGENT_UNAVAILABLE", false)), want: node.SendFailed},
-		{name: "redirect", answer: status(302, "Location", "http://127.0.0.1:1/"), want: node.SendFailed},
-		{name: "not allowed", answer: statusWithBody(403, fmt.Sprintf(refusal, "UNAUTHORIZED", false)), want: node.SendFailed},
-		{name: "404", answer: status(404), want: node.SendFailed},
+		{name: "reply", answer: ann.says(`{"action":"confirmed"}`), want: owner.SendDelivered},
+		{name: "503", answer: status(503), want: owner.SendQueued},
+		{name: "503 and later", answer: status(503, "Retry-After", "120"), want: owner.SendQueued, wait: 2 * time.Minute},
+		{name: "429", answer: statusWithBody(429, fmt.Sprintf(refusal, "RATE_LIMITED", true)), want: owner.SendQueued},
+		{name: "500", answer: status(500), want: owner.SendQueued, processed: true},
+		{name: "408", answer: status(408), want: owner.SendQueued, processed: true},
+		{name: "reset", answer: func(http.ResponseWriter, wire.Message) { panic(http.ErrAbortHandler) }, want: owner.SendQueued, processed: true},
+		{name: "hang", answer: func(http.ResponseWriter, wire.Message) { <-hung }, want: owner.SendQueued, processed: true},
+		{name: "400 retry", answer: statusWithBody(400, fmt.Sprintf(refusal, "AGENT_UNAVAILABLE", true)), want: owner.SendQueued, processed: true},
+		{name: "503 no retry", answer: statusWithBody(503, fmt.Sprintf(refusal, "AGENT_UNAVAILABLE", false)), want: owner.SendFailed},
+		{name: "redirect", answer: status(302, "Location", "http://127.0.0.1:1/"), want: owner.SendFailed},
+		{name: "not allowed", answer: statusWithBody(403, fmt.Sprintf(refusal, "UNAUTHORIZED", false)), want: owner.SendFailed},
+		{name: "404", answer: status(404), want: owner.SendFailed},
 		{name: "our clock", answer: func(w http.ResponseWriter, _ wire.Message) {
 			w.Header().Set("Date", time.Now().Add(time.Hour).UTC().Format(http.TimeFormat))
 			statusWithBody(400, fmt.Sprintf(refusal, "INVALID_MESSAGE", false))(w, wire.Message{})
-		}, want: node.SendQueued, hint: "clock"},
-		{name: "no content", answer: status(204), want: node.SendDelivered},
-		{name: "empty", answer: status(200), want: node.SendDelivered},
-		{name: "relay", answer: statusWithBody(202, `{"relay_id":"relay_1","status":"queued"}`), want: node.SendDelivered, hint: "kept for the peer"},
+		}, want: owner.SendQueued, hint: "clock"},
+		{name: "no content", answer: status(204), want: owner.SendDelivered},
+		{name: "empty", answer: status(200), want: owner.SendDelivered},
+		{name: "relay", answer: statusWithBody(202, `{"relay_id":"relay_1","status":"queued"}`), want: owner.SendDelivered, hint: "kept for the peer"},
 		{name: "pending", answer: func(w http.ResponseWriter, m wire.Message) {
 			w.WriteHeader(202)
 			ann.says(`{"action":"pending_approval"}`)(w, m)
-		}, want: node.SendDelivered, hint: "owner decides"},
-		{name: "unsigned", answer: statusWithBody(200, `{"action":"confirmed"}`), want: node.SendUnverified},
-		{name: "text", answer: statusWithBody(200, `OK`), want: node.SendUnverified},
-		{name: "too large", answer: statusWithBody(200, `"`+strings.Repeat("x", client.MaxAnswer)+`"`), want: node.SendUnverified},
+		}, want: owner.SendDelivered, hint: "owner decides"},
+		{name: "unsigned", answer: statusWithBody(200, `{"action":"confirmed"}`), want: owner.SendUnverified},
+		{name: "text", answer: statusWithBody(200, `OK`), want: owner.SendUnverified},
+		{name: "too large", answer: statusWithBody(200, `"`+strings.Repeat("x", client.MaxAnswer)+`"`), want: owner.SendUnverified},
 		{name: "another signer", answer: func(w http.ResponseWriter, m wire.Message) {
 			w.Write(mallory.Sign(ann.reply(m, `{"action":"confirmed"}`)))
-		}, want: node.SendUnverified},
+		}, want: owner.SendUnverified},
 		{name: "another agent", answer: func(w http.ResponseWriter, m wire.Message) {
 			d := ann.reply(m, `{"action":"confirmed"}`)
 			d.From = mallory.ID
 			w.Write(mallory.Sign(d))
-		}, want: node.SendUnverified},
+		}, want: owner.SendUnverified},
 		{name: "another conversation", answer: func(w http.ResponseWriter, m wire.Message) {
 			d := ann.reply(m, `{"action":"confirmed"}`)
 			d.Conversation = "conv_other"
 			w.Write(ann.Sign(d))
-		}, want: node.SendUnverified},
+		}, want: owner.SendUnverified},
 		{name: "to somebody else", answer: func(w http.ResponseWriter, m wire.Message) {
 			d := ann.reply(m, `{"action":"confirmed"}`)
 			d.To = mallory.ID
 			w.Write(ann.Sign(d))
-		}, want: node.SendUnverified},
-		{name: "our own message", answer: func(w http.ResponseWriter, m wire.Message) { w.Write(m.Tree.JSON()) }, want: node.SendUnverified},
+		}, want: owner.SendUnverified},
+		{name: "our own message", answer: func(w http.ResponseWriter, m wire.Message) { w.Write(m.Tree.JSON()) }, want: owner.SendUnverified},
 		{name: "old", answer: func(w http.ResponseWriter, m wire.Message) {
 			d := ann.reply(m, `{"action":"confirmed"}`)
 			d.Time = time.Now().Add(-16 * time.Minute)
 			w.Write(ann.Sign(d))
-		}, want: node.SendUnverified},
+		}, want: owner.SendUnverified},
 		{name: "an hour ahead", answer: func(w http.ResponseWriter, m wire.Message) {
 			d := ann.reply(m, `{"action":"confirmed"}`)
 			d.Time = time.Now().Add(time.Hour)
 			w.Write(ann.Sign(d))
-		}, want: node.SendUnverified},
+		}, want: owner.SendUnverified},
 		{name: "twice", answer: func(w http.ResponseWriter, m wire.Message) {
 			reply := ann.Sign(ann.reply(m, `{"action":"confirmed"}`))
 			w.Write(append(reply, reply...))
-		}, want: node.SendUnverified},
+		}, want: owner.SendUnverified},
 	} {
 		t.Run(c.name, func(t *testing.T) {
 			chris := mesh.Node("chris", impatient(t))
@@ -105,7 +106,7 @@ func TestDeliveryOutcomes(t *testing.T) {
 			if entry.State != c.want || entry.Processed != c.processed {
 				t.Errorf("entry is %s, maybe processed %v; want %s, %v", entry.State, entry.Processed, c.want, c.processed)
 			}
-			if c.want == node.SendQueued {
+			if c.want == owner.SendQueued {
 				least := max(4*time.Second, c.wait)
 				if wait := entry.Due.Sub(entry.Signed); wait < least || wait > least+10*time.Second {
 					t.Errorf("next attempt after %v, want %v or a little more", wait, least)
@@ -122,13 +123,13 @@ func TestDeliveryOutcomes(t *testing.T) {
 				t.Errorf("%d items in the inbox, reply %v", len(items), sent.Reply)
 			}
 			wantState := conversations.Open
-			if c.want == node.SendFailed {
+			if c.want == owner.SendFailed {
 				wantState = conversations.Failed
 			}
 			if s := convState(t, chris.Store, ann.message(t, "")); s != wantState {
 				t.Errorf("conversation is %s, want %s", s, wantState)
 			}
-			told := map[node.SendState]string{node.SendUnverified: "reply-unverified", node.SendFailed: "undelivered"}[c.want]
+			told := map[owner.SendState]string{owner.SendUnverified: "reply-unverified", owner.SendFailed: "undelivered"}[c.want]
 			if kinds := noticeKinds(t, chris.Store); told != "" && !slices.Contains(kinds, told) {
 				t.Errorf("the owner has the notices %v, want %s", kinds, told)
 			}
@@ -149,7 +150,7 @@ func TestReplyIsNotTakenTwice(t *testing.T) {
 		}
 		w.Write(reply)
 	})
-	if sent := mustSend(t, chris.Node, ann.message(t, "1"), 10*time.Second); sent.State != node.SendDelivered || sent.Reply == nil {
+	if sent := mustSend(t, chris.Node, ann.message(t, "1"), 10*time.Second); sent.State != owner.SendDelivered || sent.Reply == nil {
 		t.Fatalf("first: %+v", sent)
 	}
 	if sent := mustSend(t, chris.Node, ann.message(t, "2"), 10*time.Second); sent.Reply != nil {
@@ -172,8 +173,8 @@ func TestReplyIsNotTakenTwice(t *testing.T) {
 		d.ID = wire.MessageID(first.GetStr("message_id"))
 		w.Write(ann.Sign(d))
 	})
-	if sent := mustSend(t, chris.Node, ann.message(t, "3"), 10*time.Second); sent.State != node.SendUnverified {
-		t.Errorf("reused id: %+v, want %s", sent, node.SendUnverified)
+	if sent := mustSend(t, chris.Node, ann.message(t, "3"), 10*time.Second); sent.State != owner.SendUnverified {
+		t.Errorf("reused id: %+v, want %s", sent, owner.SendUnverified)
 	}
 }
 
@@ -193,7 +194,7 @@ func TestOurCloseIsDone(t *testing.T) {
 	mustSend(t, chris.Node, ann.message(t, "1"), 10*time.Second)
 	out := ann.message(t, "")
 	out.Payload, _ = wire.Parse([]byte(closing))
-	if sent := mustSend(t, chris.Node, out, 10*time.Second); sent.State != node.SendDelivered {
+	if sent := mustSend(t, chris.Node, out, 10*time.Second); sent.State != owner.SendDelivered {
 		t.Errorf("close: %+v", sent)
 	}
 	if s := convState(t, chris.Store, out); s != conversations.Completed {
@@ -252,7 +253,7 @@ func TestAgreement(t *testing.T) {
 				t.Fatal(err)
 			}
 			waitFor(t, "the close is delivered", func() bool {
-				entries, _, err = chris.Outbox(t.Context(), node.SendDelivered, "", 10)
+				entries, _, err = chris.Outbox(t.Context(), owner.SendDelivered, "", 10)
 				return err == nil && entries[len(entries)-1].Action == wire.ActionClose
 			})
 		})
@@ -272,7 +273,7 @@ func TestOutboundApproval(t *testing.T) {
 		leaves int
 	}{{acl.Reject, 0}, {acl.Approve, 1}} {
 		sent := mustSend(t, chris.Node, ann.message(t, "hello"), time.Second)
-		if sent.State != node.SendHeld || sent.Ask == "" || len(ann.got()) != 0 {
+		if sent.State != owner.SendHeld || sent.Ask == "" || len(ann.got()) != 0 {
 			t.Fatalf("sent = %+v, %d messages left; want it held", sent, len(ann.got()))
 		}
 		if row, err := chris.Store.Steps().Conversations(t.Context(), "", 0, 1, time.Now()); err != nil || len(row.Conversations) != 0 {
@@ -312,7 +313,7 @@ func TestCloseCarriesNothingOut(t *testing.T) {
 	mustSend(t, chris.Node, opening, 10*time.Second)
 	out := ann.message(t, "")
 	out.Payload, _ = wire.Parse([]byte(`{"action":"close","status":"failed","reason":"the secret"}`))
-	if sent := mustSend(t, chris.Node, out, time.Second); sent.State != node.SendHeld {
+	if sent := mustSend(t, chris.Node, out, time.Second); sent.State != owner.SendHeld {
 		t.Fatalf("sent = %+v, want it held", sent)
 	}
 	decide(t, chris, theAsk(t, chris), acl.Approve)
@@ -321,7 +322,7 @@ func TestCloseCarriesNothingOut(t *testing.T) {
 	opening.Conv = out.Conv
 	mustSend(t, chris.Node, opening, 10*time.Second)
 	out.Payload, _ = wire.Parse([]byte(closing))
-	if sent := mustSend(t, chris.Node, out, 10*time.Second); sent.State != node.SendDelivered {
+	if sent := mustSend(t, chris.Node, out, 10*time.Second); sent.State != owner.SendDelivered {
 		t.Errorf("a plain close = %+v, want it delivered", sent)
 	}
 }

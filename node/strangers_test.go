@@ -10,6 +10,7 @@ import (
 	"github.com/agentmesh/agentmesh/acl"
 	"github.com/agentmesh/agentmesh/node"
 	"github.com/agentmesh/agentmesh/node/meshtest"
+	"github.com/agentmesh/agentmesh/node/owner"
 	"github.com/agentmesh/agentmesh/node/wire"
 )
 
@@ -49,7 +50,7 @@ func TestRejectAllStrangers(t *testing.T) {
 		if asks := pendingAsks(t, sarah); len(asks) != 1 || asks[0].Subject != string(friend.ID) {
 			t.Errorf("%d questions are open, want only the friend's", len(asks))
 		}
-		if items, _, err := sarah.Inbox(t.Context(), node.ItemRejected, "", 1000); err != nil || len(items) != many+many/2 {
+		if items, _, err := sarah.Inbox(t.Context(), owner.ItemRejected, "", 1000); err != nil || len(items) != many+many/2 {
 			t.Errorf("%d messages are rejected, %v, want %d", len(items), err, many+many/2)
 		}
 		if a := sarah.Post(last.Sign(last.Draft(sarah.ID(), wire.Deliver, hello))); a.Code() != wire.OwnerRejected {

@@ -12,6 +12,7 @@ import (
 
 	"github.com/agentmesh/agentmesh/acl"
 	"github.com/agentmesh/agentmesh/node"
+	"github.com/agentmesh/agentmesh/node/owner"
 	"github.com/agentmesh/agentmesh/node/wire"
 	"github.com/agentmesh/agentmesh/store"
 )
@@ -38,7 +39,7 @@ func TestFollowerBeforeItRuns(t *testing.T) {
 	chris := ps.mesh.Stranger("chris")
 	must(t, follower.Post(chris.Sign(chris.Draft(follower.ID(), wire.Deliver, hello))), http.StatusAccepted)
 	waitFor(t, "the holder has not run the hook", func() bool {
-		items, _, err := follower.Inbox(t.Context(), node.ItemAnswered, "", 10)
+		items, _, err := follower.Inbox(t.Context(), owner.ItemAnswered, "", 10)
 		return err == nil && len(items) == 1
 	})
 	runs.mu.Lock()

@@ -102,7 +102,7 @@ func TestHooksOfLostProcesses(t *testing.T) {
 			senders.Wait()
 			last := alive[len(alive)-1]
 			answered := func() int {
-				items, _, err := last.Inbox(t.Context(), node.ItemAnswered, "", 1000)
+				items, _, err := last.Inbox(t.Context(), owner.ItemAnswered, "", 1000)
 				if err != nil {
 					t.Fatal(err)
 				}
@@ -110,7 +110,7 @@ func TestHooksOfLostProcesses(t *testing.T) {
 			}
 			waitFor(t, "not every acknowledged message was handled", func() bool { return answered() >= acknowledged })
 			waitFor(t, "a hook still runs", func() bool {
-				running, _, err := last.Inbox(t.Context(), node.ItemRunning, "", 10)
+				running, _, err := last.Inbox(t.Context(), owner.ItemRunning, "", 10)
 				return err == nil && len(running) == 0
 			})
 			runs.mu.Lock()
@@ -137,13 +137,13 @@ func TestDecideAtAnotherProcess(t *testing.T) {
 		arrived := make(chan time.Time, 1)
 		if choice == acl.Approve {
 			newest := ""
-			if items, _, err := third.Inbox(t.Context(), node.ItemNew, "", 10); err != nil {
+			if items, _, err := third.Inbox(t.Context(), owner.ItemNew, "", 10); err != nil {
 				t.Fatal(err)
 			} else if len(items) > 0 {
 				newest = items[len(items)-1].ID
 			}
 			go func() {
-				if items, _, err := third.WaitInbox(t.Context(), owner.Query{State: string(node.ItemNew), After: newest, Limit: 10, Wait: takeover}); err != nil || len(items) != 1 {
+				if items, _, err := third.WaitInbox(t.Context(), owner.Query{State: string(owner.ItemNew), After: newest, Limit: 10, Wait: takeover}); err != nil || len(items) != 1 {
 					t.Errorf("inbox = %v, %v, want one item", items, err)
 				}
 				arrived <- time.Now()

@@ -35,15 +35,15 @@ func (n *Node) updateTask(ctx context.Context, u *conversations.Unit, t bridge.T
 		if err != nil {
 			return err
 		}
-		held := item.State == ItemHeld
+		held := item.State == owner.ItemHeld
 		switch {
 		case item.Turn != t.Turn:
-			item.State = ItemWithdrawn
+			item.State = owner.ItemWithdrawn
 			if t.Turn == "" && t.Done {
-				item.State = ItemAnswered
+				item.State = owner.ItemAnswered
 			}
-		case t.Taken && item.State == ItemNew:
-			isOpen, item.State = true, ItemRead
+		case t.Taken && item.State == owner.ItemNew:
+			isOpen, item.State = true, owner.ItemRead
 		default:
 			isOpen = true
 			continue
@@ -65,31 +65,31 @@ func (n *Node) updateTask(ctx context.Context, u *conversations.Unit, t bridge.T
 
 func (n *Node) newTask(t bridge.Task, now time.Time) Item {
 	item := Item{Item: owner.Item{
-		ID: newItemID(now), State: ItemNew, Kind: kindTask, About: t.About, Turn: t.Turn, Peer: t.Peer, PeerName: t.Name,
+		ID: newItemID(now), State: owner.ItemNew, Kind: kindTask, About: t.About, Turn: t.Turn, Peer: t.Peer, PeerName: t.Name,
 		Intent: t.Intent, Payload: signing.Canonical(t.Payload, signing.JCS), Verified: t.Proof, ActionKnown: true,
 		At: now, Digest: hexOf(signing.Digest(t.Payload)), Expires: now.Add(n.cfg.Retention),
 	}}
 	if t.Taken {
-		item.State = ItemRead
+		item.State = owner.ItemRead
 	}
 	return item
 }
 
 // answerTask passes an answer to the bridge of the task, or asks the owner first if the outbound rules require it.
-func (o OwnerAPI) answerTask(ctx context.Context, item Item, m owner.NewReply) (Sent, error) {
+func (o OwnerAPI) answerTask(ctx context.Context, item Item, m owner.NewReply) (owner.Sent, error) {
 	n := o.n
 	switch {
-	case m.Seal == Sealed:
-		return Sent{}, owner.Fault(http.StatusBadRequest, "the answer to a task of a bridge cannot be sealed", "")
+	case m.Seal == owner.Sealed:
+		return owner.Sent{}, owner.Fault(http.StatusBadRequest, "the answer to a task of a bridge cannot be sealed", "")
 	case m.Payload.Kind() != wire.Object:
-		return Sent{}, owner.Fault(http.StatusBadRequest, "payload must be a JSON object", "")
-	case item.State == ItemHeld:
-		return Sent{}, owner.Fault(http.StatusConflict, "an answer to this task already waits for the owner", "agentmesh approvals show "+item.Ask)
+		return owner.Sent{}, owner.Fault(http.StatusBadRequest, "payload must be a JSON object", "")
+	case item.State == owner.ItemHeld:
+		return owner.Sent{}, owner.Fault(http.StatusConflict, "an answer to this task already waits for the owner", "agentmesh approvals show "+item.Ask)
 	}
 	out := Outgoing{To: item.Peer, Intent: item.Intent, Payload: m.Payload, Via: owner.Author(m.By)}
 	p, err := n.permit(ctx, out, time.Now())
 	if err != nil {
-		return Sent{}, err
+		return owner.Sent{}, err
 	}
 	if !p.NeedsOwner {
 		if why := n.judgeOut(ctx, out); why != "" {
@@ -101,10 +101,10 @@ func (o OwnerAPI) answerTask(ctx context.Context, item Item, m owner.NewReply) (
 	}
 	result, err := n.deliverAnswer(ctx, item, m.Payload)
 	if err != nil {
-		return Sent{}, err
+		return owner.Sent{}, err
 	}
 	n.countSent(out, p)
-	return Sent{State: SendDelivered, ReplyTree: result}, nil
+	return owner.Sent{State: owner.SendDelivered, ReplyTree: result}, nil
 }
 
 // deliverAnswer gives an answer to the bridge of a task. The bridge stores the given changes in the same unit as the
@@ -124,9 +124,9 @@ func (n *Node) deliverAnswer(ctx context.Context, item Item, payload wire.Value,
 			About: item.About, Turn: item.Turn, Payload: payload,
 			TaskChanges: func(final bool) []store.Change {
 				changed := item
-				changed.State = ItemRead
+				changed.State = owner.ItemRead
 				if final {
-					changed.State = ItemAnswered
+					changed.State = owner.ItemAnswered
 				}
 				return append(slices.Clone(changes), changed.change())
 			},
@@ -154,24 +154,24 @@ type taskAnswer struct {
 }
 
 // askTaskAnswer asks the owner to approve the answer to a task (AM-50). The task is held until the owner decides.
-func (n *Node) askTaskAnswer(ctx context.Context, item Item, out Outgoing, p rules.Permission) (Sent, error) {
+func (n *Node) askTaskAnswer(ctx context.Context, item Item, out Outgoing, p rules.Permission) (owner.Sent, error) {
 	ask, changes, err := n.openOwnAsk(p, out, item.PeerName,
 		acl.Ask{Kind: owner.AskTask, About: item.About, Title: "answer to " + item.About, Created: time.Now()},
 		taskAnswer{item.ID, item.About, item.Peer, item.PeerName, item.Intent, item.Payload, out.Payload})
 	if err != nil {
-		return Sent{}, err
+		return owner.Sent{}, err
 	}
 	item.hold(ask)
 	err = n.storeItem(ctx, item, changes...)
 	switch {
 	case isConflict(err):
-		return Sent{}, ErrAnswered
+		return owner.Sent{}, ErrAnswered
 	case errors.Is(err, store.ErrQuota):
-		return Sent{}, ErrAsksFull
+		return owner.Sent{}, ErrAsksFull
 	case err != nil:
-		return Sent{}, err
+		return owner.Sent{}, err
 	}
-	return Sent{State: SendHeld, Ask: ask.ID, Hint: "it waits for the owner: agentmesh approvals show " + ask.ID}, nil
+	return owner.Sent{State: owner.SendHeld, Ask: ask.ID, Hint: "it waits for the owner: agentmesh approvals show " + ask.ID}, nil
 }
 
 // resolve checks the outbound rules again and delivers an approved answer. A rejected answer returns the task to the
@@ -181,11 +181,11 @@ func (q taskAnswer) resolve(ctx context.Context, n *Node, ask acl.Ask, d acl.Dec
 	if err != nil && !errors.Is(err, store.ErrNotFound) {
 		return err
 	}
-	stillHeld := err == nil && item.State == ItemHeld && item.Ask == ask.ID
+	stillHeld := err == nil && item.State == owner.ItemHeld && item.Ask == ask.ID
 	if d.Choice != acl.Approve && d.Choice != acl.ApproveAlways {
 		changes := d.Changes
 		if stillHeld {
-			item.State, item.Note = ItemNew, noteNotSent
+			item.State, item.Note = owner.ItemNew, noteNotSent
 			changes = append(changes, item.change())
 		}
 		return n.store.Records().Apply(ctx, changes, d.Now)

@@ -80,7 +80,7 @@ func TestSendToSquattedID(t *testing.T) {
 		})
 		out := mallory.message(t, "for ann")
 		sent := mustSend(t, chris.Node, out, 10*time.Second)
-		if sent.State != node.SendHeld || sent.Err == nil || !strings.Contains(sent.Err.Message, "somebody else may have registered") ||
+		if sent.State != owner.SendHeld || sent.Err == nil || !strings.Contains(sent.Err.Message, "somebody else may have registered") ||
 			!strings.Contains(sent.Hint, "agentmesh approvals approve "+sent.Ask) {
 			t.Fatalf("sent = %+v, %+v", sent, sent.Err)
 		}
@@ -94,13 +94,13 @@ func TestSendToSquattedID(t *testing.T) {
 		}
 		decide(t, chris, ask, choice)
 		if choice == acl.Reject {
-			if again := mustSend(t, chris.Node, out, 10*time.Second); again.State != node.SendHeld || len(mallory.got()) != 0 {
+			if again := mustSend(t, chris.Node, out, 10*time.Second); again.State != owner.SendHeld || len(mallory.got()) != 0 {
 				t.Errorf("after a refusal: %+v, %d messages left", again, len(mallory.got()))
 			}
 			continue
 		}
 		waitFor(t, "the message leaves", func() bool { return len(mallory.got()) == 1 })
-		if again := mustSend(t, chris.Node, out, 10*time.Second); again.State != node.SendDelivered {
+		if again := mustSend(t, chris.Node, out, 10*time.Second); again.State != owner.SendDelivered {
 			t.Errorf("after the approval: %+v", again)
 		}
 		var peers struct {
@@ -186,7 +186,7 @@ func TestProvenCardWins(t *testing.T) {
 	ann.answers(ann.says(`{"action":"received"}`))
 	for i, order := range [][]*meshtest.Mesh{{foreign, honest}, {honest, foreign}} {
 		chris := foreign.Node([]string{"chris", "carl"}[i], useDirectories(order...))
-		if sent := mustSend(t, chris.Node, ann.message(t, "hello"), 10*time.Second); sent.State != node.SendDelivered {
+		if sent := mustSend(t, chris.Node, ann.message(t, "hello"), 10*time.Second); sent.State != owner.SendDelivered {
 			t.Errorf("order %d: sent = %+v %+v", i, sent, sent.Err)
 		}
 		if len(ann.got()) != i+1 || len(mallory.got()) != 0 {
@@ -212,7 +212,7 @@ func TestPinsOfBeforeStay(t *testing.T) {
 		t.Fatalf("repin = %d", status)
 	}
 	chris = mesh.Restart(chris, open)
-	if sent := mustSend(t, chris.Node, mallory.message(t, "hello"), 10*time.Second); sent.State != node.SendDelivered {
+	if sent := mustSend(t, chris.Node, mallory.message(t, "hello"), 10*time.Second); sent.State != owner.SendDelivered {
 		t.Errorf("sent = %+v %+v", sent, sent.Err)
 	}
 	must(t, meshtest.Post(t, chris.URL, mallory.Sign(mallory.Draft(chris.ID(), wire.Deliver, hello))), http.StatusOK)
@@ -230,11 +230,11 @@ func TestOutboxEntryToSquattedID(t *testing.T) {
 		open(cfg)
 		cfg.Directories = []*client.Directory{client.NewDirectory(mesh.URL, cfg.HTTP, line)}
 	})
-	if sent := mustSend(t, chris.Node, mallory.message(t, "for ann"), 0); sent.State != node.SendQueued {
+	if sent := mustSend(t, chris.Node, mallory.message(t, "for ann"), 0); sent.State != owner.SendQueued {
 		t.Fatalf("sent = %+v", sent)
 	}
 	line.off.Store(false)
-	waitFor(t, "the entry fails", func() bool { return theEntry(t, chris.Node).State == node.SendFailed })
+	waitFor(t, "the entry fails", func() bool { return theEntry(t, chris.Node).State == owner.SendFailed })
 	if e := theEntry(t, chris.Node); e.Err == nil || !strings.Contains(e.Hint, "peers repin") || len(mallory.got()) != 0 {
 		t.Errorf("entry = %+v %+v, %d messages left", e, e.Err, len(mallory.got()))
 	}

@@ -85,7 +85,7 @@ func TestRestartDuringAHook(t *testing.T) {
 			if calls := a.calls(); tt.asks && len(calls) != 1 || tt.id != "" && calls[0] != calls[len(calls)-1] {
 				t.Errorf("calls = %q", calls)
 			}
-			if state := items().Items[0].State; tt.asks != (state == node.ItemInterrupted) {
+			if state := items().Items[0].State; tt.asks != (state == owner.ItemInterrupted) {
 				t.Errorf("item is %s", state)
 			}
 		})

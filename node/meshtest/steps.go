@@ -8,6 +8,7 @@ import (
 	"github.com/agentmesh/agentmesh/node"
 	"github.com/agentmesh/agentmesh/node/bridge"
 	"github.com/agentmesh/agentmesh/node/calendar"
+	"github.com/agentmesh/agentmesh/node/owner"
 	"github.com/agentmesh/agentmesh/node/rules"
 	"github.com/agentmesh/agentmesh/node/wire"
 )
@@ -52,7 +53,7 @@ func Inbound(out node.Outgoing, principal, address string) bridge.Inbound {
 }
 
 // MustSend sends a message and waits for the outcome of the first attempt.
-func MustSend(t *testing.T, n *node.Node, out node.Outgoing, wait time.Duration) node.Sent {
+func MustSend(t *testing.T, n *node.Node, out node.Outgoing, wait time.Duration) owner.Sent {
 	t.Helper()
 	sent, err := n.Send(t.Context(), out, wait)
 	if err != nil {

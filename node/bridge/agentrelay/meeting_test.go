@@ -16,6 +16,7 @@ import (
 	"github.com/agentmesh/agentmesh/node/calendar"
 	"github.com/agentmesh/agentmesh/node/hook"
 	"github.com/agentmesh/agentmesh/node/meshtest"
+	"github.com/agentmesh/agentmesh/node/owner"
 	"github.com/agentmesh/agentmesh/node/wire"
 )
 
@@ -81,7 +82,7 @@ func TestMeetingThroughTunnel(t *testing.T) {
 				t.Fatal(err)
 			}
 			out := node.Outgoing{To: sarah.ID(), Intent: wire.Schedule, Payload: payload, Conv: "conv_coffee", Via: "owner"}
-			if sent, err := chris.Send(t.Context(), out, patience); err != nil || sent.State != node.SendDelivered || sent.Reply == nil {
+			if sent, err := chris.Send(t.Context(), out, patience); err != nil || sent.State != owner.SendDelivered || sent.Reply == nil {
 				t.Fatalf("Send() = %+v, %v, want a verified reply", sent, err)
 			}
 			if tt.asks {
@@ -141,7 +142,7 @@ func TestTunnelTooLarge(t *testing.T) {
 		t.Fatal(err)
 	}
 	sent, err := sarah.Send(t.Context(), node.Outgoing{To: alex.ID(), Intent: wire.Deliver, Payload: payload, Via: "owner"}, patience)
-	if err != nil || sent.State != node.SendFailed {
+	if err != nil || sent.State != owner.SendFailed {
 		t.Fatalf("Send() = %+v, %v, want it failed", sent, err)
 	}
 	entries, _, err := sarah.Outbox(t.Context(), "", "", 10)

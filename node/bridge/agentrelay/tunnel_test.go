@@ -29,7 +29,7 @@ func TestTunnel(t *testing.T) {
 		t.Fatal(err)
 	}
 	sent, err := sarah.Send(t.Context(), node.Outgoing{To: alex.ID(), Intent: wire.Deliver, Payload: payload, Via: "owner"}, patience)
-	if err != nil || sent.State != node.SendDelivered || sent.Reply == nil {
+	if err != nil || sent.State != owner.SendDelivered || sent.Reply == nil {
 		t.Fatalf("Send() = %+v, %v, want a verified reply", sent, err)
 	}
 	if n := s.frames(); n != 2 {
@@ -89,7 +89,7 @@ func TestThroughRelay(t *testing.T) {
 		t.Fatalf("the agent got %s", q.JSON())
 	}
 	plain.send(`{"to":["sarah-node"],"type":"answer","ref":"` + q.GetStr("ref") + `","payload":"please"}`)
-	items, _, err := sarah.WaitInbox(t.Context(), owner.Query{State: string(node.ItemNew), Limit: 10, Wait: patience})
+	items, _, err := sarah.WaitInbox(t.Context(), owner.Query{State: string(owner.ItemNew), Limit: 10, Wait: patience})
 	if err != nil || len(items) != 1 || string(items[0].Conversation) != sent.Conversation || items[0].Verified != bridge.VerifiedNone ||
 		!strings.Contains(string(items[0].Payload), `"please"`) {
 		t.Errorf("the answer is %+v, %v", items, err)

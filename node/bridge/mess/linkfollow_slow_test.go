@@ -10,10 +10,10 @@ import (
 	"testing"
 	"time"
 
-	"github.com/agentmesh/agentmesh/node"
 	"github.com/agentmesh/agentmesh/node/bridge"
 	"github.com/agentmesh/agentmesh/node/bridge/mess/folder"
 	"github.com/agentmesh/agentmesh/node/bridge/mess/thread"
+	"github.com/agentmesh/agentmesh/node/owner"
 )
 
 // TestDirectoryIsFollowed: the same in a directory, with and without git: claimed by another, and ended by the envelope
@@ -34,7 +34,7 @@ func TestDirectoryIsFollowed(t *testing.T) {
 			task := s.home.task(here, "work/0")
 			s.say("bob", saw, "- status: {re: x, code: claimed}")
 			s.home.waitStatus(here, thread.Cancelled)
-			s.home.waitItem(task, node.ItemWithdrawn)
+			s.home.waitItem(task, owner.ItemWithdrawn)
 			if ref := s.home.findThread("what was done long ago"); ref != "" {
 				t.Errorf("what was done before we came is here as %s", ref)
 			}

@@ -12,6 +12,7 @@ import (
 	"github.com/agentmesh/agentmesh/node/bridge/mess/exchange"
 	"github.com/agentmesh/agentmesh/node/bridge/mess/thread"
 	"github.com/agentmesh/agentmesh/node/meshtest"
+	"github.com/agentmesh/agentmesh/node/owner"
 )
 
 // offerRequest opens a request there that our owner may claim.
@@ -63,7 +64,7 @@ func TestEndedThereWhileWeWork(t *testing.T) {
 			a.bob = bob
 			a.wakePoll()
 			a.home.waitStatus(here, thread.Cancelled)
-			a.home.waitItem(task, node.ItemWithdrawn)
+			a.home.waitItem(task, owner.ItemWithdrawn)
 			if text := a.home.allText(here); !strings.Contains(text, c.why) {
 				t.Errorf("it says %s", text)
 			}

@@ -10,6 +10,7 @@ import (
 	"github.com/agentmesh/agentmesh/node/bridge"
 	"github.com/agentmesh/agentmesh/node/bridge/mess/exchange"
 	"github.com/agentmesh/agentmesh/node/bridge/mess/thread"
+	"github.com/agentmesh/agentmesh/node/owner"
 	"github.com/agentmesh/agentmesh/node/wire"
 )
 
@@ -61,7 +62,7 @@ func TestPlainQuestionThroughALink(t *testing.T) {
 			}
 			var all strings.Builder
 			for _, i := range items {
-				if i.State != node.ItemNew || i.Intent != c.intent || i.Conversation != sent.Conversation || !i.ActionKnown && c.intent == wire.Deliver {
+				if i.State != owner.ItemNew || i.Intent != c.intent || i.Conversation != sent.Conversation || !i.ActionKnown && c.intent == wire.Deliver {
 					t.Errorf("item %+v", i)
 				}
 				all.Write(i.Payload)
@@ -93,7 +94,7 @@ func TestPlainAnswerThroughALink(t *testing.T) {
 	there := a.only("Is the gate open?")
 	a.set(there, `{"status":"needs_input","mess":[{"status":{"code":"needs_input","questions":[{"field":"gate","question":"Which one?"}]}}]}`)
 	eventually(t, "the question", func() bool {
-		items, _, err := a.home.node.Inbox(t.Context(), node.ItemNew, "", 10)
+		items, _, err := a.home.node.Inbox(t.Context(), owner.ItemNew, "", 10)
 		return err == nil && len(items) == 1 && strings.Contains(string(items[0].Payload), "Which one?") && items[0].Conversation == conv
 	})
 	say(conv, "the red one")
@@ -110,7 +111,7 @@ func TestWaitForAnAnswerThroughALink(t *testing.T) {
 		w := begin(nil)
 		address := bridge.Address{Kind: Kind, Link: "town", Peer: thread.ExchangeID}
 		ask := wire.Obj(wire.TextField("action", "ask"), wire.TextField("question", "Is the gate open?"))
-		answer := make(chan node.Sent, 1)
+		answer := make(chan owner.Sent, 1)
 		go func() {
 			sent, _ := w.home.node.SendForAnswer(t.Context(), node.Outgoing{To: address.Pseudonym(), Address: address.String(), Intent: wire.RequestInfo, Payload: ask, Via: "test"}, 30*time.Second)
 			answer <- sent

@@ -11,12 +11,12 @@ import (
 
 	"github.com/agentmesh/agentmesh/acl"
 	"github.com/agentmesh/agentmesh/conversations"
-	"github.com/agentmesh/agentmesh/node"
 	"github.com/agentmesh/agentmesh/node/bridge"
 	"github.com/agentmesh/agentmesh/node/bridge/mess/folder"
 	"github.com/agentmesh/agentmesh/node/bridge/mess/thread"
 	"github.com/agentmesh/agentmesh/node/client"
 	"github.com/agentmesh/agentmesh/node/meshtest"
+	"github.com/agentmesh/agentmesh/node/owner"
 	"github.com/agentmesh/agentmesh/node/wire"
 )
 
@@ -55,7 +55,7 @@ func TestThroughTheMesh(t *testing.T) {
 		t.Errorf("messages = %+v, %v", messages, err)
 	}
 	for name, p := range map[string]*meshNode{"home": home, "away": away} {
-		if items, _, err := p.node.Inbox(t.Context(), node.ItemNew, "", 10); err != nil || len(items) != 0 {
+		if items, _, err := p.node.Inbox(t.Context(), owner.ItemNew, "", 10); err != nil || len(items) != 0 {
 			t.Errorf("%s: the inbox has %+v, %v, and nobody there is to do anything", name, items, err)
 		}
 		convs, err := p.node.Store.Steps().Conversations(t.Context(), "", 0, 10, time.Now())

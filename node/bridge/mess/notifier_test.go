@@ -16,7 +16,6 @@ import (
 	"github.com/labstack/echo/v4"
 
 	"github.com/agentmesh/agentmesh/acl"
-	"github.com/agentmesh/agentmesh/node"
 	"github.com/agentmesh/agentmesh/node/bridge/bridgetest"
 	"github.com/agentmesh/agentmesh/node/bridge/mess/exchange"
 	"github.com/agentmesh/agentmesh/node/bridge/mess/thread"
@@ -29,13 +28,13 @@ import (
 )
 
 // waitEvent waits for an event about the approval queue, as an open page gets it.
-func waitEvent(t *testing.T, events <-chan node.Event, state string) {
+func waitEvent(t *testing.T, events <-chan owner.Event, state string) {
 	t.Helper()
 	deadline := time.After(time.Minute)
 	for {
 		select {
 		case e := <-events:
-			if e.Topic == node.TopicApprovals && e.State == state {
+			if e.Topic == owner.TopicApprovals && e.State == state {
 				return
 			}
 		case <-deadline:

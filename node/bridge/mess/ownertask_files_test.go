@@ -6,10 +6,10 @@ import (
 	"testing"
 	"time"
 
-	"github.com/agentmesh/agentmesh/node"
 	"github.com/agentmesh/agentmesh/node/bridge/mess/exchange"
 	"github.com/agentmesh/agentmesh/node/bridge/mess/thread"
 	"github.com/agentmesh/agentmesh/node/meshtest"
+	"github.com/agentmesh/agentmesh/node/owner"
 	"github.com/agentmesh/agentmesh/store"
 )
 
@@ -64,5 +64,5 @@ func TestImportedThreadIsATask(t *testing.T) {
 	item := home.task(list[0].Ref, "work/0")
 	home.reply(item.ID, text("seen"), 200)
 	home.want(list[0].Ref, thread.Completed)
-	home.waitItem(item, node.ItemAnswered)
+	home.waitItem(item, owner.ItemAnswered)
 }

@@ -12,13 +12,14 @@ import (
 	"github.com/agentmesh/agentmesh/node/bridge/mess/thread"
 	"github.com/agentmesh/agentmesh/node/goldentest"
 	"github.com/agentmesh/agentmesh/node/meshtest"
+	"github.com/agentmesh/agentmesh/node/owner"
 )
 
 // open returns the inbox items about a thread that can still be answered.
 func (p *meshNode) open(ref string) (items []node.Item) {
 	p.t.Helper()
 	for _, i := range p.items(ref) {
-		if i.State == node.ItemNew || i.State == node.ItemRead {
+		if i.State == owner.ItemNew || i.State == owner.ItemRead {
 			items = append(items, i)
 		}
 	}
@@ -53,7 +54,7 @@ func (p *meshNode) task(ref, turn string) (item node.Item) {
 	return item
 }
 
-func (p *meshNode) waitItem(item node.Item, state node.ItemState) {
+func (p *meshNode) waitItem(item node.Item, state owner.ItemState) {
 	p.t.Helper()
 	eventually(p.t.(*testing.T), item.ID+" "+string(state), func() bool {
 		got, err := p.node.Item(p.t.Context(), item.ID)
@@ -77,7 +78,7 @@ func TestInboxWork(t *testing.T) {
 	home := newMeshNode(t, meshtest.New(t), "home", nil)
 	ref := home.request("claude", "{intent: how many eggs are there?, id: eggs}")
 	item := home.task(ref, "work/0")
-	if item.State != node.ItemNew || item.Kind != "task" || item.PeerName != "claude" || item.Intent != Intent || item.Verified != "bearer" ||
+	if item.State != owner.ItemNew || item.Kind != "task" || item.PeerName != "claude" || item.Intent != Intent || item.Verified != "bearer" ||
 		!strings.Contains(string(item.Payload), "how many eggs") || item.Conversation != "" || item.Digest == "" {
 		t.Errorf("item = %+v", item)
 	}
@@ -86,25 +87,25 @@ func TestInboxWork(t *testing.T) {
 	if th := home.thread(ref); th.Holder != thread.OwnerID {
 		t.Errorf("holder = %s", th.Holder)
 	}
-	home.waitItem(item, node.ItemRead) // it is not done yet
+	home.waitItem(item, owner.ItemRead) // it is not done yet
 	body := home.reply(item.ID, `{"mess":[{"status":{"re":"`+ref+`","code":"needs_input","questions":[{"field":"door","question":"Which door?"}]}}]}`, 200)
 	if !strings.Contains(body, `"ack"`) {
 		t.Errorf("the reply shows %s", body)
 	}
-	home.waitItem(item, node.ItemAnswered)
+	home.waitItem(item, owner.ItemAnswered)
 	home.want(ref, thread.NeedsInput)
 	if open := home.open(ref); len(open) != 0 {
 		t.Errorf("it is the requester's turn, and the inbox has %+v", open)
 	}
 	home.do("claude", "- answer: {re: "+ref+", value: the left one}\n")
 	again := home.task(ref, "work/1")
-	if again.State != node.ItemNew || !strings.Contains(string(again.Payload), "the left one") {
+	if again.State != owner.ItemNew || !strings.Contains(string(again.Payload), "the left one") {
 		t.Errorf("item = %+v", again)
 	}
 	home.reply(item.ID, text("seven"), 409) // answered already
 	home.reply(again.ID, text("seven"), 200)
 	home.want(ref, thread.Completed)
-	home.waitItem(again, node.ItemAnswered)
+	home.waitItem(again, owner.ItemAnswered)
 	home.reply(again.ID, text("eight"), 409)
 	list, err := home.Messages(t.Context(), ref)
 	if err != nil || !strings.Contains(string(list[len(list)-1].Mess.JSON()), "seven") {
@@ -124,19 +125,19 @@ func TestInboxFollowsTheThread(t *testing.T) {
 	}
 	ref, item := take()
 	home.status("bob", ref, "claimed")
-	home.waitItem(item, node.ItemWithdrawn)
+	home.waitItem(item, owner.ItemWithdrawn)
 	home.reply(item.ID, text("I looked"), 409)
 	home.want(ref, thread.Claimed)
 
 	ref, item = take()
 	home.do("claude", "- cancel: {re: "+ref+"}\n")
-	home.waitItem(item, node.ItemWithdrawn)
+	home.waitItem(item, owner.ItemWithdrawn)
 
 	ref, item = take() // by the owner, elsewhere
 	home.status(thread.OwnerID, ref, "claimed")
-	home.waitItem(item, node.ItemRead)
+	home.waitItem(item, owner.ItemRead)
 	home.do(thread.OwnerID, "- response: {re: "+ref+", content: [seen]}\n")
-	home.waitItem(item, node.ItemAnswered)
+	home.waitItem(item, owner.ItemAnswered)
 
 	ref, item = take()
 	home.reply(item.ID, `{"action":"decline","reason":"not today"}`, 200)
@@ -146,7 +147,7 @@ func TestInboxFollowsTheThread(t *testing.T) {
 
 	ref, item = take()
 	home.status(thread.OwnerID, ref, "held")
-	home.waitItem(item, node.ItemAnswered)
+	home.waitItem(item, owner.ItemAnswered)
 	home.status(thread.OwnerID, ref, "received")
 	if next := home.task(ref, "work/0"); next.ID == item.ID {
 		t.Error("an item that ended came back")
@@ -217,10 +218,10 @@ func TestInboxQuestions(t *testing.T) {
 	home.reply(item.ID, `{"answers":{"shelf":"top","light":"yes"}}`, 409)
 	home.want(ref, thread.NeedsInput)
 	next := home.task(ref, "answer/4")
-	home.waitItem(item, node.ItemWithdrawn)
+	home.waitItem(item, owner.ItemWithdrawn)
 	home.reply(next.ID, text("not at all"), 200)
 	home.want(ref, thread.InProgress)
-	home.waitItem(next, node.ItemAnswered)
+	home.waitItem(next, owner.ItemAnswered)
 }
 
 // TestInboxRefuses: answers that are not allowed are refused and change nothing.
@@ -257,7 +258,7 @@ func TestInboxRefuses(t *testing.T) {
 	if th := home.want(ref, thread.Received); th.Serial != 1 {
 		t.Errorf("%d messages", th.Serial)
 	}
-	if got := home.open(ref); len(got) != 1 || got[0].State != node.ItemNew {
+	if got := home.open(ref); len(got) != 1 || got[0].State != owner.ItemNew {
 		t.Errorf("items = %+v", got)
 	}
 }
@@ -317,7 +318,7 @@ func TestInboxAnswerWaitsForTheOwner(t *testing.T) {
 		if !strings.Contains(body, `"state":"held"`) {
 			t.Fatalf("reply = %s", body)
 		}
-		home.waitItem(item, node.ItemHeld)
+		home.waitItem(item, owner.ItemHeld)
 		home.want(ref, thread.Received)
 		if body := home.reply(item.ID, text("eight"), 409); !goldentest.Says(t, "a second answer", body) {
 			t.Errorf("a second answer: %s", body)
@@ -337,17 +338,17 @@ func TestInboxAnswerWaitsForTheOwner(t *testing.T) {
 	ref := home.request("claude", "{intent: how many eggs?}")
 	item, ask := held(ref)
 	decide(ask, "reject", 200)
-	home.waitItem(item, node.ItemNew)
+	home.waitItem(item, owner.ItemNew)
 	home.want(ref, thread.Received)
 	item, ask = held(ref)
 	decide(ask, "approve", 200)
-	home.waitItem(item, node.ItemAnswered)
+	home.waitItem(item, owner.ItemAnswered)
 	home.want(ref, thread.Completed)
 
 	ref = home.request("claude", "{intent: how many spoons?}")
 	item, ask = held(ref)
 	home.do("claude", "- cancel: {re: "+ref+"}\n")
-	home.waitItem(item, node.ItemWithdrawn)
+	home.waitItem(item, owner.ItemWithdrawn)
 	decide(ask, "approve", 409)
 	home.want(ref, thread.Cancelled)
 

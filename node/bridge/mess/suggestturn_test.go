@@ -6,11 +6,11 @@ import (
 	"testing"
 	"time"
 
-	"github.com/agentmesh/agentmesh/node"
 	"github.com/agentmesh/agentmesh/node/bridge/mess/thread"
 	"github.com/agentmesh/agentmesh/node/goldentest"
 	"github.com/agentmesh/agentmesh/node/meshtest"
 	"github.com/agentmesh/agentmesh/node/notify"
+	"github.com/agentmesh/agentmesh/node/owner"
 )
 
 // TestSuggestionsToTheOwner: a suggestion about a request of the owner waits in the inbox, and the owner's answer there
@@ -39,7 +39,7 @@ func TestSuggestionsToTheOwner(t *testing.T) {
 				home.status("bob", ref, "claimed")
 				home.do("bob", "- suggestion: {id: s, type: "+kind+", re: ["+ref+about+"], proposed: "+c.proposed+", reason: it is faster}\n")
 				item := home.task(ref, "suggestion/1")
-				if s := string(item.Payload); item.State != node.ItemNew || item.PeerName != "bob" || item.Verified != "bearer" ||
+				if s := string(item.Payload); item.State != owner.ItemNew || item.PeerName != "bob" || item.Verified != "bearer" ||
 					!strings.Contains(s, `"action":"suggestion"`) || !strings.Contains(s, kind) || !strings.Contains(s, "it is faster") {
 					t.Errorf("item of %s: %s", item.PeerName, s)
 				}
@@ -57,12 +57,12 @@ func TestSuggestionsToTheOwner(t *testing.T) {
 				}
 				if !yes {
 					home.reply(item.ID, `{"action":"decline","reason":"as I said"}`, 200)
-					home.waitItem(item, node.ItemAnswered)
+					home.waitItem(item, owner.ItemAnswered)
 					home.want(ref, thread.Claimed)
 					continue
 				}
 				home.reply(item.ID, `{"action":"accept"}`, 200)
-				home.waitItem(item, node.ItemAnswered)
+				home.waitItem(item, owner.ItemAnswered)
 				th := home.want(ref, c.want)
 				if th.Suggestions[0].Decided != "accepted" {
 					t.Errorf("decided: %q", th.Suggestions[0].Decided)
@@ -84,7 +84,7 @@ func TestSuggestionsInTurn(t *testing.T) {
 	home.do("bob", "- suggestion: {id: two, type: alternative, re: "+ref+", proposed: {intent: coffee}}\n")
 	home.reply(first.ID, `{"action":"accept"}`, 409)
 	second := home.task(ref, "suggestion/2")
-	home.waitItem(first, node.ItemWithdrawn)
+	home.waitItem(first, owner.ItemWithdrawn)
 	home.status("bob", ref, "claimed")
 	home.status("bob", ref, "needs_input, questions: [{field: shelf, question: Which shelf?}]")
 	home.reply(second.ID, `{"action":"accept"}`, 409)
@@ -94,7 +94,7 @@ func TestSuggestionsInTurn(t *testing.T) {
 	home.reply(second.ID, `{"mess":[{"reply":{"accept":false}}]}`, 200)
 	again := home.task(ref, "suggestion/1")
 	home.do(thread.OwnerID, "- reply: {re: one, accept: true}\n") // elsewhere
-	home.waitItem(again, node.ItemAnswered)
+	home.waitItem(again, owner.ItemAnswered)
 	th := home.want(ref, thread.InProgress)
 	if got := []string{th.Suggestions[0].Decided, th.Suggestions[1].Decided}; !slices.Equal(got, []string{"accepted", "refused"}) {
 		t.Errorf("decided: %v", got)
@@ -102,7 +102,7 @@ func TestSuggestionsInTurn(t *testing.T) {
 	home.do("bob", "- suggestion: {id: three, type: alternative, re: "+ref+"}\n")
 	last := home.task(ref, "suggestion/3")
 	home.do("bob", "- response: {re: "+ref+", content: [seen]}\n")
-	home.waitItem(last, node.ItemWithdrawn)
+	home.waitItem(last, owner.ItemWithdrawn)
 }
 
 // TestSuggestionsToOthers: a suggestion about somebody else's request is not in the owner's inbox, though the owner may

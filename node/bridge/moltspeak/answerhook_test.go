@@ -11,6 +11,7 @@ import (
 	"github.com/agentmesh/agentmesh/node/bridge/moltspeak/message"
 	"github.com/agentmesh/agentmesh/node/hook"
 	"github.com/agentmesh/agentmesh/node/meshtest"
+	"github.com/agentmesh/agentmesh/node/owner"
 	"github.com/agentmesh/agentmesh/node/wire"
 	"github.com/agentmesh/agentmesh/store"
 )
@@ -25,12 +26,12 @@ func TestHookOfAnswers(t *testing.T) {
 		replies   bool
 		says      string // what the hook says; empty: nothing
 		status    string // of the peer's answer
-		wantState node.ItemState
+		wantState owner.ItemState
 		wantLeft  int // messages of ours that reach the peer
 	}{
-		{"a hook of messages", false, second, "partial", node.ItemNew, 1},
-		{"a hook of replies", true, second, "partial", node.ItemAnswered, 2},
-		{"a silent hook of replies", true, "", "success", node.ItemNew, 1},
+		{"a hook of messages", false, second, "partial", owner.ItemNew, 1},
+		{"a hook of replies", true, second, "partial", owner.ItemAnswered, 2},
+		{"a silent hook of replies", true, "", "success", owner.ItemNew, 1},
 	} {
 		t.Run(tt.name, func(t *testing.T) {
 			ran := make(chan hook.Call, 10)
@@ -68,7 +69,7 @@ func TestHookOfAnswers(t *testing.T) {
 			var items []node.Item
 			meshtest.WaitFor(t, "the answer in the inbox", func() bool {
 				items, _, err = home.Inbox(t.Context(), "", "", 10)
-				return err != nil || len(items) == 1 && items[0].State != node.ItemRunning && len(r.queue(cat)) >= tt.wantLeft
+				return err != nil || len(items) == 1 && items[0].State != owner.ItemRunning && len(r.queue(cat)) >= tt.wantLeft
 			})
 			if err != nil || items[0].State != tt.wantState || items[0].Kind != "reply" {
 				t.Errorf("the owner has the answer as %s %s, %v", items[0].Kind, items[0].State, err)

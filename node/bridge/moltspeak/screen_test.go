@@ -15,6 +15,7 @@ import (
 	"github.com/agentmesh/agentmesh/node/bridge/moltspeak/personal"
 	"github.com/agentmesh/agentmesh/node/hook"
 	"github.com/agentmesh/agentmesh/node/meshtest"
+	"github.com/agentmesh/agentmesh/node/owner"
 	"github.com/agentmesh/agentmesh/node/wire"
 	"github.com/agentmesh/agentmesh/store"
 )
@@ -80,7 +81,7 @@ func TestBlockedAnswerIsNotSent(t *testing.T) {
 	if m.P.GetStr("code") != string(message.CodeConsent) {
 		t.Errorf("the peer got %s", m.P.JSON())
 	}
-	if item.State != node.ItemFailed || !strings.Contains(item.Note, personal.TypeEmail) || strings.Contains(item.Note, "jane") {
+	if item.State != owner.ItemFailed || !strings.Contains(item.Note, personal.TypeEmail) || strings.Contains(item.Note, "jane") {
 		t.Errorf("the owner has it as %s: %s", item.State, item.Note)
 	}
 	if sent := transcript(item); len(sent) != 0 {
@@ -93,7 +94,7 @@ func TestBlockedAnswerIsNotSent(t *testing.T) {
 	if err := r.b.records.Apply(t.Context(), []store.Change{g.change(store.Absent)}, time.Now()); err != nil {
 		t.Fatal(err)
 	}
-	if m, item = ask(r.draft(cat, message.OpQuery, plainQuery)); m.Class != message.PII || item.State != node.ItemAnswered || len(transcript(item)) != 1 {
+	if m, item = ask(r.draft(cat, message.OpQuery, plainQuery)); m.Class != message.PII || item.State != owner.ItemAnswered || len(transcript(item)) != 1 {
 		t.Errorf("with a consent: %s, the owner has it as %s, the transcript has %v", m.P.JSON(), item.State, transcript(item))
 	}
 }
@@ -139,7 +140,7 @@ func TestConsentForOneOfTwoAnswers(t *testing.T) {
 	if err != nil || len(items) != 2 {
 		t.Fatalf("the inbox has %d messages, %v", len(items), err)
 	}
-	if first, second := items[0].State, items[1].State; left.Load() != 1 || first == second || first != node.ItemAnswered && second != node.ItemAnswered {
+	if first, second := items[0].State, items[1].State; left.Load() != 1 || first == second || first != owner.ItemAnswered && second != owner.ItemAnswered {
 		t.Errorf("%d answers left, the owner has %s and %s", left.Load(), first, second)
 	}
 }

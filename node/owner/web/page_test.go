@@ -159,7 +159,7 @@ func TestPageInbox(t *testing.T) {
 	if status, body := p.post(path+"/ack", url.Values{}); status != http.StatusOK || !goldentest.Page(t, "acknowledge", body) {
 		t.Errorf("acknowledge: %d", status)
 	}
-	if items, _, err := sarah.Inbox(t.Context(), node.ItemRead, "", 10); err != nil || len(items) != 1 {
+	if items, _, err := sarah.Inbox(t.Context(), owner.ItemRead, "", 10); err != nil || len(items) != 1 {
 		t.Errorf("%d are read: %v", len(items), err)
 	}
 	if status, _ := p.get("inbox?before=nonsense"); status != http.StatusBadRequest {

@@ -10,6 +10,7 @@ import (
 	"github.com/agentmesh/agentmesh/node"
 	"github.com/agentmesh/agentmesh/node/hook"
 	"github.com/agentmesh/agentmesh/node/meshtest"
+	"github.com/agentmesh/agentmesh/node/owner"
 	"github.com/agentmesh/agentmesh/node/wire"
 )
 
@@ -33,11 +34,11 @@ func connectNode(t *testing.T, home *meshtest.Member) *testLink {
 // TestAnswerToOurs: the answer to a question of the node ends the conversation after the hook has handled the answer,
 // and not while the answer waits for the owner.
 func TestAnswerToOurs(t *testing.T) {
-	for state, set := range map[node.ItemState]func(*node.Config){
-		node.ItemAnswered: func(c *node.Config) {
+	for state, set := range map[owner.ItemState]func(*node.Config){
+		owner.ItemAnswered: func(c *node.Config) {
 			c.Routes = []node.Route{{Pattern: "*", Name: "agent", Handler: agent(func(context.Context, hook.Call) (hook.Answer, error) { return hook.Answer{}, nil })}}
 		},
-		node.ItemHeld: func(c *node.Config) {
+		owner.ItemHeld: func(c *node.Config) {
 			c.Policy.Hold = []acl.HoldRule{{Intent: string(wire.RequestInfo), Direction: acl.In, Hold: acl.Always}}
 		},
 	} {
@@ -80,7 +81,7 @@ func TestHookAnswers(t *testing.T) {
 	x.Disconnect()
 	close(free)
 	for deadline := time.Now().Add(patience); ; <-time.After(time.Millisecond) {
-		items, _, err := home.Inbox(t.Context(), node.ItemAnswered, "", 10)
+		items, _, err := home.Inbox(t.Context(), owner.ItemAnswered, "", 10)
 		if err != nil {
 			t.Fatal(err)
 		}

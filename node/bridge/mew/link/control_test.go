@@ -20,6 +20,7 @@ import (
 	"github.com/agentmesh/agentmesh/node/goldentest"
 	"github.com/agentmesh/agentmesh/node/hook"
 	"github.com/agentmesh/agentmesh/node/meshtest"
+	"github.com/agentmesh/agentmesh/node/owner"
 	"github.com/agentmesh/agentmesh/node/websocket"
 	"github.com/agentmesh/agentmesh/node/wire"
 )
@@ -31,7 +32,7 @@ func TestLinkObeys(t *testing.T) {
 	l := newLab(t, bridge.LinkPolicy{Access: "open"})
 	cat := l.peers["cat"]
 	cat.Send(`{"id":"c1","kind":"chat","to":["node"],"payload":{"text":"hello"}}`)
-	item := l.inbox(l.home, node.ItemNew)
+	item := l.inbox(l.home, owner.ItemNew)
 	cat.Send(fmt.Sprintf(proposalText, "p1", `,"dog"`, "x"))
 	ask := l.ask()
 
@@ -52,7 +53,7 @@ func TestLinkObeys(t *testing.T) {
 	if got := l.ask(); got.ID != ask.ID {
 		t.Error("a clear took a question from the owner")
 	}
-	if got := l.inbox(l.home, node.ItemNew); got.ID != item.ID {
+	if got := l.inbox(l.home, owner.ItemNew); got.ID != item.ID {
 		t.Error("a clear took a message from the owner")
 	}
 	if v := cat.Control("capability/grant", `{"recipient":"node","capabilities":[{"kind":"stream/*"}]}`, "capability/grant-ack"); mewtest.Text(mewtest.Payload(v, "status")) != "accepted" {
@@ -77,7 +78,7 @@ func TestLinkPause(t *testing.T) {
 		To: address.Pseudonym(), Address: address.String(), Intent: wire.Deliver, Via: "owner",
 		Payload: mewtest.Parse(t, `{"action":"deliver","message":{"body":"later"}}`),
 	}, 20*time.Second)
-	if err != nil || sent.State != node.SendQueued {
+	if err != nil || sent.State != owner.SendQueued {
 		t.Errorf("sent into a pause: %+v, %v, want it kept", sent, err)
 	}
 	cat.Send(`{"kind":"participant/resume","to":["node"],"payload":{}}`)
@@ -133,7 +134,7 @@ func TestLinkPauseKeepsAnswer(t *testing.T) {
 	cat.Send(`{"kind":"participant/pause","to":["node"],"payload":{"reason":"wait"}}`)
 	l.await("paused", func() bool { return l.l.View().Participants[0].Paused })
 	close(free)
-	l.inbox(l.home, node.ItemAnswered)
+	l.inbox(l.home, owner.ItemAnswered)
 	cat.Send(`{"kind":"participant/resume","to":["node"],"payload":{}}`)
 	if chat := cat.FromNode("chat"); mewtest.Text(mewtest.Payload(chat, "text")) != "until six" || mewtest.About(chat) != "c1" {
 		t.Errorf("after the pause: %s", chat.JSON())

@@ -62,7 +62,7 @@ func newLabWith(t *testing.T, r *rig, m *meshtest.Mesh, set func(*node.Config), 
 }
 
 // inbox waits for the only item of a member and returns it.
-func (l *testLab) inbox(m *meshtest.Member, state node.ItemState) node.Item {
+func (l *testLab) inbox(m *meshtest.Member, state owner.ItemState) node.Item {
 	l.t.Helper()
 	items, _, err := m.WaitInbox(l.t.Context(), owner.Query{State: string(state), Limit: 10, Wait: 20 * time.Second})
 	if err != nil || len(items) != 1 {
@@ -105,7 +105,7 @@ func TestLinkChat(t *testing.T) {
 	if ack := cat.FromNode("chat/acknowledge"); mewtest.About(ack) != "c1" || mewtest.Payload(ack, "status").JSON() == nil || mewtest.Text(mewtest.Payload(ack, "status")) != "received" {
 		t.Errorf("acknowledged with %s, want received", ack.JSON())
 	}
-	item := l.inbox(l.home, node.ItemNew)
+	item := l.inbox(l.home, owner.ItemNew)
 	if item.Address != "mew:home/cat" || item.Intent != wire.Deliver || item.Verified != bridge.VerifiedNone {
 		t.Errorf("item %+v, want a mesh.message of mew:home/cat", item)
 	}
@@ -132,7 +132,7 @@ func TestLinkChat(t *testing.T) {
 		To: item.Peer, Address: item.Address, Conv: item.Conversation, Intent: wire.Deliver, Via: "owner",
 		Payload: mewtest.Parse(t, `{"action":"deliver","message":{"subject":"re","body":"hi"}}`),
 	}, 20*time.Second)
-	if err != nil || sent.State != node.SendDelivered {
+	if err != nil || sent.State != owner.SendDelivered {
 		t.Fatalf("Send: %+v, %v", sent, err)
 	}
 	chat := cat.FromNode("chat")
@@ -141,7 +141,7 @@ func TestLinkChat(t *testing.T) {
 	}
 	// An answer, by correlation or by context, arrives in the same conversation.
 	cat.Send(`{"id":"c2","kind":"chat","to":["node"],"correlation_id":["` + chat.GetStr("id") + `"],"payload":{"text":"two"}}`)
-	if again := l.inbox(l.home, node.ItemNew); again.Conversation != item.Conversation {
+	if again := l.inbox(l.home, owner.ItemNew); again.Conversation != item.Conversation {
 		t.Errorf("the answer is in %s, want %s", again.Conversation, item.Conversation)
 	}
 }
@@ -180,7 +180,7 @@ func TestLinkBlocks(t *testing.T) {
 	say := func(peer, text string) {
 		l.Inject(t.Context(), peer, []byte(`{"id":"`+text+`","kind":"chat","to":["node"],"payload":{"text":"`+text+`"}}`))
 	}
-	count := func(state node.ItemState) int {
+	count := func(state owner.ItemState) int {
 		t.Helper()
 		items, _, err := l.home.Inbox(t.Context(), state, "", 10)
 		if err != nil {
@@ -191,17 +191,17 @@ func TestLinkBlocks(t *testing.T) {
 	say("cat", "waits")
 	ask := l.ask()
 	block("mew:home/cat")
-	if _, err := l.home.Asks().Decide(t.Context(), ask.ID, ask.Hash, acl.Approve, "test", time.Now()); err == nil || count(node.ItemNew) != 0 {
+	if _, err := l.home.Asks().Decide(t.Context(), ask.ID, ask.Hash, acl.Approve, "test", time.Now()); err == nil || count(owner.ItemNew) != 0 {
 		t.Errorf("a message of a blocked participant was released, %v", err)
 	}
 	say("cat", "refused")
 	say("dog", "held")
-	if n := count(node.ItemHeld); n != 2 {
+	if n := count(owner.ItemHeld); n != 2 {
 		t.Errorf("%d messages wait, want the first one of cat and that of dog", n)
 	}
 	block("mew:home")
 	say("dog", "refused too")
-	if n := count(node.ItemHeld); n != 2 {
+	if n := count(owner.ItemHeld); n != 2 {
 		t.Errorf("%d messages wait after the block of the space", n)
 	}
 }
@@ -212,7 +212,7 @@ func TestLinkCancelsOneChat(t *testing.T) {
 	l := newLab(t, bridge.LinkPolicy{Access: "approval"})
 	cat := l.peers["cat"]
 	waiting := func() (texts []string) {
-		items, _, err := l.home.Inbox(t.Context(), node.ItemHeld, "", 10)
+		items, _, err := l.home.Inbox(t.Context(), owner.ItemHeld, "", 10)
 		if err != nil {
 			t.Fatal(err)
 		}
@@ -317,7 +317,7 @@ func TestLinkRepeatsChat(t *testing.T) {
 		_, err := away.Deliver(t.Context(), repeated)
 		first <- err
 	}()
-	l.inbox(l.home, node.ItemNew)
+	l.inbox(l.home, owner.ItemNew)
 	away.Disconnect()
 	if err := <-first; err == nil {
 		t.Error("without an echo, the chat counts as delivered")
@@ -332,7 +332,7 @@ func TestLinkRepeatsChat(t *testing.T) {
 	var items []node.Item
 	l.await("in the inbox", func() bool {
 		var err error
-		items, _, err = l.home.Inbox(t.Context(), node.ItemNew, "", 10)
+		items, _, err = l.home.Inbox(t.Context(), owner.ItemNew, "", 10)
 		return err == nil && strings.Contains(string(items[len(items)-1].Payload), last.ID)
 	})
 	if len(items) != 2 {

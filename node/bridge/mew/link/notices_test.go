@@ -16,6 +16,7 @@ import (
 	"github.com/agentmesh/agentmesh/node/bridge/mew/mewtest"
 	"github.com/agentmesh/agentmesh/node/client"
 	"github.com/agentmesh/agentmesh/node/meshtest"
+	"github.com/agentmesh/agentmesh/node/owner"
 	"github.com/agentmesh/agentmesh/node/websocket"
 	"github.com/agentmesh/agentmesh/node/wire"
 )
@@ -76,7 +77,7 @@ func TestLinkLimits(t *testing.T) {
 			To: l.home.ID(), Conv: "conv_unrelated", Intent: wire.Deliver, Via: "owner",
 			Payload: mewtest.Parse(t, `{"action":"deliver","message":{"body":"an unrelated word"}}`),
 		}, 20*time.Second)
-		if err != nil || sent.State != node.SendDelivered {
+		if err != nil || sent.State != owner.SendDelivered {
 			t.Fatalf("message %d of an unrelated agent: %+v, %v", n, sent, err)
 		}
 	}

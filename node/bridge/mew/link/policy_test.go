@@ -21,6 +21,7 @@ import (
 	"github.com/agentmesh/agentmesh/node/bridge/mew/mewtest"
 	"github.com/agentmesh/agentmesh/node/client"
 	"github.com/agentmesh/agentmesh/node/meshtest"
+	"github.com/agentmesh/agentmesh/node/owner"
 	"github.com/agentmesh/agentmesh/node/websocket"
 	"github.com/agentmesh/agentmesh/node/wire"
 )
@@ -85,7 +86,7 @@ func TestLinkNoTransit(t *testing.T) {
 		t.Errorf("the other space saw %s", extra)
 	}
 	conv := l.use("cat", bridge.ToolSend, `{"to":"`+string(l.far.ID())+`","text":"a word"}`).GetStr("conversation_id")
-	asked := l.inbox(l.far, node.ItemNew)
+	asked := l.inbox(l.far, owner.ItemNew)
 	if _, err := l.far.Send(t.Context(), node.Outgoing{
 		To: l.home.ID(), Conv: asked.Conversation, Intent: wire.Deliver, Via: "owner", Payload: mewtest.Parse(t, `{"action":"deliver","message":{"body":"secret"}}`),
 	}, 20*time.Second); err != nil {
@@ -93,10 +94,10 @@ func TestLinkNoTransit(t *testing.T) {
 	}
 	cat.Send(`{"id":"c1","kind":"chat","to":["node"],"context":"` + conv + `","payload":{"text":"to the agent"}}`)
 	l.await("in the inbox", func() bool {
-		items, _, err := l.home.Inbox(t.Context(), node.ItemNew, "", 10)
+		items, _, err := l.home.Inbox(t.Context(), owner.ItemNew, "", 10)
 		return err == nil && len(items) == 2 && string(items[1].Conversation) != conv && items[1].Address != ""
 	})
-	if got, _, err := l.far.Inbox(t.Context(), node.ItemNew, "", 10); err != nil || len(got) != 1 {
+	if got, _, err := l.far.Inbox(t.Context(), owner.ItemNew, "", 10); err != nil || len(got) != 1 {
 		t.Errorf("the agent got %d messages, %v", len(got), err)
 	}
 	for _, s := range cat.Fence() {

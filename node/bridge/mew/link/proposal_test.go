@@ -11,12 +11,12 @@ import (
 	"time"
 
 	"github.com/agentmesh/agentmesh/acl"
-	"github.com/agentmesh/agentmesh/node"
 	"github.com/agentmesh/agentmesh/node/bridge"
 	"github.com/agentmesh/agentmesh/node/bridge/bridgetest"
 	"github.com/agentmesh/agentmesh/node/bridge/mew/mewtest"
 	"github.com/agentmesh/agentmesh/node/client"
 	"github.com/agentmesh/agentmesh/node/meshtest"
+	"github.com/agentmesh/agentmesh/node/owner"
 	"github.com/agentmesh/agentmesh/node/websocket"
 	"github.com/agentmesh/agentmesh/node/wire"
 )
@@ -359,7 +359,7 @@ func TestLinkProposalResultIsKept(t *testing.T) {
 	cat.Send(fmt.Sprintf(proposalText, "p1", "", bridge.ToolDiscover))
 	l.decide(acl.Approve)
 	request := cat.FromNode("mcp/request")
-	l.inbox(l.home, node.ItemAnswered)
+	l.inbox(l.home, owner.ItemAnswered)
 	l.Reconnect()
 	if answer := cat.FromNode("mcp/response"); mewtest.About(answer) != request.GetStr("id") || mewtest.Payload(answer, "id").JSON() == nil ||
 		!strings.Contains(string(mewtest.Payload(answer, "result").JSON()), string(l.far.ID())) {

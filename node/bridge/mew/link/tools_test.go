@@ -11,6 +11,7 @@ import (
 	"github.com/agentmesh/agentmesh/node/bridge"
 	"github.com/agentmesh/agentmesh/node/bridge/mew/mewtest"
 	"github.com/agentmesh/agentmesh/node/goldentest"
+	"github.com/agentmesh/agentmesh/node/owner"
 	"github.com/agentmesh/agentmesh/node/wire"
 )
 
@@ -61,7 +62,7 @@ func TestLinkTools(t *testing.T) {
 	}
 	v := call(cat, "r6", "tools/call", `{"name":"send","arguments":{"to":"`+string(l.far.ID())+`","text":"from the space"}}`)
 	conv := mewtest.Text(mewtest.Payload(v, "result", "structuredContent", "conversation_id"))
-	got := l.inbox(l.far, node.ItemNew)
+	got := l.inbox(l.far, owner.ItemNew)
 	if string(got.Conversation) != conv || got.Peer != l.home.ID() || !strings.Contains(string(got.Payload), "from the space") || !strings.Contains(string(got.Payload), `"peer":"cat"`) {
 		t.Errorf("the agent got %+v %s", got, got.Payload)
 	}
@@ -84,9 +85,9 @@ func TestLinkTools(t *testing.T) {
 	}
 	// Its opener writes again with the tool.
 	call(cat, "r10", "tools/call", `{"name":"send","arguments":{"to":"`+string(l.far.ID())+`","text":"thank you","conversation_id":"`+conv+`"}}`)
-	items, _, err := l.far.Inbox(t.Context(), node.ItemNew, "", 10)
+	items, _, err := l.far.Inbox(t.Context(), owner.ItemNew, "", 10)
 	for end := time.Now().Add(10 * time.Second); err == nil && len(items) < 2 && time.Now().Before(end); time.Sleep(10 * time.Millisecond) { // the tool does not wait for the delivery
-		items, _, err = l.far.Inbox(t.Context(), node.ItemNew, "", 10)
+		items, _, err = l.far.Inbox(t.Context(), owner.ItemNew, "", 10)
 	}
 	if err != nil || len(items) != 2 || !strings.Contains(string(items[1].Payload), "thank you") {
 		t.Errorf("the agent has %+v, %v", items, err)
@@ -180,7 +181,7 @@ func TestLinkPauseKeepsToolResult(t *testing.T) {
 	cat := l.peers["cat"]
 	l.Inject(t.Context(), "cat", []byte(`{"id":"p","kind":"participant/pause","to":["node"],"payload":{}}`))
 	l.Inject(t.Context(), "cat", []byte(`{"id":"r1","kind":"mcp/request","to":["node"],"payload":{"jsonrpc":"2.0","id":7,"method":"tools/call","params":{"name":"discover","arguments":{"query":"far"}}}}`))
-	l.inbox(l.home, node.ItemAnswered)
+	l.inbox(l.home, owner.ItemAnswered)
 	l.Inject(t.Context(), "cat", []byte(`{"id":"q","kind":"participant/resume","to":["node"],"payload":{}}`))
 	if v := cat.FromNode("mcp/response"); mewtest.About(v) != "r1" || !strings.Contains(string(mewtest.Payload(v, "result").JSON()), string(l.far.ID())) {
 		t.Errorf("after the pause: %s", v.JSON())
