@@ -147,7 +147,7 @@ func findBarriers(t *testing.T, p person) {
 	if !browsertest.HasAxe() {
 		return
 	}
-	const links = `Array.from(document.querySelectorAll("nav a, .filters a, main a"), (a) => a.href).filter((h) => h.startsWith(location.origin + "/owner/page/"))`
+	const links = `Array.from(document.querySelectorAll("nav a, .filters a, main a:not([download])"), (a) => a.href).filter((h) => h.startsWith(location.origin + "/owner/page/"))`
 	seen, next := map[string]bool{}, browsertest.Eval[[]string](p.Tab, links)
 	for len(next) > 0 {
 		at := strings.SplitN(next[0], "#", 2)[0]

@@ -180,8 +180,8 @@
   let open = []; // ids of the open details, which a swap would close
   let chosen = []; // ids of the chosen radio buttons, which a swap would reset
   let wasAtEnd = false; // of a chat
-  let before = new Set(); // the entries that were shown; a new one stands out
-  const entries = ".list > li, .talk > li, article.card";
+  let before = new Set(); // the entries that were shown; a new one stands out, except in a chat, where it is the last
+  const entries = ".list > li, article.card";
   const keyOf = (e) => e.querySelector("h2[id], details[id]")?.id ?? e.querySelector("a[href]")?.getAttribute("href");
   body.addEventListener("htmx:beforeSwap", (e) => {
     const text = e.detail.serverResponse;
