@@ -21,6 +21,7 @@ type bench struct {
 	directory         *url.URL // base URL, with /v1
 	endpoint          *url.URL
 	workers           int
+	talk              int          // messages in one conversation; of their replies, only the first is checked
 	corpus            *corpus      // the first lookupCards cards are for lookups, the others for registrations
 	registrationCount atomic.Int64 // number of registrations for which a request was made
 }
@@ -34,7 +35,7 @@ func newBench(directory, endpoint string, workers int) (*bench, error) {
 	if err != nil {
 		return nil, err
 	}
-	return &bench{directory: d, endpoint: e, workers: workers, corpus: newCorpus(fmt.Sprintf("b%x", time.Now().UnixNano()))}, nil
+	return &bench{directory: d, endpoint: e, workers: workers, talk: talkLength, corpus: newCorpus(fmt.Sprintf("b%x", time.Now().UnixNano()))}, nil
 }
 
 // bench returns a bench for a child process that runs a directory and a node.

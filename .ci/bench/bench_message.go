@@ -18,10 +18,11 @@ type sender struct {
 	id       wire.AgentID
 	key      *signing.PrivateKey
 	conv     wire.ConversationID
+	talk     int // messages in one conversation
 	messages int
 }
 
-// talkLength is the number of messages in one conversation. Of the replies in a conversation, only the first is checked.
+// talkLength is how many messages a conversation has that is not about conversations.
 const talkLength = 64
 
 // payload is the payload of every message; with its envelope it has about 700 bytes.
@@ -36,7 +37,7 @@ var payload = wire.Obj(
 
 // nextMessage returns the sender's next message, signed.
 func (s *sender) nextMessage(to wire.AgentID, now time.Time) ([]byte, error) {
-	if s.messages%talkLength == 0 {
+	if s.messages%s.talk == 0 {
 		s.conv = wire.NewConversationID()
 	}
 	s.messages++
@@ -63,6 +64,7 @@ func (b *bench) prepareMessage(ctx context.Context) (traffic, error) {
 		if senders[i], err = newSender(ctx, directory, fmt.Sprintf("%s sender %d", b.corpus.prefix, i)); err != nil {
 			return t, err
 		}
+		senders[i].talk = b.talk
 	}
 	t.request = func(w int) ([]byte, error) {
 		body, err := senders[w].nextMessage(recipient, time.Now())
@@ -72,7 +74,7 @@ func (b *bench) prepareMessage(ctx context.Context) (traffic, error) {
 		return request(http.MethodPost, b.endpoint, b.endpoint.EscapedPath(), body), nil
 	}
 	t.check = func(w int, a answer) error {
-		if senders[w].messages%talkLength != 1 {
+		if senders[w].messages%b.talk != 1%b.talk {
 			return nil
 		}
 		return checkReply(a.Body, senders[w].id, recipient, key)

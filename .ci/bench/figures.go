@@ -79,6 +79,8 @@ type study struct {
 	dir     string    // temporary
 	data    string    // data directory of the big database
 	figures []figure
+
+	conversed int // conversations of the node that [study.converse] fills
 }
 
 func (s *study) add(list ...figure) { s.figures = append(s.figures, list...) }

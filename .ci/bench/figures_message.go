@@ -73,7 +73,7 @@ func (s *study) measureMessages(ctx context.Context) (err error) {
 // sign, and the parsing of a message to its canonical form.
 func newPieces() ([]contender, error) {
 	key := newKey("pieces")
-	from := sender{id: key.private.Public().AgentID(), key: key.private}
+	from := sender{id: key.private.Public().AgentID(), key: key.private, talk: talkLength}
 	raw, err := from.nextMessage("am_recipient", time.Now())
 	if err != nil {
 		return nil, err

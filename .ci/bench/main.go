@@ -24,6 +24,7 @@ import (
 // commands is the grammar of the command line.
 type commands struct {
 	Figures figuresCmd `cmd:"" help:"Measure the table of .ci/bench/README.md and show which targets are met."`
+	Curves  curvesCmd  `cmd:"" help:"Draw how the costs grow with the number of cards and conversations."`
 	Mew     mewCmd     `cmd:"" help:"Compare the MEW gateway with a Node.js relay that only broadcasts."`
 	Control controlCmd `cmd:"" hidden:"" help:"Run a control server."`
 	A2A     a2aCmd     `cmd:"" name:"a2a" hidden:"" help:"Run a control server of the A2A SDK."`

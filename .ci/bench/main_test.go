@@ -3,6 +3,7 @@ package main
 import (
 	"bytes"
 	"encoding/json"
+	"encoding/xml"
 	"os"
 	"os/exec"
 	"path/filepath"
@@ -88,6 +89,21 @@ func TestEverything(t *testing.T) {
 		}
 		if !regexp.MustCompile(`\n3 receivers, 4 outstanding +[1-9][0-9]* `).MatchString(out) || !regexp.MustCompile(`one receiver stopped.* [0-9.]+×\n`).MatchString(out) {
 			t.Errorf("no figures in\n%s", out)
+		}
+	})
+	t.Run("curves", func(t *testing.T) {
+		file := filepath.Join(t.TempDir(), "curves.svg")
+		out, err := meshbench(t, "curves", "--agentmesh", program, "--sizes", "100,1000", "-d", "50ms", file)
+		if err != nil {
+			t.Fatal(err)
+		}
+		picture, err := os.ReadFile(file)
+		if err != nil || xml.Unmarshal(picture, new(any)) != nil {
+			t.Fatalf("%v\n%s", err, picture)
+		}
+		// Four costs of conversations, and five of cards, at two sizes each.
+		if lines, points := strings.Count(out, "\n"), bytes.Count(picture, []byte("<circle")); lines != 18 || points != 18 || !bytes.Contains(picture, []byte(">1k</text>")) {
+			t.Errorf("%d lines and %d points\n%s\n%s", lines, points, out, picture)
 		}
 	})
 	t.Run("figures", func(t *testing.T) {
