@@ -314,6 +314,8 @@ func TestRealGateway(t *testing.T) {
 }
 
 func playGateway(t *testing.T, program, policy string) {
+	const question = "When is tea?"
+	const condition = "only after five"
 	home, err := os.MkdirTemp("", "am")
 	if err != nil {
 		t.Fatal(err)
@@ -401,8 +403,8 @@ hooks:
 	}
 
 	g.save("", wire.Value{})
-	held := send("When is tea?")
-	if action(held) != wire.ActionPending || strings.Contains(g.model.newest(), "When is tea?") {
+	held := send(question)
+	if action(held) != wire.ActionPending || strings.Contains(g.model.newest(), question) {
 		t.Errorf("an unknown sender got %s, and the model %q", held.ReplyTree.JSON(), g.model.newest())
 	}
 	decide(acl.Approve, "")
@@ -425,9 +427,9 @@ hooks:
 
 	done := make(chan owner.Sent, 1)
 	go func() { done <- send("ASK_OWNER: tea?") }()
-	decide(acl.Approve, "only after five")
+	decide(acl.Approve, condition)
 	answer = final(<-done)
-	if !strings.Contains(body(answer), "only after five") {
+	if !strings.Contains(body(answer), condition) {
 		t.Errorf("question to the owner: %s", answer.JSON())
 	}
 	g.save("question", withoutMetadata(answer))
@@ -483,19 +485,20 @@ hooks:
 // writeToContact lets the gateway write to the contact sarah, whose agent has the id. The message must reach Sarah's
 // inbox, and her answer must reach the gateway.
 func (g *realGateway) writeToContact(chris, sarah *daemon.Client, id string) {
+	const invitation = "Come to tea?"
 	g.t.Helper()
 	for _, change := range []owner.PeerChange{{Action: "alias", Alias: "sarah"}, {Action: "write"}} {
 		if _, err := daemon.Fetch(g.t.Context(), chris, owner.ChangePeer.With(change, id)); err != nil {
 			g.t.Fatal(err)
 		}
 	}
-	if out, err := g.command("message", "send", "--channel=a2a", "--target=sarah", "--message=Come to tea?").CombinedOutput(); err != nil {
+	if out, err := g.command("message", "send", "--channel=a2a", "--target=sarah", "--message="+invitation).CombinedOutput(); err != nil {
 		g.t.Fatalf("the gateway writes to a contact: %v\n%s", err, out)
 	}
 	var item owner.Item
 	waitUntil(g.t, "the gateway's message", time.Minute, func() bool {
 		list, err := daemon.Fetch(g.t.Context(), sarah, owner.ListInbox.Call())
-		i := slices.IndexFunc(list.Items, func(i owner.Item) bool { return strings.Contains(string(i.Payload), "Come to tea?") })
+		i := slices.IndexFunc(list.Items, func(i owner.Item) bool { return strings.Contains(string(i.Payload), invitation) })
 		if err == nil && i >= 0 {
 			item = list.Items[i]
 		}

@@ -166,6 +166,7 @@ func TestMCPSchedule(t *testing.T) {
 // TestMCPSession is a session of an agent as a process of its own: it finds an agent, sends, waits until the owner has
 // approved on the page, and reads the reply, in at most 6 calls and 16,000 bytes.
 func TestMCPSession(t *testing.T) {
+	const yes = "Yes, at one."
 	t.Parallel()
 	s := startMCP(t, "--set=owner_api.listen=127.0.0.1:0", "--set=outgoing.mode=approval")
 	call := s.call
@@ -183,10 +184,10 @@ func TestMCPSession(t *testing.T) {
 	if decided["state"] != "approved" {
 		t.Fatalf("decided = %v", decided)
 	}
-	mustRun(t, s.theirs, "reply", s.awaitItem().ID, "Yes, at one.")
+	mustRun(t, s.theirs, "reply", s.awaitItem().ID, yes)
 	news := call("mesh_wait", map[string]any{"seconds": 25})
 	read := call("mesh_read", map[string]any{"conversation": sent["conversation"]})
-	if all, _ := json.Marshal(read); !strings.Contains(string(all), `"untrusted_text":"Yes, at one."`) {
+	if all, _ := json.Marshal(read); !strings.Contains(string(all), `"untrusted_text":"`+yes+`"`) {
 		t.Errorf("wait = %v, read = %s", news, all)
 	}
 	if s.calls > 6 || s.size > 16_000 {
@@ -244,17 +245,18 @@ func TestMCPNews(t *testing.T) {
 
 // TestMCPTask: an agent reads a long task of a bridge, which has no conversation, and answers it once and for all.
 func TestMCPTask(t *testing.T) {
+	const order = "lock the gate"
 	t.Parallel()
 	s := startMCP(t, "--set=mess.serve=on")
-	details := strings.Repeat("water the roses, ", 30) + "and lock the gate"
+	details := strings.Repeat("water the roses, ", 30) + "and " + order
 	mustRun(t, s.theirs, "links", "add", "mess", s.me.info.URL, "--name=garden", "--exchange=home")
 	mustRun(t, s.theirs, "mess", "request", "--link=garden", "--id=garden", details)
 	news := s.call("mesh_wait", map[string]any{"seconds": 25})
 	item := news["items"].([]any)[0].(map[string]any)
-	if all, _ := json.Marshal(item); item["conversation"] != "" || strings.Contains(string(all), "lock the gate") {
+	if all, _ := json.Marshal(item); item["conversation"] != "" || strings.Contains(string(all), order) {
 		t.Fatalf("the item is %s", all)
 	}
-	if all, _ := json.Marshal(s.call("mesh_read", map[string]any{"conversation": item["item"]})); !strings.Contains(string(all), "and lock the gate") {
+	if all, _ := json.Marshal(s.call("mesh_read", map[string]any{"conversation": item["item"]})); !strings.Contains(string(all), "and "+order) {
 		t.Errorf("read = %s", all)
 	}
 	sent := s.call("mesh_reply", map[string]any{"conversation": item["item"], "text": "done", "final": true})
@@ -558,6 +560,8 @@ func TestAgentsPage(t *testing.T) {
 // TestWakeUp plays the hook of docs/agents.md with a program in place of claude: the agent is started for a message,
 // its answer goes to the sender, and no text of the message is among its arguments.
 func TestWakeUp(t *testing.T) {
+	const awake = "I am awake"
+	const words = "wake up $(touch x)"
 	t.Parallel()
 	scripts := blocks(t, "docs/agents.md", "<!-- run by TestWakeUp -->\n```sh")
 	if len(scripts) != 1 {
@@ -567,7 +571,7 @@ func TestWakeUp(t *testing.T) {
 	claude := filepath.Join(home, "claude")
 	for path, text := range map[string]string{
 		claude: "#!/bin/sh\nprintf '%s\\n' \"$@\" > " + home + "/args\ncat > " + home + "/input\n" +
-			`echo '{"payload":{"action":"deliver","message":{"body":"I am awake"}}}'` + "\n",
+			`echo '{"payload":{"action":"deliver","message":{"body":"` + awake + `"}}}'` + "\n",
 		filepath.Join(home, "wake.sh"): strings.Replace(scripts[0], "exec claude ", "exec "+claude+" ", 1),
 	} {
 		if err := os.WriteFile(path, []byte(text), 0o755); err != nil {
@@ -582,15 +586,15 @@ func TestWakeUp(t *testing.T) {
 	if err := hub.awaitListing(); err != nil {
 		t.Fatal(err)
 	}
-	out, err := agentmeshAt(mine, "send", string(hub.info.AgentID), "wake up $(touch x)", "--wait").CombinedOutput()
-	if err != nil || !strings.Contains(string(out), "I am awake") {
+	out, err := agentmeshAt(mine, "send", string(hub.info.AgentID), words, "--wait").CombinedOutput()
+	if err != nil || !strings.Contains(string(out), awake) {
 		t.Errorf("send: %v %s", err, out)
 	}
 	args, err := os.ReadFile(filepath.Join(home, "args"))
 	if err != nil || strings.Contains(string(args), "wake up") || !strings.Contains(string(args), "mcp__agentmesh") {
 		t.Errorf("arguments = %q, %v", args, err)
 	}
-	if input, err := os.ReadFile(filepath.Join(home, "input")); err != nil || !strings.Contains(string(input), "wake up $(touch x)") {
+	if input, err := os.ReadFile(filepath.Join(home, "input")); err != nil || !strings.Contains(string(input), words) {
 		t.Errorf("input = %q, %v", input, err)
 	}
 }

@@ -11,6 +11,8 @@ import (
 	"strings"
 	"testing"
 	"time"
+
+	"github.com/agentmesh/agentmesh/node/goldentest"
 )
 
 // TestTable checks AM-28: the statuses of each code, and which requests may be repeated.
@@ -113,10 +115,8 @@ func TestErrorCopies(t *testing.T) {
 	if got, ok := errors.AsType[*FieldError](wrapped); !ok || got != field {
 		t.Error("the cause is not reached")
 	}
-	if got := ErrUnavailable.Because(io.ErrUnexpectedEOF); !errors.Is(got, io.ErrUnexpectedEOF) || !strings.Contains(got.Error(), "unexpected EOF") {
+	if got := ErrUnavailable.Because(io.ErrUnexpectedEOF); !errors.Is(got, io.ErrUnexpectedEOF) || !goldentest.Refuses(t, "unavailable", got) {
 		t.Errorf("Because = %v", got)
 	}
-	if !strings.HasPrefix(ErrPayload.Error(), "INVALID_MESSAGE: ") {
-		t.Errorf("Error = %s", ErrPayload)
-	}
+	goldentest.Refuses(t, "payload", ErrPayload)
 }

@@ -13,6 +13,7 @@ import (
 
 	"go.etcd.io/bbolt"
 
+	"github.com/agentmesh/agentmesh/node/goldentest"
 	"github.com/agentmesh/agentmesh/store"
 	"github.com/agentmesh/agentmesh/store/engine"
 )
@@ -50,7 +51,7 @@ func TestOpenNewerSchema(t *testing.T) {
 	})
 	before := readFile(t, path)
 	_, err := Open(t.Context(), path, Config{})
-	if !errors.Is(err, ErrNewerSchema) || !strings.Contains(err.Error(), "schema 99") {
+	if !errors.Is(err, ErrNewerSchema) || !goldentest.Says(t, "open", strings.ReplaceAll(err.Error(), path, "FILE")) {
 		t.Errorf("Open = %v", err)
 	}
 	if err := Check(t.Context(), path); !errors.Is(err, ErrNewerSchema) {
@@ -208,7 +209,7 @@ func TestCheckNamesTheRow(t *testing.T) {
 	for name, missing := range map[string]bucket{"cards": bucketChanges, "convs": bucketConvTerms, "records": bucketRecordTerms} {
 		path := newFilledDB(t)
 		editFile(t, path, func(tx *txn) error { return deleteFirst(tx, missing) })
-		if err := Check(t.Context(), path); err == nil || !strings.Contains(err.Error(), name+" ") || strings.Contains(err.Error(), string(missing.name)+" ") {
+		if err := Check(t.Context(), path); err == nil || !goldentest.Says(t, name, strings.ReplaceAll(err.Error(), path, "FILE")) {
 			t.Errorf("Check without a row of %s = %v, want a fault of %s", missing.name, err, name)
 		}
 	}

@@ -84,7 +84,8 @@ func TestOwnMessagesDoNotComeBack(t *testing.T) {
 // TestOwnerEndsAClaimedForeignThread: if our owner ends a thread that an executor here has claimed, the thread fails
 // there.
 func TestOwnerEndsAClaimedForeignThread(t *testing.T) {
-	for name, how := range map[string]string{"cancel": "- cancel: {re: %, reason: we move out}", "status": "- status: {re: %, code: cancelled, reason: we move out}"} {
+	const note = "we move out"
+	for name, how := range map[string]string{"cancel": "- cancel: {re: %, reason: " + note + "}", "status": "- status: {re: %, code: cancelled, reason: " + note + "}"} {
 		t.Run(name, func(t *testing.T) {
 			a := newForeignLink(t, nil)
 			there, here, task := a.offerRequest(`{"intent":"mow the lawn"}`)
@@ -92,7 +93,7 @@ func TestOwnerEndsAClaimedForeignThread(t *testing.T) {
 			eventually(t, "the claim over there", func() bool { return a.thread(there).Holder == "us" })
 			a.home.do(thread.OwnerID, strings.ReplaceAll(how, "%", here))
 			eventually(t, "its end over there", func() bool { return a.thread(there).Status == thread.Failed })
-			if text := string(a.want(200, a.us, "GET", "requests/"+there, "").JSON()); !strings.Contains(text, "we move out") {
+			if text := string(a.want(200, a.us, "GET", "requests/"+there, "").JSON()); !strings.Contains(text, note) {
 				t.Errorf("there it is %s", text)
 			}
 		})

@@ -178,14 +178,15 @@ func (s *sharedFolder) say(name, there, block string) {
 
 // TestTheirOwnerAnswers: the owner of a foreign exchange may answer for the requester.
 func TestTheirOwnerAnswers(t *testing.T) {
+	const answer = "the left one"
 	a := newForeignLink(t, nil)
 	there, here, task := a.offerRequest(`{"intent":"mow the lawn"}`)
 	a.home.reply(task.ID, `{"mess":[{"status":{"code":"needs_input","questions":[{"field":"side","question":"Which side?"}]}}]}`, 200)
 	eventually(t, "the question over there", func() bool { return a.thread(there).Status == thread.NeedsInput })
-	a.do(thread.OwnerID, "- reply: {re: "+there+", answers: {side: the left one}}")
+	a.do(thread.OwnerID, "- reply: {re: "+there+", answers: {side: "+answer+"}}")
 	a.wakePoll()
 	a.home.waitStatus(here, thread.InProgress)
-	if text := a.home.allText(here); !strings.Contains(text, "the left one") {
+	if text := a.home.allText(here); !strings.Contains(text, answer) {
 		t.Errorf("it says %s", text)
 	}
 }

@@ -79,6 +79,7 @@ func TestPlainQuestionThroughALink(t *testing.T) {
 
 // TestPlainAnswerThroughALink: a question from there arrives as text too, and the owner's next text is the answer.
 func TestPlainAnswerThroughALink(t *testing.T) {
+	const answer = "the red one"
 	a := newForeignLink(t, nil)
 	address := bridge.Address{Kind: Kind, Link: "garden", Peer: thread.ExchangeID}
 	say := func(conv wire.ConversationID, text string) wire.ConversationID {
@@ -97,9 +98,9 @@ func TestPlainAnswerThroughALink(t *testing.T) {
 		items, _, err := a.home.node.Inbox(t.Context(), owner.ItemNew, "", 10)
 		return err == nil && len(items) == 1 && strings.Contains(string(items[0].Payload), "Which one?") && items[0].Conversation == conv
 	})
-	say(conv, "the red one")
+	say(conv, answer)
 	eventually(t, "the answer over there", func() bool { return a.thread(there).Status == thread.InProgress })
-	if text := string(a.want(200, a.us, "GET", "requests/"+there, "").JSON()); !strings.Contains(text, "the red one") {
+	if text := string(a.want(200, a.us, "GET", "requests/"+there, "").JSON()); !strings.Contains(text, answer) {
 		t.Errorf("there it is %s", text)
 	}
 }
@@ -107,6 +108,7 @@ func TestPlainAnswerThroughALink(t *testing.T) {
 // TestWaitForAnAnswerThroughALink: a caller that waits for an answer gets the answer, and not the news that the
 // question was sent.
 func TestWaitForAnAnswerThroughALink(t *testing.T) {
+	const yes = "yes it is"
 	eachPublicServer(t, func(t *testing.T, begin func(func(*Config)) *publicLink) {
 		w := begin(nil)
 		address := bridge.Address{Kind: Kind, Link: "town", Peer: thread.ExchangeID}
@@ -123,8 +125,8 @@ func TestWaitForAnAnswerThroughALink(t *testing.T) {
 		default:
 		}
 		w.set("bob", there, thread.Claimed, "")
-		w.set("bob", there, thread.Completed, result("yes it is"))
-		if sent := <-answer; !strings.Contains(string(sent.ReplyTree.JSON()), "yes it is") {
+		w.set("bob", there, thread.Completed, result(yes))
+		if sent := <-answer; !strings.Contains(string(sent.ReplyTree.JSON()), yes) {
 			t.Errorf("the answer is %s, %s", sent.State, sent.ReplyTree.JSON())
 		}
 	})

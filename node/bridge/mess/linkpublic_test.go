@@ -207,6 +207,7 @@ func TestLateClaimOnAPublicServer(t *testing.T) {
 // TestUnfollowedIsShown: a message about a thread that has ended here cannot be followed. It stays in the thread, and
 // the owner gets a notice.
 func TestUnfollowedIsShown(t *testing.T) {
+	const said = "wet all the same"
 	eachPublicServer(t, func(t *testing.T, begin func(func(*Config)) *publicLink) {
 		w := begin(nil)
 		here, there := w.ask("water")
@@ -214,11 +215,11 @@ func TestUnfollowedIsShown(t *testing.T) {
 		w.home.waitStatus(here, thread.Claimed)
 		w.home.do(thread.OwnerID, "- cancel: {re: water, reason: it rains}")
 		eventually(t, "the cancel over there", func() bool { return w.status(there) == thread.Cancelled })
-		w.set("bob", there, thread.Completed, result("wet all the same"))
+		w.set("bob", there, thread.Completed, result(said))
 		eventually(t, "the notice", func() bool {
 			return w.home.countTitles("mess", here) > 0 && w.home.countTitles("mess", "cannot follow") > 0
 		})
-		eventually(t, "the result", func() bool { return strings.Contains(w.home.allText(here), "wet all the same") })
+		eventually(t, "the result", func() bool { return strings.Contains(w.home.allText(here), said) })
 		w.home.want(here, thread.Cancelled)
 	})
 }

@@ -231,14 +231,15 @@ func TestOneNoOfSeveralThroughALink(t *testing.T) {
 
 // TestEndsThroughTheMesh: the exchange of an agent ends a thread that was sent to it, and it ends here.
 func TestEndsThroughTheMesh(t *testing.T) {
+	const result = "the fridge is gone"
 	home, away := pair(t, acl.Open)
 	ref := home.request("client", "{intent: look into the fridge}")
 	there := away.waitMeshThread()
 	away.status("bob", there, "claimed")
 	home.waitStatus(ref, thread.Claimed)
-	away.do(thread.OwnerID, "- cancel: {re: "+there+", reason: the fridge is gone}")
+	away.do(thread.OwnerID, "- cancel: {re: "+there+", reason: "+result+"}")
 	home.waitStatus(ref, thread.Cancelled)
-	if text := home.allText(ref); !strings.Contains(text, "the fridge is gone") {
+	if text := home.allText(ref); !strings.Contains(text, result) {
 		t.Errorf("it says %s", text)
 	}
 }

@@ -75,11 +75,13 @@ func text(s string) string { return `{"action":"deliver","message":{"body":"` + 
 
 // TestInboxWork: the owner claims, asks, and completes a stranger's request from the inbox alone (MESS section 12).
 func TestInboxWork(t *testing.T) {
+	const asked = "how many eggs"
+	const answer = "the left one"
 	home := newMeshNode(t, meshtest.New(t), "home", nil)
-	ref := home.request("claude", "{intent: how many eggs are there?, id: eggs}")
+	ref := home.request("claude", "{intent: "+asked+" are there?, id: eggs}")
 	item := home.task(ref, "work/0")
 	if item.State != owner.ItemNew || item.Kind != "task" || item.PeerName != "claude" || item.Intent != Intent || item.Verified != "bearer" ||
-		!strings.Contains(string(item.Payload), "how many eggs") || item.Conversation != "" || item.Digest == "" {
+		!strings.Contains(string(item.Payload), asked) || item.Conversation != "" || item.Digest == "" {
 		t.Errorf("item = %+v", item)
 	}
 	home.reply(item.ID, `{"action":"accept","eta":"5m"}`, 200)
@@ -97,9 +99,9 @@ func TestInboxWork(t *testing.T) {
 	if open := home.open(ref); len(open) != 0 {
 		t.Errorf("it is the requester's turn, and the inbox has %+v", open)
 	}
-	home.do("claude", "- answer: {re: "+ref+", value: the left one}\n")
+	home.do("claude", "- answer: {re: "+ref+", value: "+answer+"}\n")
 	again := home.task(ref, "work/1")
-	if again.State != owner.ItemNew || !strings.Contains(string(again.Payload), "the left one") {
+	if again.State != owner.ItemNew || !strings.Contains(string(again.Payload), answer) {
 		t.Errorf("item = %+v", again)
 	}
 	home.reply(item.ID, text("seven"), 409) // answered already
@@ -197,13 +199,14 @@ func TestInboxAnsweredOnce(t *testing.T) {
 // TestInboxQuestions: a question to the owner is in the inbox with its options, and the owner's answer is about what
 // was asked.
 func TestInboxQuestions(t *testing.T) {
+	const second = "Is there light?"
 	home := newMeshNode(t, meshtest.New(t), "home", nil)
 	home.executor("bob")
 	ref := home.request(thread.OwnerID, "{intent: look into the fridge}")
 	home.status("bob", ref, "claimed")
-	home.status("bob", ref, "needs_input, questions: [{field: shelf, question: Which shelf?, options: [top, door]}, {field: light, question: Is there light?}]")
+	home.status("bob", ref, "needs_input, questions: [{field: shelf, question: Which shelf?, options: [top, door]}, {field: light, question: "+second+"}]")
 	item := home.task(ref, "answer/3")
-	if s := string(item.Payload); !strings.Contains(s, `"options":["top","door"]`) || !strings.Contains(s, "Is there light?") || item.PeerName != "bob" {
+	if s := string(item.Payload); !strings.Contains(s, `"options":["top","door"]`) || !strings.Contains(s, second) || item.PeerName != "bob" {
 		t.Errorf("item of %s: %s", item.PeerName, s)
 	}
 	if body := home.reply(item.ID, text("top"), 409); !goldentest.Says(t, "text for two questions", body) {

@@ -72,17 +72,18 @@ func TestTaskAcceptsOnlyWork(t *testing.T) {
 
 // TestConfirmationIsNotBuried: a later message of an executor does not replace its question.
 func TestConfirmationIsNotBuried(t *testing.T) {
+	const step = "sell the house"
 	home := newMeshNode(t, meshtest.New(t), "home", nil)
 	home.executor("bob")
 	ref := home.request(thread.OwnerID, "{intent: look into the fridge}")
 	home.status("bob", ref, "claimed")
-	home.status("bob", ref, "needs_confirmation, action: sell the house")
+	home.status("bob", ref, "needs_confirmation, action: "+step)
 	var much strings.Builder
 	for range 60 {
 		fmt.Fprintf(&much, "- remark: {re: %s, text: buy milk}\n", ref)
 	}
 	home.do("bob", much.String())
-	if ask := home.waitQuestion(`"serial":63`); !strings.Contains(string(ask.Body), "sell the house") {
+	if ask := home.waitQuestion(`"serial":63`); !strings.Contains(string(ask.Body), step) {
 		t.Errorf("the owner is shown %s", ask.Body)
 	}
 }

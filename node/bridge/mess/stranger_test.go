@@ -7,6 +7,7 @@ import (
 	"time"
 
 	"github.com/agentmesh/agentmesh/node/bridge/mess/thread"
+	"github.com/agentmesh/agentmesh/node/goldentest"
 )
 
 // TestOthersThreadsAreNotThere: refs count up, so every registered executor can guess them. A thread of somebody else
@@ -86,7 +87,7 @@ func TestCandidatesSayLittle(t *testing.T) {
 	ref := l.request("alice", "{intent: dice}")
 	l.refuse(403, "bob", "- followup: {re: "+ref+", text: x}")
 	l.refuse(403, "bob", "- response: {re: "+ref+", content: [x]}")
-	if _, err := l.try("bob", "- response: {re: "+ref+", content: [x]}"); err == nil || !strings.Contains(err.Error(), "claim") {
+	if _, err := l.try("bob", "- response: {re: "+ref+", content: [x]}"); err == nil || !goldentest.Says(t, "before the claim", strings.ReplaceAll(err.Error(), ref, "REF")) {
 		t.Errorf("a response before the claim: %v", err)
 	}
 	l.do("bob", "- suggestion: {id: s, type: alternative, re: "+ref+", proposed: slice}")

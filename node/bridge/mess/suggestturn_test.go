@@ -16,6 +16,7 @@ import (
 // TestSuggestionsToTheOwner: a suggestion about a request of the owner waits in the inbox, and the owner's answer there
 // is the decision.
 func TestSuggestionsToTheOwner(t *testing.T) {
+	const why = "it is faster"
 	for kind, c := range map[string]struct {
 		proposed string
 		want     thread.Code
@@ -37,10 +38,10 @@ func TestSuggestionsToTheOwner(t *testing.T) {
 					about = ", " + home.request(thread.OwnerID, "{intent: look into the cellar}")
 				}
 				home.status("bob", ref, "claimed")
-				home.do("bob", "- suggestion: {id: s, type: "+kind+", re: ["+ref+about+"], proposed: "+c.proposed+", reason: it is faster}\n")
+				home.do("bob", "- suggestion: {id: s, type: "+kind+", re: ["+ref+about+"], proposed: "+c.proposed+", reason: "+why+"}\n")
 				item := home.task(ref, "suggestion/1")
 				if s := string(item.Payload); item.State != owner.ItemNew || item.PeerName != "bob" || item.Verified != "bearer" ||
-					!strings.Contains(s, `"action":"suggestion"`) || !strings.Contains(s, kind) || !strings.Contains(s, "it is faster") {
+					!strings.Contains(s, `"action":"suggestion"`) || !strings.Contains(s, kind) || !strings.Contains(s, why) {
 					t.Errorf("item of %s: %s", item.PeerName, s)
 				}
 				notices, _, err := home.node.Notices.List(t.Context(), "", 100, time.Now())

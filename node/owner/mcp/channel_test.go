@@ -111,6 +111,7 @@ func TestChannel(t *testing.T) {
 
 // TestChannelOfAnAlias: the owner may name a peer by its alias.
 func TestChannelOfAnAlias(t *testing.T) {
+	const words = "from a friend"
 	mesh := meshtest.New(t)
 	sarah, friend := mesh.Node("sarah", open), mesh.Stranger("friend")
 	if _, err := sarah.OwnerAPI().ChangePeer(t.Context(), string(friend.ID), owner.PeerChange{Action: "alias", Alias: "buddy"}, "test"); err != nil {
@@ -118,8 +119,8 @@ func TestChannelOfAnAlias(t *testing.T) {
 	}
 	next, quiet := startChannel(t, agentOf(sarah), "buddy")
 	post(t, sarah, mesh.Stranger("other"), wire.Deliver, says("from another"))
-	post(t, sarah, friend, wire.Deliver, says("from a friend"))
-	if line := next(); !strings.Contains(line, "from a friend") {
+	post(t, sarah, friend, wire.Deliver, says(words))
+	if line := next(); !strings.Contains(line, words) {
 		t.Errorf("pushed = %s", line)
 	}
 	quiet()
@@ -127,6 +128,7 @@ func TestChannelOfAnAlias(t *testing.T) {
 
 // TestChannelAfterHook: a message that a hook leaves to the agent is pushed, although a newer one was pushed before.
 func TestChannelAfterHook(t *testing.T) {
+	const words = "for the hook"
 	started, goOn := make(chan struct{}), make(chan struct{})
 	mesh := meshtest.New(t)
 	sarah := mesh.Node("sarah", func(c *node.Config) {
@@ -137,14 +139,14 @@ func TestChannelAfterHook(t *testing.T) {
 	next, quiet := startChannel(t, agentOf(sarah), string(friend.ID))
 	var posts sync.WaitGroup
 	defer posts.Wait()
-	posts.Go(func() { post(t, sarah, friend, wire.Deliver, says("for the hook")) })
+	posts.Go(func() { post(t, sarah, friend, wire.Deliver, says(words)) })
 	<-started
 	post(t, sarah, friend, wire.RequestInfo, `{"action":"ask","question":"for nobody"}`)
 	if line := next(); !strings.Contains(line, "for nobody") {
 		t.Errorf("pushed = %s", line)
 	}
 	close(goOn)
-	if line := next(); !strings.Contains(line, "for the hook") {
+	if line := next(); !strings.Contains(line, words) {
 		t.Errorf("after the hook: %s", line)
 	}
 	quiet()
@@ -152,6 +154,7 @@ func TestChannelAfterHook(t *testing.T) {
 
 // TestChannelWithoutStream: a message that comes while no stream of events is open is pushed when one is open.
 func TestChannelWithoutStream(t *testing.T) {
+	const words = "before the stream"
 	mesh := meshtest.New(t)
 	sarah, friend := mesh.Node("sarah", open), mesh.Stranger("friend")
 	door, opening, goOn := agentOf(sarah), make(chan struct{}), make(chan struct{})
@@ -165,10 +168,10 @@ func TestChannelWithoutStream(t *testing.T) {
 	})
 	next, quiet := startChannel(t, door, string(friend.ID))
 	<-opening
-	post(t, sarah, friend, wire.Deliver, says("before the stream"))
+	post(t, sarah, friend, wire.Deliver, says(words))
 	quiet()
 	close(goOn)
-	if line := next(); !strings.Contains(line, "before the stream") {
+	if line := next(); !strings.Contains(line, words) {
 		t.Errorf("pushed = %s", line)
 	}
 	quiet()

@@ -157,6 +157,7 @@ func compare(t *testing.T, file string, data []byte) {
 
 // TestSession: an agent finds another, sends, gets the answer, and ends the conversation.
 func TestSession(t *testing.T) {
+	const words = "Yes, at ten."
 	mesh := meshtest.New(t)
 	sarah, chris := mesh.Node("sarah", open), mesh.Node("chris", open)
 	s, c := connect(t, sarah), connect(t, chris)
@@ -183,15 +184,15 @@ func TestSession(t *testing.T) {
 	if key, _ := at(news, "items.0.text.verified_key").(string); !strings.HasPrefix(key, "ed25519:") && !strings.HasPrefix(key, "SHA256:") {
 		t.Errorf("verified_key = %q", key)
 	}
-	reply := c.call("mesh_reply", args{"conversation": at(news, "items.0.item"), "text": "Yes, at ten.", "wait_seconds": 5})
+	reply := c.call("mesh_reply", args{"conversation": at(news, "items.0.item"), "text": words, "wait_seconds": 5})
 	if reply["status"] != "delivered" || reply["reply"] != nil { // a receipt is not an answer
 		t.Errorf("reply = %v", reply)
 	}
-	if news = s.call("mesh_wait", args{"seconds": 20}); at(news, "items.0.text.untrusted_text") != "Yes, at ten." {
+	if news = s.call("mesh_wait", args{"seconds": 20}); at(news, "items.0.text.untrusted_text") != words {
 		t.Errorf("wait = %v", news)
 	}
 	read := s.call("mesh_read", args{"conversation": sent["conversation"]})
-	if at(read, "entries.0.we_wrote") != "Are you free on Tuesday?" || !strings.Contains(toJSON(read), `"untrusted_text":"Yes, at ten."`) {
+	if at(read, "entries.0.we_wrote") != "Are you free on Tuesday?" || !strings.Contains(toJSON(read), `"untrusted_text":"`+words+`"`) {
 		t.Errorf("read = %v", read)
 	}
 	acked := s.call("mesh_ack", args{"items": []any{at(news, "items.0.item")}})

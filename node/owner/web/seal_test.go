@@ -13,14 +13,15 @@ import (
 // TestPageSeals: one choice on the page seals a message. The owner reads the content, marked as sealed, and gets an
 // error if sealing is not possible.
 func TestPageSeals(t *testing.T) {
+	const secret = "the secret of the coffee"
 	mesh := meshtest.New(t)
 	chris := mesh.Node("chris", nil)
 	sarah := mesh.Node("sarah", nil)
 	unable := mesh.Stranger("unable")
 	p := servePage(t, sarah)
-	form := url.Values{"to": {string(chris.ID())}, "kind": {"message"}, "text": {"the secret of the coffee"}, "seal": {"seal"}}
+	form := url.Values{"to": {string(chris.ID())}, "kind": {"message"}, "text": {secret}, "seal": {"seal"}}
 	status, body := p.post("compose", form)
-	if status != http.StatusOK || !strings.Contains(body, "the secret of the coffee") || !strings.Contains(body, ">sealed<") {
+	if status != http.StatusOK || !strings.Contains(body, secret) || !strings.Contains(body, ">sealed<") {
 		t.Errorf("sealed: %d\n%s", status, body)
 	}
 	waitFor(t, "the sealed message to arrive", func() bool {

@@ -216,6 +216,7 @@ func TestMirrorReadsAgain(t *testing.T) {
 // TestMirrorLeavesFilesAlone: a file that is too large is not read at all, and one that is still being written is left
 // to its writer for a while, but no longer.
 func TestMirrorLeavesFilesAlone(t *testing.T) {
+	const place = "by the window"
 	s := newFolderLab(t)
 	large := "2026-02-01-888"
 	if err := os.MkdirAll(s.at(thread.Received, large), 0o700); err != nil {
@@ -237,7 +238,7 @@ func TestMirrorLeavesFilesAlone(t *testing.T) {
 	ref := s.request("agent", "{intent: look}")
 	s.sync()
 	s.add(s.file(thread.Received, ref), "from: carl\nreceived: ")
-	s.do("agent", "- note: {re: "+ref+", text: by the window}")
+	s.do("agent", "- note: {re: "+ref+", text: "+place+"}")
 	s.sync()
 	if data, err := os.ReadFile(s.file(thread.Received, ref)); err != nil || !strings.HasSuffix(string(data), "received: ") {
 		t.Errorf("what somebody is writing was written over: %v", err)
@@ -248,24 +249,25 @@ func TestMirrorLeavesFilesAlone(t *testing.T) {
 	}
 	s.sync()
 	s.sync()
-	if data, err := os.ReadFile(s.file(thread.Received, ref)); err != nil || !strings.Contains(string(data), "by the window") {
+	if data, err := os.ReadFile(s.file(thread.Received, ref)); err != nil || !strings.Contains(string(data), place) {
 		t.Errorf("it was never written: %v", err)
 	}
 }
 
 // TestMirrorReadsBeforeItWrites: additions of others just before a write are read first.
 func TestMirrorReadsBeforeItWrites(t *testing.T) {
+	const place = "by the window"
 	s := newFolderLab(t)
 	s.executor("bob")
 	ref := s.request("agent", "{intent: look}")
 	s.sync()
-	s.add(s.file(thread.Received, ref), "from: agent\nreceived: 2026-02-01T10:00:00Z\nMESS:\n- note: {re: "+ref+", text: by the window}\n")
+	s.add(s.file(thread.Received, ref), "from: agent\nreceived: 2026-02-01T10:00:00Z\nMESS:\n- note: {re: "+ref+", text: "+place+"}\n")
 	s.status("bob", ref, "claimed")
 	if err := s.m.flush(t.Context(), s.root); err != nil {
 		t.Fatal(err)
 	}
 	data, err := os.ReadFile(s.file(thread.Claimed, ref))
-	if err != nil || !strings.Contains(string(data), "by the window") || !strings.Contains(string(data), "status: claimed") {
+	if err != nil || !strings.Contains(string(data), place) || !strings.Contains(string(data), "status: claimed") {
 		t.Errorf("the file = %s, %v", data, err)
 	}
 }

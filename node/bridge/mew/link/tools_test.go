@@ -17,6 +17,8 @@ import (
 
 // TestLinkTools: a link offers no tools unless the owner switches them on: discover, send and inbox.
 func TestLinkTools(t *testing.T) {
+	const toSpace = "to the space"
+	const fromSpace = "from the space"
 	call := func(p *mewtest.Player, id, method, params string) wire.Value {
 		t.Helper()
 		p.Send(`{"id":"` + id + `","kind":"mcp/request","to":["node"],"payload":{"jsonrpc":"2.0","id":"` + id + `","method":"` + method + `","params":` + params + `}}`)
@@ -60,24 +62,24 @@ func TestLinkTools(t *testing.T) {
 	if v := call(cat, "r5", "tools/call", `{"name":"discover","arguments":{"query":"far"}}`); !strings.Contains(string(v.JSON()), string(l.far.ID())) {
 		t.Errorf("discover: %s", v.JSON())
 	}
-	v := call(cat, "r6", "tools/call", `{"name":"send","arguments":{"to":"`+string(l.far.ID())+`","text":"from the space"}}`)
+	v := call(cat, "r6", "tools/call", `{"name":"send","arguments":{"to":"`+string(l.far.ID())+`","text":"`+fromSpace+`"}}`)
 	conv := mewtest.Text(mewtest.Payload(v, "result", "structuredContent", "conversation_id"))
 	got := l.inbox(l.far, owner.ItemNew)
-	if string(got.Conversation) != conv || got.Peer != l.home.ID() || !strings.Contains(string(got.Payload), "from the space") || !strings.Contains(string(got.Payload), `"peer":"cat"`) {
+	if string(got.Conversation) != conv || got.Peer != l.home.ID() || !strings.Contains(string(got.Payload), fromSpace) || !strings.Contains(string(got.Payload), `"peer":"cat"`) {
 		t.Errorf("the agent got %+v %s", got, got.Payload)
 	}
 	if _, err := l.far.Send(t.Context(), node.Outgoing{
 		To: l.home.ID(), Conv: got.Conversation, Intent: wire.Deliver, Via: "owner",
-		Payload: mewtest.Parse(t, `{"action":"deliver","message":{"body":"to the space"}}`),
+		Payload: mewtest.Parse(t, `{"action":"deliver","message":{"body":"`+toSpace+`"}}`),
 	}, 20*time.Second); err != nil {
 		t.Fatal(err)
 	}
-	if v := call(cat, "r7", "tools/call", `{"name":"inbox","arguments":{"conversation_id":"`+conv+`"}}`); !strings.Contains(string(v.JSON()), "to the space") {
+	if v := call(cat, "r7", "tools/call", `{"name":"inbox","arguments":{"conversation_id":"`+conv+`"}}`); !strings.Contains(string(v.JSON()), toSpace) {
 		t.Errorf("inbox: %s", v.JSON())
 	}
 	// A participant can neither read nor write in a conversation that another one opened.
 	dog := l.peers["dog"]
-	if v := call(dog, "r8", "tools/call", `{"name":"inbox","arguments":{"conversation_id":"`+conv+`"}}`); strings.Contains(string(v.JSON()), "to the space") {
+	if v := call(dog, "r8", "tools/call", `{"name":"inbox","arguments":{"conversation_id":"`+conv+`"}}`); strings.Contains(string(v.JSON()), toSpace) {
 		t.Errorf("another's inbox: %s", v.JSON())
 	}
 	if v := call(dog, "r9", "tools/call", `{"name":"send","arguments":{"to":"`+string(l.far.ID())+`","text":"x","conversation_id":"`+conv+`"}}`); mewtest.Payload(v, "error").IsNull() {
