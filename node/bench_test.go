@@ -84,6 +84,25 @@ func BenchmarkStatus(b *testing.B) {
 	}
 }
 
+// BenchmarkNewest measures the page of the newest of six thousand messages that wait for the owner.
+func BenchmarkNewest(b *testing.B) {
+	mesh := meshtest.New(b)
+	chris := mesh.Stranger("chris")
+	sarah := mesh.Node("sarah", func(cfg *node.Config) { cfg.Policy.Mode, cfg.Exempt = acl.Open, []string{string(chris.ID)} })
+	for range 6000 {
+		if out, err := sarah.Receive(b.Context(), chris.Sign(chris.Draft(sarah.ID(), wire.Deliver, hello))); err != nil || out.Status != http.StatusOK {
+			b.Fatalf("Receive = %d, %v", out.Status, err)
+		}
+	}
+	b.ReportAllocs()
+	for b.Loop() {
+		list, err := sarah.OwnerAPI().ListItems(b.Context(), owner.Query{State: string(node.ItemNew), Limit: 25, Newest: true})
+		if err != nil || len(list.Items) != 25 || list.Next == "" {
+			b.Fatalf("ListItems = %+v, %v", list, err)
+		}
+	}
+}
+
 // BenchmarkRefusal measures an acceptance, and a refusal at each bound of a node: in an hour, in one conversation, of one
 // sender, and of all messages that wait for the owner. A refusal must cost less than the work that it refuses.
 func BenchmarkRefusal(b *testing.B) {
