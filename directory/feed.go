@@ -5,7 +5,9 @@ import (
 	"context"
 	"errors"
 	"fmt"
+	"iter"
 	"net/url"
+	"slices"
 	"strconv"
 	"time"
 
@@ -45,19 +47,20 @@ func (r *Registry) changesAfter(ctx context.Context, since string, limit int, wa
 	}
 	now, last, next, more := wire.Now(), "", since, false
 	page := append(make([]byte, 0, 64+1024*len(lines)), `{"changes":[`...)
-	for i, line := range lines {
-		if more = i == limit || len(page) > maxPageBytes; more {
-			break
-		}
-		c, err := r.describeChange(ctx, line, now)
+	i := 0
+	for c, err := range describeChanges(ctx, r, lines, now) {
 		if err != nil {
 			return nil, err
+		}
+		if more = i == limit || len(page) > maxPageBytes; more {
+			break
 		}
 		if i > 0 {
 			page = append(page, ',')
 		}
 		page = c.append(page)
-		after, last = line.Change, line.ID
+		after, last = lines[i].Change, lines[i].ID
+		i++
 	}
 	if last != "" || since == "" {
 		if next, err = r.cursors.Seal(ctx, last, store.Position{Seq: after}, feedFilters); err != nil {
@@ -80,12 +83,7 @@ func (c listedChange) append(out []byte) []byte {
 	out = wire.AppendString(append(out, `{"change":`...), c.Change.Change)
 	out = wire.AppendString(append(out, `,"agent_id":`...), string(c.AgentID))
 	if c.view != nil {
-		out = append(append(append(append(out, `,"record":{"card":`...), c.body...), `,"verification":`...), c.view.verification...)
-		if c.view.proof != "" {
-			out = wire.AppendString(append(out, `,"key_proof":`...), c.view.proof)
-		}
-		out = wire.AppendString(append(out, `,"registered_at":`...), wire.FormatTime(c.view.registered))
-		out = append(wire.AppendString(append(out, `,"expires_at":`...), wire.FormatTime(c.view.expires)), '}')
+		out = append(append(append(out, `,"record":{"card":`...), c.body...), c.view.record...)
 	}
 	if c.Reason != "" {
 		out = wire.AppendString(append(out, `,"reason":`...), c.Reason)
@@ -134,16 +132,35 @@ func (r *Registry) awaitChanges(ctx context.Context, after uint64, limit int, wa
 	}
 }
 
-// describeChange returns what a row of the store's feed means now.
-func (r *Registry) describeChange(ctx context.Context, line store.CardChange, now time.Time) (c listedChange, err error) {
+// describeChanges yields what rows of the store's feed mean now. An error ends the iteration.
+func describeChanges(ctx context.Context, r *Registry, lines []store.CardChange, now time.Time) iter.Seq2[listedChange, error] {
+	return func(yield func(listedChange, error) bool) {
+		for batch := range slices.Chunk(lines, 16) { // cards may be large
+			ids := make([]string, len(batch))
+			for i, line := range batch {
+				ids[i] = line.ID
+			}
+			gen := r.views.generation()
+			cards, err := r.cards.HeldAll(ctx, ids, now) // not cached bodies: a reader that got an older card would never learn of this change
+			for i, line := range batch {
+				var c listedChange
+				if err == nil {
+					c, err = r.describeChange(ctx, line, cards[i], gen, now)
+				}
+				if !yield(c, err) || err != nil {
+					return
+				}
+			}
+		}
+	}
+}
+
+// describeChange returns what a row of the store's feed means now. card is the card of the row if it is held, and gen is
+// the generation before it was read.
+func (r *Registry) describeChange(ctx context.Context, line store.CardChange, card store.Card, gen uint64, now time.Time) (c listedChange, err error) {
 	c.AgentID, c.At = wire.AgentID(line.ID), line.At
-	gen := r.views.generation()
-	card, err := r.cards.Held(ctx, line.ID, now) // not a cached body: a reader that got an older card would never learn of this change
-	switch {
-	case err != nil && !errors.Is(err, store.ErrNotFound):
-		return c, err
-	case err != nil || !card.Live(now):
-		if err == nil && !card.Withdrawn && !line.Withdrawn {
+	if card.ID == "" || !card.Live(now) {
+		if card.ID != "" && !card.Withdrawn && !line.Withdrawn {
 			c.At = card.Expires
 		}
 		c.Change, err = r.describeTombstone(ctx, c.Change, line.Withdrawn || card.Withdrawn, now)

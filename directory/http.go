@@ -241,6 +241,7 @@ func (r *Registry) encodePage(found page, gen uint64, now time.Time) (*encodedPa
 	}
 	out := append(make([]byte, 0, size), `{"agents":[`...)
 	verifications := make([]byte, 0, 192*len(found.cards))
+	tags := make([]byte, 0, 32*len(found.cards))
 	for i, card := range found.cards {
 		v, err := r.view(card, gen, now)
 		if err != nil {
@@ -257,13 +258,16 @@ func (r *Registry) encodePage(found page, gen uint64, now time.Time) (*encodedPa
 		}
 		out = append(out, card.Body...)
 		verifications = append(append(wire.AppendString(verifications, card.ID), ':'), v.verification...)
+		tags = append(tags, v.etag[0]...)
 	}
 	out = append(out, ']')
 	if found.cursor != "" {
 		out = wire.AppendString(append(out, `,"cursor":`...), found.cursor)
 	}
 	out = append(append(out, `,"verification":{`...), verifications...)
-	return &encodedPage{Document: cached.New(append(out, "}}"...)), gen: gen, readAt: now, staleAt: staleAt}, nil
+	// The tags of the cards stand for their bodies, so only a tenth of the page is hashed.
+	tag := httpapi.EntityTag(append(tags, found.cursor...), verifications)
+	return &encodedPage{Document: cached.Tagged(append(out, "}}"...), tag), gen: gen, readAt: now, staleAt: staleAt}, nil
 }
 
 // handleDocument returns the handler for a document about one agent.

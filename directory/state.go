@@ -56,18 +56,21 @@ func LatestChanges(ctx context.Context, r *Registry, limit int) ([]site.Change, 
 		lines = found
 		return true
 	})
-	now, list := wire.Now(), make([]site.Change, 0, len(lines))
-	for _, line := range slices.Backward(lines) {
+	if err != nil {
+		return nil, err
+	}
+	list := make([]site.Change, 0, len(lines))
+	slices.Reverse(lines)
+	for c, err := range describeChanges(ctx, r, lines, wire.Now()) {
 		if err != nil {
 			return nil, err
 		}
-		var c listedChange
-		if c, err = r.describeChange(ctx, line, now); err == nil && c.view != nil {
+		if c.view != nil {
 			c.Record = &wire.CardRecord{RegisteredAt: c.view.registered, ExpiresAt: c.view.expires}
 		}
 		list = append(list, site.Change{Change: c.Change, Name: r.NameOf(ctx, c.AgentID)})
 	}
-	return list, err
+	return list, nil
 }
 
 // NameOf returns the name on a card that is listed or whose id is still reserved, and otherwise "".

@@ -30,8 +30,8 @@ type cardView struct {
 	etag, modified, length []string
 	updated                time.Time // in whole seconds, like Last-Modified
 	header                 []string  // AgentMesh-Verification
-	verification           []byte    // JSON
-	proof                  string    // of the key, see [wire.CardRecord]
+	record                 []byte    // JSON of a [wire.CardRecord] after its card
+	verification           []byte    // JSON, a part of record
 	alive, keySince        time.Time // of the last answered probe, and of the current key
 	credential             string    // hash of the credential, in hex; "" for a card of a mirrored directory
 
@@ -164,6 +164,14 @@ func newView(c store.Card, now time.Time) (*cardView, error) {
 		return nil, err
 	}
 	verification := m.Verification(now)
+	const before = `,"verification":`
+	record := append([]byte(before), wire.MustMarshal(verification)...)
+	end := len(record)
+	if m.Proof != "" {
+		record = wire.AppendString(append(record, `,"key_proof":`...), m.Proof)
+	}
+	record = wire.AppendString(append(record, `,"registered_at":`...), wire.FormatTime(c.Registered))
+	record = append(wire.AppendString(append(record, `,"expires_at":`...), wire.FormatTime(c.Expires)), '}')
 	v := &cardView{
 		rev:          c.Rev,
 		expires:      c.Expires,
@@ -174,8 +182,9 @@ func newView(c store.Card, now time.Time) (*cardView, error) {
 		length:       []string{strconv.Itoa(len(c.Body))},
 		updated:      c.Updated.UTC().Truncate(time.Second),
 		header:       []string{"key=" + stamp(verification.Key) + "; endpoint=" + stamp(verification.Endpoint) + "; alive=" + stamp(verification.Alive)},
-		verification: wire.MustMarshal(verification),
-		proof:        m.Proof, alive: m.Alive, keySince: m.Current.Since,
+		record:       record,
+		verification: record[len(before):end:end],
+		alive:        m.Alive, keySince: m.Current.Since,
 	}
 	if c.Owner != [32]byte{} {
 		v.credential = hex.EncodeToString(c.Owner[:])

@@ -8,6 +8,7 @@ import (
 	"testing/synctest"
 	"time"
 
+	"github.com/agentmesh/agentmesh/directory/listing"
 	"github.com/agentmesh/agentmesh/node/wire"
 	"github.com/agentmesh/agentmesh/store"
 )
@@ -97,6 +98,55 @@ func TestKeptPagesAreNeverStale(t *testing.T) {
 			t.Errorf("after a card has ended: %s", got)
 		}
 	})
+}
+
+// TestPageTags: two pages have the same entity tag only if they have the same bytes, also at another instance.
+func TestPageTags(t *testing.T) {
+	w := newWorld(t)
+	other := newWorldOver(t, w.store)
+	tags, bodies := map[string]string{}, map[string]string{} // of each body, and of each tag
+	look := func() {
+		t.Helper()
+		for _, query := range []string{"", "?limit=1", "?limit=2", "?q=agent", "?capability=scheduling", "?q=nothing"} {
+			for _, at := range []*world{w, other} {
+				got := at.do("GET", "/v1/agents"+query, "")
+				body, tag := got.Body.String(), got.Header().Get("Etag")
+				if known, ok := tags[body]; ok && known != tag {
+					t.Errorf("%s has the tags %s and %s", body, known, tag)
+				}
+				if known, ok := bodies[tag]; ok && known != body {
+					t.Errorf("%s and %s have the same tag", known, body)
+				}
+				tags[body], bodies[tag] = tag, body
+			}
+		}
+	}
+	look()
+	for i := range 3 {
+		w.register(alice, testCard(fmt.Sprintf("am_%d", i)))
+		other.reg.pages.Purge()
+		look()
+	}
+	card, err := w.store.Cards().Get(t.Context(), "am_1", time.Now())
+	if err != nil {
+		t.Fatal(err)
+	}
+	meta, err := listing.ParseMeta(card)
+	if err != nil {
+		t.Fatal(err)
+	}
+	meta.AddProbe(true, time.Now())
+	card.Meta = meta.Encode()
+	if _, err := w.store.Cards().Put(t.Context(), store.PutCard{Card: card, IfRev: card.Rev, Now: time.Now()}); err != nil {
+		t.Fatal(err)
+	}
+	for _, at := range []*world{w, other} {
+		at.reg.pages.Purge()
+	}
+	before := len(bodies)
+	if look(); len(bodies) == before {
+		t.Error("a new verification changes no page")
+	}
 }
 
 func TestFewSmallPagesAreKept(t *testing.T) {

@@ -52,8 +52,11 @@ type Document struct {
 }
 
 // New returns the document with this content.
-func New(data []byte) Document {
-	return Document{data, httpapi.EntityTag(data), sync.OnceValue(func() []byte { return compress(data) })}
+func New(data []byte) Document { return Tagged(data, httpapi.EntityTag(data)) }
+
+// Tagged returns the document with this content and entity tag, which changes with the content.
+func Tagged(data []byte, tag string) Document {
+	return Document{data, tag, sync.OnceValue(func() []byte { return compress(data) })}
 }
 
 // Len returns the size of the content.

@@ -52,10 +52,13 @@ func ServeDocument(c echo.Context, contentType, cacheControl string, data []byte
 	http.ServeContent(c.Response(), c.Request(), "", time.Time{}, bytes.NewReader(data))
 }
 
-// EntityTag returns a strong entity tag for data.
-func EntityTag(data []byte) string {
-	sum := sha256.Sum256(data)
-	return `"` + base64.RawURLEncoding.EncodeToString(sum[:15]) + `"`
+// EntityTag returns a strong entity tag for the concatenation of parts.
+func EntityTag(parts ...[]byte) string {
+	h := sha256.New()
+	for _, part := range parts {
+		h.Write(part)
+	}
+	return `"` + base64.RawURLEncoding.EncodeToString(h.Sum(nil)[:15]) + `"`
 }
 
 // Private keeps caches from storing the response. Responses to the owner, or to a request with a bearer token, are private (AM-59).

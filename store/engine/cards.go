@@ -23,6 +23,23 @@ func (c Cards) Held(ctx context.Context, id string, now time.Time) (store.Card, 
 	return c.find(ctx, id, func(card store.Card) bool { return card.Held(now) })
 }
 
+// HeldAll implements [store.Cards].
+func (c Cards) HeldAll(ctx context.Context, ids []string, now time.Time) ([]store.Card, error) {
+	cards := make([]store.Card, len(ids))
+	err := c.Driver.View(ctx, func(r Reader) error {
+		for i, id := range ids {
+			switch card, err := findCard(r, id); {
+			case err != nil:
+				return err
+			case card != nil && card.Held(now):
+				cards[i] = card.Card
+			}
+		}
+		return nil
+	})
+	return cards, err
+}
+
 func (c Cards) find(ctx context.Context, id string, accept func(store.Card) bool) (store.Card, error) {
 	card, err := view(ctx, c.Driver, func(r Reader) (*CardRow, error) { return findCard(r, id) }, func(card *CardRow) bool { return accept(card.Card) })
 	return card.Card, err

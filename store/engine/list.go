@@ -24,6 +24,7 @@ func ListCards(index *cardindex.Index, q store.CardQuery, damage *DamageLog, rea
 	page := store.CardPage{Cards: make([]store.Card, 0, min(want, 128))}
 	slots := make([]cardindex.Slot, 0, min(want, 128))
 	terms := make([][]byte, 0, 64)
+	var buf []byte
 	var last store.Position // of the last card of a full page
 	for tier := max(q.After.Tier, 0); tier < len(tiers) && len(page.Cards) < want; tier++ {
 		match := func(s cardindex.Slot, row []byte, err error) {
@@ -40,7 +41,7 @@ func ListCards(index *cardindex.Index, q store.CardQuery, damage *DamageLog, rea
 			}
 			var card store.Card
 			if err == nil && len(page.Cards) < q.Limit { // the card after the limit only shows that there is a next page
-				card, err = decodeCardForList(uint64(s), row)
+				card, err = decodeCardForList(&buf, q.Limit-len(page.Cards)-1, uint64(s), row)
 			}
 			if err != nil {
 				damage.Note("left out of a list", err)

@@ -95,8 +95,9 @@ func CopyTerms(terms [][]byte) []string {
 	return texts
 }
 
-// decodeCardForList decodes a row without its terms and counts, which are a large part of the row.
-func decodeCardForList(seq uint64, row []byte) (store.Card, error) {
+// decodeCardForList decodes a row without its terms and counts, which are a large part of the row. Its cards share the
+// array of *buf, for which more says how many cards follow.
+func decodeCardForList(buf *[]byte, more int, seq uint64, row []byte) (store.Card, error) {
 	r := reader{b: row[1:]} // DecodeCardHead has checked the version
 	c := store.Card{Seq: seq, Rev: store.Rev(r.u64()), Expires: r.time(), ReservedUntil: r.time()}
 	c.Withdrawn = r.byte() == 1
@@ -104,9 +105,15 @@ func decodeCardForList(seq uint64, row []byte) (store.Card, error) {
 	c.Owner = r.hash()
 	c.Registered, c.Updated = r.time(), r.time()
 	c.ID = r.text()
-	r.take(r.uint())                  // terms
-	r.take(r.uint())                  // counts
-	r.b = append([]byte(nil), r.b...) // copy the rest, because body and meta outlive the transaction
+	r.take(r.uint()) // terms
+	r.take(r.uint()) // counts
+	// Copy the rest, because body and meta outlive the transaction.
+	if size := len(r.b); cap(*buf)-len(*buf) < size {
+		*buf = make([]byte, 0, max(size, min(size*(1+more), maxShared)))
+	}
+	from := len(*buf)
+	*buf = append(*buf, r.b...)
+	r.b = (*buf)[from:]
 	c.Body = r.bytes()
 	c.Meta = r.bytes()
 	if err := r.end(); err != nil {
@@ -114,6 +121,9 @@ func decodeCardForList(seq uint64, row []byte) (store.Card, error) {
 	}
 	return c, nil
 }
+
+// maxShared bounds what stays in memory if a caller keeps one card of a list.
+const maxShared = 16 << 10
 
 // IsCardLive reports whether a card is live at now. It reads only the head of the row.
 func IsCardLive(row []byte, now time.Time) bool {

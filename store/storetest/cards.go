@@ -80,6 +80,13 @@ func testCardExpiry(t *testing.T, s store.Store) {
 		if (err == nil) != test.held {
 			t.Errorf("Held at %v = %v, want held %v", test.now, err, test.held)
 		}
+		several, err := s.Cards().HeldAll(t.Context(), []string{"am_none", "am_a", "am_a"}, test.now)
+		wantOK(t, "HeldAll", err)
+		var found []bool
+		for _, c := range several {
+			found = append(found, c.ID == "am_a" && c.Rev > 0 && len(c.Body) > 0)
+		}
+		wantSame(t, "HeldAll", found, []bool{false, test.held, test.held})
 		want := 0
 		if test.live {
 			want = 1
