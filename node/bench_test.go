@@ -96,7 +96,7 @@ func BenchmarkNewest(b *testing.B) {
 	}
 	b.ReportAllocs()
 	for b.Loop() {
-		list, err := sarah.OwnerAPI().ListItems(b.Context(), owner.Query{State: string(node.ItemNew), Limit: 25, Newest: true})
+		list, err := sarah.OwnerAPI().ListItems(b.Context(), owner.Query{State: string(owner.ItemNew), Limit: 25, Newest: true})
 		if err != nil || len(list.Items) != 25 || list.Next == "" {
 			b.Fatalf("ListItems = %+v, %v", list, err)
 		}
