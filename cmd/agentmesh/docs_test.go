@@ -59,7 +59,6 @@ const environment = `| variable | meaning |
 | AGENTMESH_AGENT_SOCKET | The agent's door, a socket. The flag --agent-socket overrides it. |
 | AGENTMESH_PASSPHRASE_FILE | File with the passphrase of encrypted keys or of a backup. |
 | AGENTMESH_PASSPHRASE | The passphrase itself. A file is safer. |
-| XDG_RUNTIME_DIR | The folder for the owner's socket if the path of the data directory is too long for a socket. |
 
 A proxy in HTTP_PROXY or HTTPS_PROXY is not used: the program checks the address of every outgoing connection.
 `

@@ -25,11 +25,7 @@ func fakeOwner(t *testing.T, h http.HandlerFunc) (dir string) {
 		t.Fatal(err)
 	}
 	t.Cleanup(func() { os.RemoveAll(dir) })
-	path, err := httpapi.OwnerSocket(dir)
-	if err != nil {
-		t.Fatal(err)
-	}
-	l, err := net.Listen("unix", path)
+	l, err := net.Listen("unix", httpapi.OwnerSocket(dir))
 	if err != nil {
 		t.Fatal(err)
 	}

@@ -113,12 +113,7 @@ func TestCommandWaitsForACommand(t *testing.T) {
 
 func serveOwnerSocket(t *testing.T, dir string, h http.Handler) {
 	t.Helper()
-	socket, err := httpapi.OwnerSocket(dir)
-	if err != nil {
-		t.Error(err)
-		return
-	}
-	l, err := net.Listen("unix", socket)
+	l, err := net.Listen("unix", httpapi.OwnerSocket(dir))
 	if err != nil {
 		t.Error(err)
 		return

@@ -26,9 +26,6 @@ import (
 type OwnerConfig struct {
 	// Dir is the data directory, which holds the socket and the token.
 	Dir string
-	// RuntimeDir ($XDG_RUNTIME_DIR) holds the socket if a path in Dir is too long for a socket; "" means a new
-	// temporary directory.
-	RuntimeDir string
 	// Listen is a loopback address ("127.0.0.1:0") that serves the same routes to clients with the token; "" for none.
 	Listen string
 	// ListenTCP opens the TCP listener; nil means net.Listen.
@@ -202,7 +199,7 @@ func (o *Owner) Addr() net.Addr {
 
 // Listen opens the sockets and the TCP address. A process calls it before Serve to fail early.
 func (o *Owner) Listen() error {
-	socket, err := listenSocket(o.cfg.Dir, o.cfg.RuntimeDir)
+	socket, err := listenSocket(o.cfg.Dir)
 	if err != nil {
 		return err
 	}
@@ -290,7 +287,6 @@ func (o *Owner) Serve(ctx context.Context) error {
 			return err
 		}
 	}
-	defer removeShortDir(o.cfg.Dir, o.socket.Addr().String()) // if the socket is not in Dir
 	defer os.RemoveAll(o.hookDir)
 	defer context.AfterFunc(ctx, o.pages.stop)()
 	g, ctx := errgroup.WithContext(ctx)

@@ -91,7 +91,7 @@ func Connect(ctx context.Context, dir datadir.Dir, readOptions func() (Options, 
 			c, err = openLocal(ctx, o)
 		}
 		if errors.Is(err, datadir.ErrInUse) && dir.IsServed() && time.Since(start) > unreachableAfter {
-			socket, _ := httpapi.OwnerSocket(string(dir))
+			socket := httpapi.OwnerSocket(string(dir))
 			return true, exit.FailHint(exit.Unavailable, fmt.Errorf("%s serves the data directory %s, but nothing answers at its socket %s", dir.Holder(), string(dir), socket),
 				"if the socket was deleted, start serve again; a command in another container needs the folder of the socket, too")
 		}
@@ -117,12 +117,9 @@ func ConnectDoor(ctx context.Context, socket, dir string) (*Client, error) {
 	if socket != "" {
 		return ConnectAgent(ctx, socket)
 	}
-	ownerSocket, err := httpapi.OwnerSocket(dir)
+	c, err := dialSocket(ctx, httpapi.OwnerSocket(dir), httpapi.DoorOfAgent)
 	if err == nil {
-		var c *Client
-		if c, err = dialSocket(ctx, ownerSocket, httpapi.DoorOfAgent); err == nil {
-			return c, nil
-		}
+		return c, nil
 	}
 	if errors.Is(err, fs.ErrPermission) {
 		return nil, exit.FailHint(exit.Forbidden, fmt.Errorf("this user may not open the data directory %s", dir), "name the agent's door with --agent-socket")
@@ -133,11 +130,7 @@ func ConnectDoor(ctx context.Context, socket, dir string) (*Client, error) {
 // Running returns a client of the serve process that uses the directory, or nil if no process listens on the owner's
 // socket.
 func Running(ctx context.Context, dir string) *Client {
-	socket, err := httpapi.OwnerSocket(dir)
-	if err != nil {
-		return nil
-	}
-	c, err := dialSocket(ctx, socket, "cli")
+	c, err := dialSocket(ctx, httpapi.OwnerSocket(dir), "cli")
 	if err != nil {
 		return nil
 	}

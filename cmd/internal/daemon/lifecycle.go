@@ -146,9 +146,8 @@ func (p *Process) Serve(ctx context.Context, started func(context.Context, Serve
 		g.Go(func() error { return p.server.ServeForwarded(ctx, p.hosting.listener, p.hosting.key) })
 	}
 	g.Go(func() error { return p.hosting.run(ctx, p) })
-	g.Go(func() error {
-		info, err := p.serveInfo(ctx, listener.Addr().String(), base)
-		if err == nil && ctx.Err() == nil {
+	g.Go(func() (err error) {
+		if info := p.serveInfo(ctx, listener.Addr().String(), base); ctx.Err() == nil {
 			err = started(ctx, info)
 		}
 		if err == nil && p.mirror != "" {

@@ -11,7 +11,6 @@ import (
 	"log/slog"
 	"net"
 	"net/http"
-	"os"
 	"slices"
 	"strings"
 	"sync"
@@ -174,7 +173,7 @@ func (p *Process) assemble(ctx context.Context, base string) error {
 		Version: p.build.Version, Logger: p.log, Metrics: p.metrics,
 	})
 	p.owner = httpapi.NewOwner(httpapi.OwnerConfig{
-		Dir: string(p.dataDir), RuntimeDir: os.Getenv("XDG_RUNTIME_DIR"), Listen: p.cfg.OwnerAPI.Listen, Hosts: p.cfg.OwnerAPI.Hosts, LinkHost: p.cfg.Notify.PageHost(), Logger: p.log,
+		Dir: string(p.dataDir), Listen: p.cfg.OwnerAPI.Listen, Hosts: p.cfg.OwnerAPI.Hosts, LinkHost: p.cfg.Notify.PageHost(), Logger: p.log,
 		ListenTCP: p.rerun.sockets.listen, Agent: p.agentDoor(), Metrics: p.metrics,
 	})
 	p.mountOperations(p.operations()...)

@@ -28,9 +28,11 @@ type ServeInfo struct {
 }
 
 // serveInfo calls awaitRegistration, and then describes this process, which serves.
-func (p *Process) serveInfo(ctx context.Context, address, base string) (ServeInfo, error) {
+func (p *Process) serveInfo(ctx context.Context, address, base string) ServeInfo {
 	p.awaitRegistration(ctx)
-	info := ServeInfo{PID: os.Getpid(), Profile: p.cfg.Profile(), Address: address, URL: base, Data: string(p.dataDir), SignIn: p.owner.SignIn}
+	info := ServeInfo{
+		PID: os.Getpid(), Profile: p.cfg.Profile(), Address: address, URL: base, Data: string(p.dataDir), Socket: httpapi.OwnerSocket(string(p.dataDir)), SignIn: p.owner.SignIn,
+	}
 	if p.registry != nil {
 		info.Directory = base + "/v1"
 	}
@@ -41,9 +43,7 @@ func (p *Process) serveInfo(ctx context.Context, address, base string) (ServeInf
 	if addr := p.owner.Addr(); addr != nil {
 		info.OwnerAPI = "http://" + addr.String()
 	}
-	var err error
-	info.Socket, err = httpapi.OwnerSocket(string(p.dataDir))
-	return info, err
+	return info
 }
 
 // registrationWait is the longest wait of awaitRegistration.

@@ -114,7 +114,7 @@ func inspectFile(root *os.Root, name string) (size int64, isBackup bool, err err
 }
 
 // transientFiles are the files at the top of a data directory that belong to one process or are copied in another way.
-var transientFiles = []string{httpapi.SessionsFile, httpapi.SocketFile, httpapi.SocketPointerFile, FilePID, FileLock, fileManifest, FileDatabase}
+var transientFiles = []string{httpapi.SessionsFile, httpapi.SocketFile, FilePID, FileLock, fileManifest, FileDatabase}
 
 // isTransient reports whether a file or folder is not copied into an archive: the lock and pid files, the owner's
 // socket and the file with its path, the sessions, the database with the files beside it, a manifest, and temporary files of atomic writes, backup

@@ -23,7 +23,7 @@ func TestUnpackRefuses(t *testing.T) {
 		{"../evil", 0o600}, {"hooks/../../evil", 0o600}, {"/evil", 0o600}, {"", 0o600}, {"./evil", 0o600}, {"hooks//evil", 0o600},
 		{"evil/", fs.ModeDir | 0o700}, {"link", fs.ModeSymlink | 0o777}, {"pipe", fs.ModeNamedPipe | 0o600},
 		{"pid", 0o600}, {httpapi.SocketFile, 0o600}, {"agentmesh.db.index", 0o600}, {".signing.key.123", 0o600}, {"twice", 0o600},
-		{dirPlace + "/" + FileConfig, 0o600}, {httpapi.SocketPointerFile, 0o600}, {"hooks/" + PrefixRestore + "1/run", 0o600},
+		{dirPlace + "/" + FileConfig, 0o600}, {httpapi.SocketFile, 0o600}, {"hooks/" + PrefixRestore + "1/run", 0o600},
 	}
 	for _, tt := range tests {
 		t.Run(tt.name, func(t *testing.T) {

@@ -50,11 +50,7 @@ func TestDoctorClients(t *testing.T) {
 // check.
 func TestDoctorClientsOfAnotherVersion(t *testing.T) {
 	dir := t.TempDir()
-	socket, err := httpapi.OwnerSocket(dir)
-	if err != nil {
-		t.Fatal(err)
-	}
-	l, err := net.Listen("unix", socket)
+	l, err := net.Listen("unix", httpapi.OwnerSocket(dir))
 	if err != nil {
 		t.Fatal(err)
 	}
