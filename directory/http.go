@@ -235,13 +235,8 @@ const (
 // encodePage encodes a page of a search, with the verification of each card.
 func (r *Registry) encodePage(found page, gen uint64, now time.Time) (*encodedPage, error) {
 	staleAt := now.Add(maxKeptAge)
-	size := 64 // an estimate, so that out rarely grows
-	for i := range found.cards {
-		size += len(found.cards[i].Body) + 256
-	}
-	out := append(make([]byte, 0, size), `{"agents":[`...)
-	verifications := make([]byte, 0, 192*len(found.cards))
-	tags := make([]byte, 0, 32*len(found.cards))
+	views := make([]*cardView, len(found.cards))
+	size := 64 + len(found.cursor)
 	for i, card := range found.cards {
 		v, err := r.view(card, gen, now)
 		if err != nil {
@@ -252,22 +247,34 @@ func (r *Registry) encodePage(found page, gen uint64, now time.Time) (*encodedPa
 				staleAt = end
 			}
 		}
+		views[i] = v
+		size += len(card.Body) + len(card.ID) + len(v.verification) + len(v.etag[0]) + 8 // for commas, quotes and a colon
+	}
+	out := append(make([]byte, 0, size), `{"agents":[`...)
+	for i, card := range found.cards {
 		if i > 0 {
 			out = append(out, ',')
-			verifications = append(verifications, ',')
 		}
 		out = append(out, card.Body...)
-		verifications = append(append(wire.AppendString(verifications, card.ID), ':'), v.verification...)
-		tags = append(tags, v.etag[0]...)
 	}
+	bodies := len(out)
 	out = append(out, ']')
 	if found.cursor != "" {
 		out = wire.AppendString(append(out, `,"cursor":`...), found.cursor)
 	}
-	out = append(append(out, `,"verification":{`...), verifications...)
-	// The tags of the cards stand for their bodies, so only a tenth of the page is hashed.
-	tag := httpapi.EntityTag(append(tags, found.cursor...), verifications)
-	return &encodedPage{Document: cached.Tagged(append(out, "}}"...), tag), gen: gen, readAt: now, staleAt: staleAt}, nil
+	out = append(out, `,"verification":{`...)
+	for i, v := range views {
+		if i > 0 {
+			out = append(out, ',')
+		}
+		out = append(append(wire.AppendString(out, found.cards[i].ID), ':'), v.verification...)
+	}
+	out = append(out, "}}"...)
+	tags := out[len(out):] // the tags of the cards stand for their bodies, so only a part of the page is hashed
+	for _, v := range views {
+		tags = append(tags, v.etag[0]...)
+	}
+	return &encodedPage{Document: cached.Tagged(out, httpapi.EntityTag(out[bodies:], tags)), gen: gen, readAt: now, staleAt: staleAt}, nil
 }
 
 // handleDocument returns the handler for a document about one agent.
