@@ -35,3 +35,31 @@ func Example() {
 	fmt.Printf("%s %s %v\n", verified.Form, verified.Canonical, err)
 	// Output: jcs {"from":"am_chris","to":"am_sarah"} <nil>
 }
+
+// ExampleCanonical shows the bytes that a signature covers: the order of the keys does not matter.
+func ExampleCanonical() {
+	tree, err := wire.ParseObject([]byte(`{"to": "am_sarah", "from": "am_chris", "n": 1.0}`))
+	if err != nil {
+		fmt.Println(err)
+		return
+	}
+	fmt.Printf("%s\n", signing.Canonical(tree, signing.JCS))
+	// Output: {"from":"am_chris","n":1,"to":"am_sarah"}
+}
+
+// ExampleParsePublicKey reads the key of a card: its kind, the id that belongs to it, and what people compare.
+func ExampleParsePublicKey() {
+	key, err := signing.ParsePublicKey(signing.NewEd25519FromSeed(make([]byte, 32)).PublicText())
+	if err != nil {
+		fmt.Println(err)
+		return
+	}
+	fmt.Println(key.Kind(), key.AgentID())
+	fmt.Println(key.Fingerprint())
+	_, err = signing.ParsePublicKey("ssh-ed25519 AAAA")
+	fmt.Println(err != nil)
+	// Output:
+	// ed25519 am_copdsqhgjnkjc4rardm2bv2bmk
+	// ed25519:139e3940e64b5491722088d9a0d741628fc826e09475d341a780acde3c4b8070
+	// true
+}
