@@ -48,8 +48,6 @@ type Policy struct {
 	// Hold are the rules about intents that wait for the owner. The first rule that matches decides; if none matches,
 	// the defaults of AM-31 apply.
 	Hold []HoldRule
-	// HoldAbove is the size in bytes above which a payload to us waits for the owner. 0: no size.
-	HoldAbove int64
 }
 
 // HoldRule decides whether messages with certain intents wait for the owner.

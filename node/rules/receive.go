@@ -110,7 +110,6 @@ type Verdict struct {
 
 	Waits       []Reason            // of Hold, the first one first
 	Bound       Bound               // of Hold because of ByTurns: the bound that was hit
-	Bytes       int                 // the size of the payload, if the owner set one above which payloads wait
 	Event       conversations.Event // to record, for every action after Charge
 	ActionKnown bool                // the specification defines the action
 	Confirms    bool                // the message confirms our accept, which waited for the peer's answer
@@ -126,7 +125,6 @@ const (
 	BySeal    Reason = "seal"    // it came sealed, and its route would pass it on to a foreign network
 	ByNetwork Reason = "network" // its network requires the owner's approval (MS-28, MS-34)
 	ByIntent  Reason = "intent"  // the hold rules of its intent (AM-31)
-	BySize    Reason = "size"    // its payload is larger than the owner allows without a question
 	ByTurns   Reason = "turns"   // the owner's agent has taken all its turns (AM-93)
 )
 
@@ -240,9 +238,6 @@ func Decide(s State, in bridge.Inbound) Verdict {
 		return v
 	}
 	v.Confirms = s.Conv.FindAnsweredAccept(in.Payload) != nil
-	if s.Policy.HoldAbove > 0 {
-		v.Bytes = len(in.Payload.JSON())
-	}
 	v.Waits = waits(s, in, v)
 	v.Event = event(s, in)
 	if isClose(in.Payload) { // line 13
@@ -396,9 +391,6 @@ func waits(s State, in bridge.Inbound, v Verdict) (reasons []Reason) {
 	isAdmitted := slices.Contains(s.Conv.Admitted, in.Intent) // the owner admitted this intent for the whole conversation (AM-34)
 	if !isAdmitted && !hasMandate(s, in) && s.Policy.HoldIntent(in.Intent, in.Payload.GetStr("action"), s.Route.Handles, s.Conv.WroteFirst) {
 		reasons = append(reasons, ByIntent)
-	}
-	if s.Policy.HoldAbove > 0 && int64(v.Bytes) > s.Policy.HoldAbove {
-		reasons = append(reasons, BySize)
 	}
 	return reasons
 }

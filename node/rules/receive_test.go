@@ -160,8 +160,6 @@ func TestReceive(t *testing.T) {
 		{name: "15: its network asks", with: func(_ *State, m *bridge.Inbound) { m.Hold = true }, do: Hold, wait: []Reason{ByNetwork}},
 		{name: "15: sealed, and passed on", with: func(s *State, _ *bridge.Inbound) { s.Sealed, s.Route = true, Route{"lab", true, false, true} }, do: Hold, wait: []Reason{BySeal}},
 		{name: "15: passed on unsealed", with: func(s *State, _ *bridge.Inbound) { s.Route = Route{"lab", true, false, true} }, do: Run},
-		{name: "15: larger than the owner allows", with: func(s *State, _ *bridge.Inbound) { s.Policy.HoldAbove = 20 }, do: Hold, wait: []Reason{BySize}},
-		{name: "15: not larger", with: func(s *State, m *bridge.Inbound) { s.Policy.HoldAbove = int64(len(m.Payload.JSON())) }, do: Inbox},
 		{name: "15: withdrawal of a held message", with: func(s *State, m *bridge.Inbound) {
 			s.New, s.Conv, s.Withdrawn = false, open, []acl.Ask{{}}
 			m.Intent, m.Payload = wire.Negotiate, payload("action", "withdraw")
@@ -276,7 +274,7 @@ func TestRuleNames(t *testing.T) {
 func TestWords(t *testing.T) {
 	s, m := state(), in()
 	s.Route.Name = "lab"
-	for _, r := range []Reason{BySender, ByKey, BySeal, ByNetwork, ByIntent, BySize} {
+	for _, r := range []Reason{BySender, ByKey, BySeal, ByNetwork, ByIntent} {
 		if w := WordsFor(Verdict{Waits: []Reason{r}}, s, m); w.Hold == "" || w.Rule == "" || w.Sender == "" {
 			t.Errorf("%s: %+v", r, w)
 		}

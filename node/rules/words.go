@@ -31,15 +31,13 @@ const (
 var ourReasons = []string{tellsSender, tellsIntent, ReasonSlow, ReasonFailed}
 
 // words has the words of each reason. {mode} is the access mode, {intent} that of the message, {route} who answers it,
-// {bytes} the size of its payload, {above} the size above which payloads wait, {bound} a bound on turns, {turns} its
-// [turnWords].
+// {bound} a bound on turns, {turns} its [turnWords].
 var words = map[Reason]Words{
 	BySender:  {"sender", "access.mode={mode}", tellsSender, ""},
 	ByKey:     {"sender", owner.RuleUnproven, tellsSender, ""},
 	BySeal:    {"intent", "hold={intent}", tellsIntent, "it came sealed, and {route} would forward it unsealed to a foreign network"},
 	ByNetwork: {"intent", "hold={intent}", tellsIntent, ""},
 	ByIntent:  {"intent", "hold={intent}", tellsIntent, ""},
-	BySize:    {"intent", "access.hold_above={above}", tellsIntent, "its payload has {bytes} bytes"},
 	ByTurns:   {"turns", "autonomy.{bound}", tellsIntent, "your agent has answered {turns} without you"},
 }
 
@@ -62,8 +60,7 @@ func WordsFor(v Verdict, s State, in bridge.Inbound) Words {
 	}
 	turns := strings.NewReplacer("{n}", strconv.Itoa(most), "{peer}", owner.ShortID(string(in.Peer))).Replace(turnWords[v.Bound])
 	fill := strings.NewReplacer("{bound}", string(v.Bound), "{turns}", turns,
-		"{mode}", string(s.Policy.Mode), "{intent}", string(in.Intent), "{route}", s.Route.Name,
-		"{above}", strconv.FormatInt(s.Policy.HoldAbove, 10), "{bytes}", strconv.Itoa(v.Bytes))
+		"{mode}", string(s.Policy.Mode), "{intent}", string(in.Intent), "{route}", s.Route.Name)
 	w := words[v.Waits[0]]
 	w.Rule = fill.Replace(w.Rule)
 	var told []string

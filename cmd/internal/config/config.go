@@ -142,8 +142,6 @@ type Access struct {
 	Allow []string `key:"allow"`
 	// Agent ids that are never let in. This wins over everything else.
 	Block []string `key:"block"`
-	// Messages whose payload has more bytes wait for the owner, whoever sends them. 0: none.
-	HoldAbove int64 `key:"hold_above"`
 }
 
 // HoldRule decides whether messages of an intent wait for the owner.

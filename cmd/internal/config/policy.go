@@ -9,7 +9,7 @@ import (
 
 // Policy returns the access policy that the configuration describes.
 func (c Config) Policy() acl.Policy {
-	p := acl.Policy{Mode: acl.Mode(c.Access.Mode), Allow: c.Access.Allow, Block: c.Access.Block, HoldAbove: c.Access.HoldAbove}
+	p := acl.Policy{Mode: acl.Mode(c.Access.Mode), Allow: c.Access.Allow, Block: c.Access.Block}
 	for _, r := range c.Hold {
 		p.Hold = append(p.Hold, acl.HoldRule{
 			Intent: r.Intent, Actions: r.Actions, Direction: acl.Direction(r.Direction), Hold: acl.Hold(r.Hold),
