@@ -100,7 +100,7 @@ func TestPasswordIsNoArgument(t *testing.T) {
 	}
 }
 
-// TestKeyFilesOfEditors (KEY-1): a byte order mark in a key file is ignored, and UTF-16 is named.
+// TestKeyFilesOfEditors: a byte order mark in a key file is ignored, and UTF-16 is named.
 func TestKeyFilesOfEditors(t *testing.T) {
 	dir := t.TempDir()
 	name := filepath.Join(dir, "key")

@@ -13,7 +13,7 @@ import (
 	"github.com/agentmesh/agentmesh/cmd/internal/exit"
 )
 
-// TestRootOnAServicesFiles: compact and restore as root refuse a data directory of another user, and change nothing (OPS-1).
+// TestRootOnAServicesFiles: compact and restore as root refuse a data directory of another user, and change nothing.
 func TestRootOnAServicesFiles(t *testing.T) {
 	if os.Geteuid() != 0 {
 		t.Skip("needs root")

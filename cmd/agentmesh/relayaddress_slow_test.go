@@ -15,7 +15,7 @@ import (
 	"time"
 )
 
-// TestRelayUnderOtherAddress (NET-2): a mailbox under an address that leads to a directory, but is not its own, gets no
+// TestRelayUnderOtherAddress: a mailbox under an address that leads to a directory, but is not its own, gets no
 // mail. The status says so, and names the directory's address.
 func TestRelayUnderOtherAddress(t *testing.T) {
 	env := slices.DeleteFunc(os.Environ(), func(e string) bool { return strings.HasPrefix(e, "AGENTMESH_") })

@@ -14,7 +14,7 @@ import (
 
 const listThree = `{"jsonrpc":"2.0","id":3,"method":"tools/list","params":{}}`
 
-// TestBadLines (MCP-1): a line that is no message is answered, and the session goes on.
+// TestBadLines: a line that is no message is answered, and the session goes on.
 func TestBadLines(t *testing.T) {
 	sarah := meshtest.New(t).Node("sarah", open)
 	for name, tt := range map[string]struct{ line, code string }{
@@ -49,7 +49,7 @@ func TestBadLines(t *testing.T) {
 	}
 }
 
-// TestLenientHTTP (MCP-1, MCP-2): clients that accept one media type or none are served, initialize with any version in
+// TestLenientHTTP: clients that accept one media type or none are served, initialize with any version in
 // the header gets one that the server has, and a body that is no message gets a JSON-RPC error.
 func TestLenientHTTP(t *testing.T) {
 	sarah := meshtest.New(t).Node("sarah", open)
@@ -93,7 +93,7 @@ func TestLenientHTTP(t *testing.T) {
 	}
 }
 
-// TestLenientArguments (MCP-3): arguments are read as models write them.
+// TestLenientArguments: arguments are read as models write them.
 func TestLenientArguments(t *testing.T) {
 	s := connect(t, meshtest.New(t).Node("sarah", open))
 	for name, tt := range map[string]struct {
