@@ -15,6 +15,7 @@ import (
 	"github.com/agentmesh/agentmesh/node/bridge"
 	"github.com/agentmesh/agentmesh/node/bridge/moltspeak/message"
 	"github.com/agentmesh/agentmesh/node/bridge/moltspeak/personal"
+	"github.com/agentmesh/agentmesh/node/goldentest"
 	"github.com/agentmesh/agentmesh/node/wire"
 	"github.com/agentmesh/agentmesh/store"
 )
@@ -27,7 +28,7 @@ func TestConsentFlow(t *testing.T) {
 	private := func() bridge.Delivery {
 		return newDelivery(t, cat, wire.Deliver, `{"action":"deliver","message":{"body":"x","list":[{"deep":"write to jane.doe@example.com"}]}}`)
 	}
-	if _, err := r.b.Deliver(t.Context(), private()); err == nil || !strings.Contains(err.Error(), personal.TypeEmail) || strings.Contains(err.Error(), "jane") {
+	if _, err := r.b.Deliver(t.Context(), private()); !goldentest.Refuses(t, "without a consent", err) || strings.Contains(err.Error(), "jane") {
 		t.Fatalf("without a consent: %v", err)
 	}
 	if len(r.queue(cat)) != 0 {
