@@ -52,6 +52,12 @@ func resident(pid int) (int64, error) {
 	return kib << 10, err
 }
 
+// anonymous returns the memory of a process that no file backs, in bytes.
+func anonymous(pid int) (int64, error) {
+	kib, err := statusNumber(fmt.Sprintf("/proc/%d/status", pid), "RssAnon:")
+	return kib << 10, err
+}
+
 // wakeUps returns how often the threads of a process have gone to sleep so far, which is how often they were woken.
 func wakeUps(pid int) (int64, error) {
 	tasks, err := filepath.Glob(fmt.Sprintf("/proc/%d/task/*/status", pid))

@@ -15,5 +15,6 @@ var errNotHere = fmt.Errorf("only measured on Linux: %w", errors.ErrUnsupported)
 func processCPU(int) (time.Duration, error) { return 0, errNotHere }
 func ownCPU() time.Duration                 { return 0 }
 func resident(int) (int64, error)           { return 0, errNotHere }
+func anonymous(int) (int64, error)          { return 0, errNotHere }
 func wakeUps(int) (int64, error)            { return 0, errNotHere }
 func syncData(f *os.File) error             { return f.Sync() }

@@ -169,8 +169,8 @@ func (c *curvesCmd) running(ctx context.Context, s *study, data string, n int, i
 	if err != nil {
 		return nil, err
 	}
-	memory, err := resident(srv.PID)
-	return append(costs, cost{"start, in s", took.Seconds()}, cost{"memory after load, in MiB", mib(memory)}, cost{"disk for each, in KB", float64(size) / float64(n) / 1e3}), err
+	memory, err := anonymous(srv.PID)
+	return append(costs, cost{"start, in s", took.Seconds()}, cost{"anonymous memory after load, in MiB", mib(memory)}, cost{"disk for each, in KB", float64(size) / float64(n) / 1e3}), err
 }
 
 // cpu returns the processor time of the server for one request, in microseconds.

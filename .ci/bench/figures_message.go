@@ -66,6 +66,12 @@ func (s *study) measureMessages(ctx context.Context) (err error) {
 			"%.0f µs beside %.0f µs%s; %.0f/s, p50 %.0f µs, p99 %.0f µs, %d errors %s", o.CPU, medianOf(sums, sample.cost), note.String(), o.Rate, o.P50, o.P99, o.Errors, o.Fault).withMax(1.25),
 		newFigure("read + canonicalize beside verify", ratio(read, verify, sample.cost), "×", "").withMax(0.08),
 	)
+	memory, err := anonymous(srv.PID)
+	if err == nil {
+		s.add(newFigure("message: anonymous memory after the load", mib(memory), "MiB", "a directory and a node").withMax(61)) // 64 MB
+	} else if !errors.Is(err, errors.ErrUnsupported) {
+		return err
+	}
 	return ctx.Err()
 }
 

@@ -12,13 +12,13 @@ import (
 
 // Sizes and times that decide how often a process collects garbage.
 const (
-	// busyHeap is the size of the heap at which a small process collects if it is busy. It is many times what such a
-	// process uses, so that the process does not spend a tenth of its processor time on collections.
-	busyHeap = 128 << 20
+	// busyGarbage is how much garbage a busy process makes at least before it collects. It is several times what a small
+	// process uses, which so spends few percent of its processor time on collections, and fits into 64 MB with the rest.
+	busyGarbage = 32 << 20
 	// busyPause is the time between two collections below which a process is busy.
 	busyPause = time.Second
-	// maxPercent is the GOGC at which the smallest heap that the runtime collects, 4 MiB × GOGC / 100, is busyHeap.
-	maxPercent = busyHeap / (4 << 20) * 100
+	// maxPercent is the GOGC at which the smallest heap that the runtime collects, 4 MiB × GOGC / 100, is busyGarbage.
+	maxPercent = busyGarbage / (4 << 20) * 100
 )
 
 // Adapt sets GOGC after each collection, until the process ends. A small process that is busy collects less often than
@@ -55,10 +55,10 @@ func (c *collector) adapt() {
 	c.watch()
 }
 
-// chooseGOGC returns GOGC for a process that uses live bytes of heap. With it, a busy process collects when its heap
-// reaches busyHeap, or when garbage is half of live, whichever is later.
+// chooseGOGC returns GOGC for a process that uses live bytes of heap. With it, a busy process collects when its garbage
+// reaches busyGarbage or half of live, whichever is later.
 func chooseGOGC(live uint64, busy bool) int {
-	garbage := max(busyHeap-min(live, busyHeap), live/2)
+	garbage := max(busyGarbage, live/2)
 	gogc := int(garbage * 100 / max(live, 1))
 	if busy {
 		return min(gogc, maxPercent)

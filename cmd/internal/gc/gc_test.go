@@ -14,10 +14,11 @@ func TestChoose(t *testing.T) {
 		{0, false, 100},
 		{10 << 20, false, 100},
 		{200 << 20, false, 50},
-		{1 << 20, true, 3200},
-		{16 << 20, true, 700},
-		{80 << 20, true, 60},
-		{80 << 20, false, 60},
+		{1 << 20, true, 800},
+		{16 << 20, true, 200},
+		{48 << 20, true, 66},
+		{80 << 20, true, 50},
+		{80 << 20, false, 50},
 		{1 << 30, true, 50},
 	} {
 		if got := chooseGOGC(c.live, c.busy); got != c.want {
