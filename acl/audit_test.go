@@ -6,6 +6,7 @@ import (
 	"encoding/json"
 	"errors"
 	"fmt"
+	"slices"
 	"strings"
 	"testing"
 	"time"
@@ -236,19 +237,29 @@ func TestAuditFilters(t *testing.T) {
 		{"both, none", acl.AuditFilter{Subject: "am_even", Kind: acl.AuditResume}, 0},
 		{"since", acl.AuditFilter{Since: start.Add(15 * time.Minute)}, 5},
 	} {
-		got := 0
-		for after := uint64(0); ; {
-			list, next, err := a.List(t.Context(), c.f, after, 3, time.Now())
-			if err != nil || len(list) > 3 {
-				t.Fatal(len(list), err)
-			}
-			got += len(list)
-			if after = next; after == 0 {
-				break
+		walk := func() (numbers []uint64) {
+			for after := uint64(0); ; {
+				list, next, err := a.List(t.Context(), c.f, after, 3, time.Now())
+				if err != nil || len(list) > 3 {
+					t.Fatal(len(list), err)
+				}
+				for _, e := range list {
+					numbers = append(numbers, e.N)
+				}
+				if after = next; after == 0 {
+					return numbers
+				}
 			}
 		}
-		if got != c.want {
-			t.Errorf("%s: %d entries, want %d", c.name, got, c.want)
+		got := walk()
+		if len(got) != c.want || !slices.IsSorted(got) {
+			t.Errorf("%s: entries %d, want %d", c.name, got, c.want)
+		}
+		c.f.Newest = true
+		newest := walk()
+		slices.Reverse(newest)
+		if !slices.Equal(newest, got) {
+			t.Errorf("%s, newest first: entries %d, want %d", c.name, newest, got)
 		}
 	}
 }

@@ -13,7 +13,6 @@ import (
 
 	"github.com/agentmesh/agentmesh/node/wire"
 	"github.com/agentmesh/agentmesh/signing"
-	"github.com/agentmesh/agentmesh/store"
 )
 
 // AuditFilter narrows a list. A zero field matches everything.
@@ -21,6 +20,7 @@ type AuditFilter struct {
 	Kind    AuditKind
 	Subject string
 	Since   time.Time
+	Newest  bool // in the reverse order, the newest first
 }
 
 func (f AuditFilter) matches(e AuditEntry) bool {
@@ -46,12 +46,15 @@ func (a *Audit) List(ctx context.Context, f AuditFilter, after uint64, limit int
 		term = "kind:" + string(f.Kind)
 	}
 	const pageSize = 500
-	key := ""
+	key, read := "", a.records.List
+	if f.Newest {
+		read = a.records.ListBackward
+	}
 	if after > 0 {
 		key = auditKey(after)
 	}
 	for {
-		page, err := a.records.List(ctx, nsAudit, term, key, pageSize, now)
+		page, err := read(ctx, nsAudit, term, key, pageSize, now)
 		if err != nil {
 			return nil, 0, fmt.Errorf("list audit log: %w", err)
 		}
@@ -72,16 +75,6 @@ func (a *Audit) List(ctx context.Context, f AuditFilter, after uint64, limit int
 			return list, 0, nil
 		}
 	}
-}
-
-// Last returns the number of the newest entry, or 0 if no entry was sealed yet.
-func (a *Audit) Last(ctx context.Context) (uint64, error) {
-	var head auditHead
-	if err := a.Seal(ctx); err != nil {
-		return 0, err
-	}
-	_, _, err := store.ReadRecord(ctx, a.records, nsAuditHead, keyHead, &head, time.Now())
-	return head.N, err
 }
 
 // AuditSpan is a verified part of the log.

@@ -41,27 +41,13 @@ func (p *pages) showLog(c echo.Context) error {
 	if err != nil {
 		return err
 	}
-	last, err := log.Last(ctx)
-	if err != nil {
+	view := logView{}
+	if view.Entries, view.Older, err = log.List(ctx, acl.AuditFilter{Newest: true}, q.Before, pageSize, time.Now()); err != nil {
 		return err
 	}
-	view := logView{}
-	if q.Before > 0 {
-		last = min(last, q.Before-1)
-	} else {
+	if q.Before == 0 {
 		view.Recent = log.Recent(maxRecent)
 	}
-	if n := min(last, pageSize+1); n > 0 { // one more than a page, if there is one
-		if view.Entries, _, err = log.List(ctx, acl.AuditFilter{}, last-n, int(n), time.Now()); err != nil {
-			return err
-		}
-	}
-	view.Entries = slices.DeleteFunc(view.Entries, func(e acl.AuditEntry) bool { return e.N > last }) // if older entries were removed, List returned newer ones
-	if len(view.Entries) > pageSize {
-		view.Entries = view.Entries[1:]
-		view.Older = view.Entries[0].N
-	}
-	slices.Reverse(view.Entries)
 	if view.Names, err = owner.AuditNames(ctx, p.n, slices.Concat(view.Entries, view.Recent)); err != nil {
 		return err
 	}
