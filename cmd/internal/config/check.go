@@ -360,7 +360,7 @@ func (p *problems) checkPattern(key, value string) {
 
 func (p *problems) checkOneOf(key, value string, allowed ...string) {
 	if !slices.Contains(allowed, value) {
-		p.add(key, fmt.Sprintf("%q is not one of %s", value, strings.Join(allowed, ", ")))
+		p.add(key, fmt.Sprintf("%q is not one of %s", value, strings.TrimPrefix(strings.Join(allowed, ", "), ", "))) // "" comes first where it is allowed
 	}
 }
 
