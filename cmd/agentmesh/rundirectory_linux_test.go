@@ -36,7 +36,7 @@ func TestRunADirectory(t *testing.T) {
 		t.Fatalf("the page has other commands than this test expects:\n%s", text)
 	}
 	printed := shell(first + "\n")
-	for _, want := range []string{"mesh.example.org. A 93.184.216.34\n", "ufw allow 80/tcp", "https://mesh.example.org/readyz"} {
+	for _, want := range []string{"mesh.example.org. A <the public IPv4 address>\n", "ufw allow 80/tcp", "https://mesh.example.org/readyz"} {
 		if !strings.Contains(printed, want) {
 			t.Errorf("quickstart does not print %q:\n%s", want, printed)
 		}

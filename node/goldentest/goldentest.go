@@ -21,7 +21,7 @@ import (
 var Update = flag.Bool("update", false, "write golden files and generated documents")
 
 // File has the texts of the tests of a package, each below a line with the test and its step.
-const File = "testdata/said.txt"
+const File = "testdata/said.golden"
 
 var (
 	mu     sync.Mutex   // guards the file, for parallel tests with -update
