@@ -10,6 +10,7 @@ import (
 	"os"
 	"path/filepath"
 	"runtime"
+	"slices"
 	"strings"
 	"time"
 )
@@ -91,10 +92,13 @@ func (c *curvesCmd) cards(ctx context.Context, s *study, n int) ([]cost, error) 
 		if err != nil {
 			return nil, err
 		}
-		written, err := c.cpu(ctx, srv, writers, b.registrations(true))
-		return []cost{{"a page that was not asked for before, CPU in µs", page}, {"a registration or a message with its reply, CPU in µs", written}}, err
+		each, err := c.cpu(ctx, srv, writers, b.registrations(true))
+		return []cost{{"cold page of a list, CPU in µs", page}, {written, each}}, err
 	})
 }
+
+// written is the title of the cost that both kinds have.
+const written = "registration; message and reply: CPU in µs"
 
 // writers is the number of clients that register or send at the same time.
 const writers = 64
@@ -111,8 +115,8 @@ func (c *curvesCmd) conversations(ctx context.Context, s *study, n int) ([]cost,
 		if err != nil {
 			return nil, err
 		}
-		written, err := c.cpu(ctx, srv, writers, messages)
-		return []cost{{"a registration or a message with its reply, CPU in µs", written}}, err
+		each, err := c.cpu(ctx, srv, writers, messages)
+		return []cost{{written, each}}, err
 	})
 }
 
@@ -215,7 +219,7 @@ func drawCurves(sizes []int, curves []curve, below string) []byte {
 				}
 			}
 		}
-		low, high = low/1.5, high*1.5
+		low, high = low/2, high*1.5
 		x := func(k int) float64 {
 			return left + w*math.Log(float64(sizes[k])/float64(sizes[0]))/max(math.Log(float64(sizes[len(sizes)-1])/float64(sizes[0])), 1e-9)
 		}
@@ -231,8 +235,12 @@ func drawCurves(sizes []int, curves []curve, below string) []byte {
 			var line strings.Builder
 			for k, v := range c.values {
 				fmt.Fprintf(&line, "%.1f,%.1f ", x(k), y(v))
+				above := -7.0
+				if slices.ContainsFunc(curves, func(other curve) bool { return other.title == title && other.values[k] > v }) {
+					above = 16
+				}
 				fmt.Fprintf(&svg, `<circle cx="%.1f" cy="%.1f" r="3" fill="%s"/><text x="%.1f" y="%.1f" text-anchor="middle" fill="%s">%.3g</text>`,
-					x(k), y(v), kinds[c.kind].color, x(k), y(v)+float64(c.kind*22)-7, kinds[c.kind].color, v)
+					x(k), y(v), kinds[c.kind].color, x(k), y(v)+above, kinds[c.kind].color, v)
 			}
 			fmt.Fprintf(&svg, `<polyline points="%s" fill="none" stroke="%s" stroke-width="2"/>`+"\n", line.String(), kinds[c.kind].color)
 		}
@@ -245,7 +253,14 @@ func drawCurves(sizes []int, curves []curve, below string) []byte {
 	return []byte(svg.String())
 }
 
-// shortCount writes 1000 as 1k and 1000000 as 1M.
+// shortCount writes 10000 as 10k and 1000000 as 1M.
 func shortCount(n int) string {
-	return strings.ReplaceAll(strings.ReplaceAll(fmt.Sprint(n), "000000", "M"), "000", "k")
+	text := fmt.Sprint(n)
+	if millions, ok := strings.CutSuffix(text, "000000"); ok {
+		return millions + "M"
+	}
+	if thousands, ok := strings.CutSuffix(text, "000"); ok {
+		return thousands + "k"
+	}
+	return text
 }

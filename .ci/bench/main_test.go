@@ -93,7 +93,7 @@ func TestEverything(t *testing.T) {
 	})
 	t.Run("curves", func(t *testing.T) {
 		file := filepath.Join(t.TempDir(), "curves.svg")
-		out, err := meshbench(t, "curves", "--agentmesh", program, "--sizes", "100,1000", "-d", "50ms", file)
+		out, err := meshbench(t, "curves", "--agentmesh", program, "--sizes", "100,10000", "-d", "50ms", file)
 		if err != nil {
 			t.Fatal(err)
 		}
@@ -102,7 +102,7 @@ func TestEverything(t *testing.T) {
 			t.Fatalf("%v\n%s", err, picture)
 		}
 		// Four costs of conversations, and five of cards, at two sizes each.
-		if lines, points := strings.Count(out, "\n"), bytes.Count(picture, []byte("<circle")); lines != 18 || points != 18 || !bytes.Contains(picture, []byte(">1k</text>")) {
+		if lines, points := strings.Count(out, "\n"), bytes.Count(picture, []byte("<circle")); lines != 18 || points != 18 || !bytes.Contains(picture, []byte(">10k</text>")) {
 			t.Errorf("%d lines and %d points\n%s\n%s", lines, points, out, picture)
 		}
 	})
