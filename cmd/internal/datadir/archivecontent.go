@@ -117,7 +117,7 @@ func inspectFile(root *os.Root, name string) (size int64, isBackup bool, err err
 var transientFiles = []string{httpapi.SessionsFile, httpapi.SocketFile, FilePID, FileLock, fileManifest, FileDatabase}
 
 // isTransient reports whether a file or folder is not copied into an archive: the lock and pid files, the owner's
-// socket and the file with its path, the sessions, the database with the files beside it, a manifest, and temporary files of atomic writes, backup
+// socket, the sessions, the database with the files beside it, a manifest, and temporary files of atomic writes, backup
 // and restore.
 func isTransient(name string) bool {
 	dir, base := path.Split(name)
