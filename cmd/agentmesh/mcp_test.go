@@ -476,12 +476,7 @@ func TestMCPConformanceFixtures(t *testing.T) {
 	if out, err := build.CombinedOutput(); err != nil {
 		t.Fatalf("build: %v\n%s", err, out)
 	}
-	l, err := net.Listen("tcp", "127.0.0.1:0")
-	if err != nil {
-		t.Fatal(err)
-	}
-	address := l.Addr().String()
-	l.Close()
+	address := freeAddress(t)
 	server := exec.Command(program, "-http", address)
 	if err := server.Start(); err != nil {
 		t.Fatal(err)

@@ -133,12 +133,7 @@ func (p *pebble) orders() int { return strings.Count(p.log.String(), "to the db"
 
 func freePort(t *testing.T) string {
 	t.Helper()
-	l, err := net.Listen("tcp", "127.0.0.1:0")
-	if err != nil {
-		t.Fatal(err)
-	}
-	defer l.Close()
-	_, port, _ := net.SplitHostPort(l.Addr().String())
+	_, port, _ := net.SplitHostPort(freeAddress(t))
 	return port
 }
 

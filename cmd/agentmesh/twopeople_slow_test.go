@@ -3,14 +3,9 @@
 package main
 
 import (
-	"context"
 	"fmt"
-	"net"
 	"os"
-	"os/exec"
 	"path/filepath"
-	"regexp"
-	"slices"
 	"strings"
 	"testing"
 	"time"
@@ -132,53 +127,18 @@ func look(t *testing.T, w window, name string) {
 }
 
 func meet(t *testing.T, open func() window, scheme string) {
-	env := slices.DeleteFunc(os.Environ(), func(e string) bool { return strings.HasPrefix(e, "AGENTMESH_") })
-	dir := t.TempDir()
-	run := func(line ...string) string {
-		t.Helper()
-		ctx, cancel := context.WithTimeout(t.Context(), time.Minute)
-		defer cancel()
-		cmd := exec.CommandContext(ctx, agentmeshBinary(env), line...)
-		cmd.Dir, cmd.Env = dir, env
-		out, err := cmd.Output()
-		if err != nil {
-			t.Fatalf("%v: %v\n%s", line, err, out)
-		}
-		return string(out)
-	}
-	serve := func(name string, flags ...string) {
-		t.Helper()
-		s, err := startServe(filepath.Join(dir, name), flags, env)
-		if err != nil {
-			t.Fatal(err)
-		}
-		t.Cleanup(func() {
-			_ = s.Process.Kill()
-			_ = s.Wait() // it was killed
-		})
-	}
+	class := newClass(t)
+	links := class.invite(2)
 	person := func(name string) reader {
 		r := reader{window: open(), words: func(w string) { t.Logf("%s presses %q", name, w) }}
-		r.Open(strings.TrimSpace(run("--data", name, "page")))
+		r.Open(strings.TrimSpace(class.run(name, "page")))
 		r.press("Sign in")
 		r.sees("Today")
 		r.Until(fmt.Sprintf(`matchMedia("(prefers-color-scheme: %s)").matches`, scheme))
 		return r
 	}
 
-	l, err := net.Listen("tcp", "127.0.0.1:0")
-	if err != nil {
-		t.Fatal(err)
-	}
-	address := l.Addr().String()
-	l.Close()
-	serve("mesh", "--roles", "directory", "--listen", address, "--public-url", "http://"+address, "--set", "network.allow_private=127.0.0.0/8", "--set", "registration.mode=invite")
-	links := regexp.MustCompile(`http://\S+/join#\S+`).FindAllString(run("--data", "mesh", "token", "create", "--count", "2"), -1)
-	if len(links) != 2 {
-		t.Fatalf("links: %v", links)
-	}
-
-	serve("ann")
+	class.serve("ann")
 	ann := person("ann")
 	ann.sees("Welcome")
 	ann.fill("Name of your agent", "Ann's agent")
@@ -192,11 +152,11 @@ func meet(t *testing.T, open func() window, scheme string) {
 	ann.Open(links[1])
 	ann.sees("You have no agent yet")
 	ann.Until(fmt.Sprintf(`document.getElementById("start").innerText === "agentmesh quickstart agent --join '%s' && agentmesh serve"`, links[1]))
-	run("--data", "bob", "quickstart", "agent", "--join", links[1], "--yes", "--name", "Bob's agent")
-	serve("bob")
+	class.run("bob", "quickstart", "agent", "--join", links[1], "--yes", "--name", "Bob's agent")
+	class.serve("bob")
 	bob := person("bob")
 	bob.sees("Nothing waits for you.")
-	ann.Open(strings.TrimSpace(run("--data", "ann", "page")))
+	ann.Open(strings.TrimSpace(class.run("ann", "page")))
 	ann.press("Sign in")
 
 	ann.goes("Discover")
