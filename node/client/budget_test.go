@@ -227,7 +227,7 @@ func TestAnswersFetchOnceAMinute(t *testing.T) {
 func TestBadSignaturesWhileFetching(t *testing.T) {
 	l := newListing()
 	l.put(sarah, key(1))
-	c := NewCards(CardsConfig{Directories: []*Directory{l.at(home)}, HTTP: NewHTTP(HTTPConfig{}), LookupsPerMinute: -1})
+	c := NewCards(CardsConfig{Directories: []*Directory{l.at(home)}, HTTP: NewHTTP(HTTPConfig{}), Records: records(t), LookupsPerMinute: -1})
 	start := time.Now()
 	peer, err := c.Lookup(t.Context(), sarah, Origin{}, start)
 	if err != nil {

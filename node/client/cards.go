@@ -45,8 +45,7 @@ type CardsConfig struct {
 	Directories []*Directory
 	// HTTP decides which endpoints cards may name. Required.
 	HTTP *HTTP
-	// Records stores pins (namespace "pins") and the cards from the owner ("peers"). If nil, pins last only while the
-	// card is cached, and [Cards.AddPeer] fails.
+	// Records stores pins (namespace "pins") and the cards from the owner ("peers"). Required.
 	Records store.Records
 	// KeyCache holds parsed keys. If nil, NewCards creates one.
 	KeyCache *signing.KeyCache

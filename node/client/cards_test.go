@@ -172,7 +172,7 @@ func TestLookupOrder(t *testing.T) {
 
 func TestCacheIsBounded(t *testing.T) {
 	l := newListing()
-	c := NewCards(CardsConfig{Directories: []*Directory{l.at(home)}, HTTP: NewHTTP(HTTPConfig{}), Size: 100, LookupsPerMinute: -1})
+	c := NewCards(CardsConfig{Directories: []*Directory{l.at(home)}, HTTP: NewHTTP(HTTPConfig{}), Records: records(t), Size: 100, LookupsPerMinute: -1})
 	now := time.Now()
 	for i := range 300 {
 		id := wire.AgentID(fmt.Sprintf("am_%d", i))
@@ -193,7 +193,7 @@ func TestCacheIsBounded(t *testing.T) {
 		t.Errorf("weight %d, want the sum %d", c.weight, sum)
 	}
 	// These cards are as heavy as the strict reader allows, so the weight is the limit and not the number.
-	c = NewCards(CardsConfig{Directories: []*Directory{l.at(home)}, HTTP: NewHTTP(HTTPConfig{}), LookupsPerMinute: -1})
+	c = NewCards(CardsConfig{Directories: []*Directory{l.at(home)}, HTTP: NewHTTP(HTTPConfig{}), Records: records(t), LookupsPerMinute: -1})
 	heavy := wire.Texts(strings.Split(strings.Repeat("x", 9000), ""))
 	for i := range 200 {
 		id := wire.AgentID(fmt.Sprintf("am_heavy%d", i))
@@ -229,7 +229,7 @@ func TestReachOfCards(t *testing.T) {
 	} {
 		t.Run(tt.name, func(t *testing.T) {
 			h := NewHTTP(HTTPConfig{Local: tt.local})
-			c := NewCards(CardsConfig{Directories: []*Directory{loopbackCard().at(tt.base)}, HTTP: h})
+			c := NewCards(CardsConfig{Directories: []*Directory{loopbackCard().at(tt.base)}, HTTP: h, Records: records(t)})
 			p, err := c.Find(t.Context(), sarah, time.Now())
 			if !errors.Is(err, tt.want) || err == nil && p.Reach != tt.reach {
 				t.Errorf("Find() = reach %v, %v; want %v, %v", p.Reach, err, tt.reach, tt.want)
@@ -255,7 +255,7 @@ func TestLookupRefusesUnusableCards(t *testing.T) {
 		"big":      good.With("metadata", wire.Obj(wire.Member{Key: "x", Value: wire.Text(strings.Repeat("x", wire.MaxCard))})),
 	} {
 		l.cards[sarah] = card
-		c := NewCards(CardsConfig{Directories: []*Directory{l.at(home)}, HTTP: NewHTTP(HTTPConfig{})})
+		c := NewCards(CardsConfig{Directories: []*Directory{l.at(home)}, HTTP: NewHTTP(HTTPConfig{}), Records: records(t)})
 		want := wire.ErrUnknownSender
 		if name == "id" || name == "big" {
 			want = wire.ErrNoDirectory // the directory is at fault
@@ -264,7 +264,7 @@ func TestLookupRefusesUnusableCards(t *testing.T) {
 			t.Errorf("%s: Lookup() = %v, want %v", name, err, want)
 		}
 	}
-	c := NewCards(CardsConfig{Directories: []*Directory{l.at(home)}, HTTP: NewHTTP(HTTPConfig{})})
+	c := NewCards(CardsConfig{Directories: []*Directory{l.at(home)}, HTTP: NewHTTP(HTTPConfig{}), Records: records(t)})
 	if _, err := c.Lookup(t.Context(), "am_../../x", Origin{}, time.Now()); !errors.Is(err, wire.ErrUnknownSender) {
 		t.Errorf("Lookup() of a bad id = %v", err)
 	}

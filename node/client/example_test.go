@@ -7,11 +7,14 @@ import (
 	"log"
 	"net/http"
 	"net/http/httptest"
+	"os"
+	"path/filepath"
 	"time"
 
 	"github.com/agentmesh/agentmesh/node/client"
 	"github.com/agentmesh/agentmesh/node/wire"
 	"github.com/agentmesh/agentmesh/signing"
+	"github.com/agentmesh/agentmesh/store/bolt"
 )
 
 // Example finds an agent in a directory, sends it a signed message, and accepts the reply only if it verifies.
@@ -29,7 +32,17 @@ func Example() {
 		log.Fatal(err)
 	}
 	id := wire.AgentID(page.Agents[0].GetStr("agent_id"))
-	cards := client.NewCards(client.CardsConfig{Directories: []*client.Directory{directory}, HTTP: h})
+	dir, err := os.MkdirTemp("", "")
+	if err != nil {
+		log.Fatal(err)
+	}
+	defer os.RemoveAll(dir)
+	pins, err := bolt.Open(ctx, filepath.Join(dir, "pins.db"), bolt.Config{}) // keeps the keys of agents
+	if err != nil {
+		log.Fatal(err)
+	}
+	defer pins.Close()
+	cards := client.NewCards(client.CardsConfig{Directories: []*client.Directory{directory}, HTTP: h, Records: pins.Records()})
 	sarah, err := cards.Find(ctx, id, time.Now())
 	if err != nil {
 		log.Fatal(err)

@@ -53,9 +53,6 @@ func (c *Cards) fetch(ctx context.Context, id wire.AgentID, old *entry, refresh 
 	if err != nil {
 		return nil, err
 	}
-	if old != nil && pin.Fingerprint == "" && !old.peer.Pinned.IsZero() && c.cfg.Records == nil {
-		pin = newPin(old.peer) // without a store, the entry is all that is known
-	}
 	fromOwner, err := c.ownerCard(ctx, id, pin, now)
 	if err != nil || fromOwner != nil && !refresh {
 		return fromOwner, err
@@ -192,9 +189,6 @@ func (c *Cards) newPeer(v wire.Value, reach Reach, now time.Time) (Peer, error) 
 
 // ownerCard returns the entry for the card that our owner added, or nil if our owner added none.
 func (c *Cards) ownerCard(ctx context.Context, id wire.AgentID, pin storedPin, now time.Time) (*entry, error) {
-	if c.cfg.Records == nil {
-		return nil, nil
-	}
 	rec, err := c.cfg.Records.Get(ctx, nsPeers, string(id), now)
 	if errors.Is(err, store.ErrNotFound) {
 		return nil, nil

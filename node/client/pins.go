@@ -84,9 +84,6 @@ func (p storedPin) applyTo(e *entry, now time.Time) *entry {
 }
 
 func (c *Cards) loadPin(ctx context.Context, id wire.AgentID, now time.Time) (storedPin, error) {
-	if c.cfg.Records == nil {
-		return storedPin{}, nil
-	}
 	rec, err := c.cfg.Records.Get(ctx, nsPins, string(id), now)
 	if errors.Is(err, store.ErrNotFound) {
 		return storedPin{}, nil
@@ -118,31 +115,29 @@ func (p storedPin) change(now time.Time) store.Change {
 // after half of the pin's lifetime. The cause byOwner means that our owner writes to the agent.
 func (c *Cards) pin(ctx context.Context, peer Peer, cause string, now time.Time) (Peer, error) {
 	id, fingerprint := peer.Card.ID, peer.Key.Fingerprint()
-	peer.Pinned, peer.ownerPin, peer.keyPinned = now, cause == byOwner, true
-	if c.cfg.Records != nil {
-		p, err := c.loadPin(ctx, id, now)
-		if err != nil {
-			return Peer{}, publicError(err)
-		}
-		if p.Fingerprint != "" && p.Fingerprint != fingerprint {
-			c.Drop(id)
-			return Peer{}, wire.ErrSignature.Because(errors.New("another key was pinned meanwhile"))
-		}
-		if p.Fingerprint == "" {
-			p = newPin(peer)
-		}
-		p.Name, p.FromOwner = newPin(peer).Name, p.FromOwner || cause == byOwner
-		err = c.cfg.Records.Apply(ctx, []store.Change{p.change(now)}, now)
-		switch {
-		case errors.Is(err, store.ErrQuota):
-			c.cfg.Logger.WarnContext(ctx, "pin not stored: too many pins of strangers", "agent", id)
-		case errors.Is(err, store.ErrConflict):
-			// Another message of the agent wrote the pin. If it pinned another key, the next look-up finds that.
-		case err != nil:
-			return Peer{}, publicError(fmt.Errorf("pin the key of %s: %w", id, err))
-		}
-		peer.Pinned, peer.ownerPin = p.Pinned, p.FromOwner
+	peer.Pinned, peer.keyPinned = now, true // newPin reads Pinned
+	p, err := c.loadPin(ctx, id, now)
+	if err != nil {
+		return Peer{}, publicError(err)
 	}
+	if p.Fingerprint != "" && p.Fingerprint != fingerprint {
+		c.Drop(id)
+		return Peer{}, wire.ErrSignature.Because(errors.New("another key was pinned meanwhile"))
+	}
+	if p.Fingerprint == "" {
+		p = newPin(peer)
+	}
+	p.Name, p.FromOwner = newPin(peer).Name, p.FromOwner || cause == byOwner
+	err = c.cfg.Records.Apply(ctx, []store.Change{p.change(now)}, now)
+	switch {
+	case errors.Is(err, store.ErrQuota):
+		c.cfg.Logger.WarnContext(ctx, "pin not stored: too many pins of strangers", "agent", id)
+	case errors.Is(err, store.ErrConflict):
+		// Another message of the agent wrote the pin. If it pinned another key, the next look-up finds that.
+	case err != nil:
+		return Peer{}, publicError(fmt.Errorf("pin the key of %s: %w", id, err))
+	}
+	peer.Pinned, peer.ownerPin = p.Pinned, p.FromOwner
 	c.mu.Lock()
 	defer c.mu.Unlock()
 	if e, ok := c.cache.Peek(id); ok && e.peer.Key.Fingerprint() == fingerprint {
@@ -170,13 +165,11 @@ func (c *Cards) reportKeyChange(ctx context.Context, pin storedPin, offered offe
 		}
 	}
 	pin.Pending = &PendingKey{Fingerprint: e.New, PublicKey: offered.peer.Card.PublicKey, Directory: offered.peer.Directory, Proven: offered.peer.Unproven == nil, Seen: now}
-	if c.cfg.Records != nil {
-		err := c.cfg.Records.Apply(ctx, []store.Change{pin.change(now)}, now)
-		if errors.Is(err, store.ErrConflict) {
-			return e
-		} else if err != nil {
-			return fmt.Errorf("record the key change of %s: %w", pin.Agent, err)
-		}
+	err := c.cfg.Records.Apply(ctx, []store.Change{pin.change(now)}, now)
+	if errors.Is(err, store.ErrConflict) {
+		return e
+	} else if err != nil {
+		return fmt.Errorf("record the key change of %s: %w", pin.Agent, err)
 	}
 	if c.cfg.OnKeyChange != nil {
 		c.cfg.OnKeyChange(ctx, e.KeyChange)
@@ -226,9 +219,6 @@ func (c *Cards) AddPeer(ctx context.Context, card wire.Value, now time.Time) (Pe
 	if err != nil {
 		return Peer{}, err
 	}
-	if c.cfg.Records == nil {
-		return Peer{}, errors.New("add a peer: this node has no store")
-	}
 	id := peer.Card.ID
 	peer.Pinned, peer.ownerPin, peer.keyPinned, peer.Until = now, true, true, now.Add(maxFresh)
 	p := newPin(peer)
@@ -246,14 +236,12 @@ func (c *Cards) AddPeer(ctx context.Context, card wire.Value, now time.Time) (Pe
 
 // Forget removes the pin of id, and the card that the owner gave. The next contact pins the agent's key again.
 func (c *Cards) Forget(ctx context.Context, id wire.AgentID) error {
-	if c.cfg.Records != nil {
-		err := c.cfg.Records.Apply(ctx, []store.Change{
-			{Record: store.Record{NS: nsPeers, Key: string(id)}, IfRev: store.Any, Delete: true},
-			{Record: store.Record{NS: nsPins, Key: string(id)}, IfRev: store.Any, Delete: true},
-		}, time.Now())
-		if err != nil {
-			return fmt.Errorf("forget %s: %w", wire.OneLine(string(id), 140), err)
-		}
+	err := c.cfg.Records.Apply(ctx, []store.Change{
+		{Record: store.Record{NS: nsPeers, Key: string(id)}, IfRev: store.Any, Delete: true},
+		{Record: store.Record{NS: nsPins, Key: string(id)}, IfRev: store.Any, Delete: true},
+	}, time.Now())
+	if err != nil {
+		return fmt.Errorf("forget %s: %w", wire.OneLine(string(id), 140), err)
 	}
 	c.Drop(id)
 	return nil
@@ -280,28 +268,15 @@ func (c *Cards) PinOf(ctx context.Context, id wire.AgentID, now time.Time) (Pin,
 
 // Pins returns the pins in the order of agent ids or, if id is not "", only the pin of that agent.
 func (c *Cards) Pins(ctx context.Context, id wire.AgentID, now time.Time) iter.Seq2[Pin, error] {
-	return store.All(func(after wire.AgentID) (pins []Pin, next wire.AgentID, err error) {
-		switch {
-		case c.cfg.Records == nil:
-			return nil, "", nil
-		case id != "":
-			pin, err := c.PinOf(ctx, id, now)
-			if err == nil && pin.Agent != "" {
-				pins = append(pins, pin)
-			}
-			return pins, "", err
-		}
-		page, err := c.cfg.Records.List(ctx, nsPins, "", string(after), 500, now)
-		if err != nil {
-			return nil, "", fmt.Errorf("list pins: %w", err)
-		}
-		for _, rec := range page.Records {
+	if id == "" {
+		return store.DecodeAll(ctx, c.cfg.Records, nsPins, "", now, func(rec store.Record) (Pin, error) {
 			p, err := readPin(rec)
-			if err != nil {
-				return nil, "", err
-			}
-			pins = append(pins, p.Pin)
+			return p.Pin, err
+		})
+	}
+	return func(yield func(Pin, error) bool) {
+		if pin, err := c.PinOf(ctx, id, now); err != nil || pin.Agent != "" {
+			yield(pin, err)
 		}
-		return pins, wire.AgentID(page.Next), nil
-	})
+	}
 }

@@ -124,10 +124,8 @@ func (c *Cards) followRotation(ctx context.Context, pin storedPin, e, fromOwner 
 		}
 		changes = append(changes, store.Change{Record: store.Record{NS: nsPeers, Key: string(pin.Agent), Body: card.JSON()}, IfRev: store.Any})
 	}
-	if c.cfg.Records != nil {
-		if err := c.cfg.Records.Apply(ctx, changes, now); err != nil {
-			return nil, fmt.Errorf("follow the rotation of %s: %w", pin.Agent, err)
-		}
+	if err := c.cfg.Records.Apply(ctx, changes, now); err != nil {
+		return nil, fmt.Errorf("follow the rotation of %s: %w", pin.Agent, err)
 	}
 	e.peer.Pinned, e.peer.ownerPin, e.peer.keyPinned = now, pin.FromOwner, true
 	c.cfg.Logger.InfoContext(ctx, "accepted a key rotation", "agent", pin.Agent, "old", pin.Fingerprint, "new", next.Fingerprint)
