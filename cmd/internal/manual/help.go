@@ -13,6 +13,32 @@ import (
 	"github.com/alecthomas/kong"
 )
 
+//go:embed examples.txt
+var exampleTexts string
+
+// Example is one or more calls of commands, with their purpose.
+type Example struct {
+	About string
+	Calls []string
+}
+
+// Examples returns the examples of the file examples.txt. A paragraph that begins with its purpose is one example; of
+// the others, each line is one.
+func Examples() []Example {
+	var list []Example
+	for paragraph := range strings.SplitSeq(strings.TrimSpace(exampleTexts), "\n\n") {
+		lines := strings.Split(paragraph, "\n")
+		if !strings.HasPrefix(lines[0], "agentmesh ") {
+			list = append(list, Example{lines[0], lines[1:]})
+			continue
+		}
+		for _, line := range lines {
+			list = append(list, Example{"For example:", []string{line}})
+		}
+	}
+	return list
+}
+
 // Arrange prepares the grammar for the help texts: every command shows its examples, then its own flags, then the
 // global flags, which are those of the program and --help.
 func Arrange(model *kong.Application) {
@@ -21,65 +47,36 @@ func Arrange(model *kong.Application) {
 		f.Group = global
 	}
 	model.HelpFlag.Group = global
+	examples := Examples()
 	_ = kong.Visit(model.Node, func(node kong.Visitable, next kong.Next) error { // the visitor never fails
 		if n, ok := node.(*kong.Node); ok {
-			arrangeNode(n)
+			n.Detail = describeCalls(examples, model.Node, n)
 		}
 		return next(nil)
 	})
 }
 
-func arrangeNode(n *kong.Node) {
+// describeCalls returns the examples that call the command, or a command below it: those with a purpose of their own,
+// or else the first.
+func describeCalls(examples []Example, root, command *kong.Node) string {
 	var lines []string
-	for _, e := range findExamples(n) {
+	for _, e := range examples {
+		if !hasCall(e, root, command) || e.About == "For example:" && lines != nil {
+			continue
+		}
 		lines = append(lines, e.About)
-		for line := range strings.Lines(e.Command) {
-			lines = append(lines, "  $ "+strings.TrimSpace(line))
+		for _, call := range e.Calls {
+			lines = append(lines, "  $ "+call)
 		}
 	}
-	n.Detail = strings.Join(lines, "\n")
-}
-
-// Usages has, one per line, a call of each command that has no example in [Examples].
-//
-//go:embed usages.txt
-var Usages string
-
-// findExamples returns the examples of a node: for the program those of the main page, for a group those of its
-// top-level command, and for a command those that call it. Without examples, it returns one call from [Usages], or nil.
-func findExamples(n *kong.Node) []Example {
-	top := n
-	for top.Parent != nil && top.Parent.Parent != nil {
-		top = top.Parent
-	}
-	if n.Parent == nil {
-		return Examples[""]
-	}
-	if list := Examples[top.Name]; !n.Leaf() && len(list) > 0 {
-		return list
-	}
-	var found []Example
-	for _, e := range Examples[top.Name] {
-		if hasCall(e, top.Parent, n) {
-			found = append(found, e)
-		}
-	}
-	if len(found) > 0 {
-		return found
-	}
-	for line := range strings.Lines(Usages) {
-		if e := (Example{"For example:", line}); hasCall(e, top.Parent, n) {
-			return []Example{e}
-		}
-	}
-	return nil
+	return strings.Join(lines, "\n")
 }
 
 // hasCall reports whether a line of the example is a call of the command, or of a command below it.
 func hasCall(e Example, root, command *kong.Node) bool {
-	for line := range strings.Lines(e.Command) {
+	for _, call := range e.Calls {
 		called := root
-		for _, word := range strings.Fields(line)[1:] {
+		for _, word := range strings.Fields(call)[1:] {
 			sub := FindSubcommand(called, word)
 			if sub == nil {
 				break
@@ -130,6 +127,14 @@ var everyday = []string{
 	"quickstart", "serve", "page", "status", "doctor", "discover", "send", "reply", "inbox", "approve", "approvals", "conversations", "peers",
 }
 
+// firstCalls are the calls that the main help shows.
+const firstCalls = `    $ agentmesh demo
+    $ agentmesh serve
+    $ agentmesh discover sarah --capability scheduling
+    $ agentmesh send am_… 'Coffee on Friday?' --wait
+
+`
+
 // PrintHelp prints the help of a command. That of the program fits one screen.
 func PrintHelp(options kong.HelpOptions, ctx *kong.Context) error {
 	if ctx.Selected() != nil {
@@ -137,12 +142,7 @@ func PrintHelp(options kong.HelpOptions, ctx *kong.Context) error {
 	}
 	root := ctx.Model.Node
 	fmt.Fprintf(ctx.Stdout, "%s\n\nUsage: agentmesh <command> [flags]\n\n", root.Help)
-	for _, e := range Examples[""] {
-		for line := range strings.Lines(e.Command) {
-			fmt.Fprintf(ctx.Stdout, "    $ %s\n", strings.TrimSpace(line))
-		}
-	}
-	fmt.Fprintln(ctx.Stdout)
+	fmt.Fprint(ctx.Stdout, firstCalls)
 	others, titles := make(map[string][]string), []string{}
 	for _, n := range root.Children {
 		switch {
