@@ -28,7 +28,7 @@ func TestConfigCheckNamesLines(t *testing.T) {
 		file + `:4: log.level: "loud"`,
 		file + `:8: hooks[1]: needs exactly one of`,
 		file + `:8: hooks[1].intent: is missing`,
-		file + `:10: window: must be at most 24h`,
+		file + `:11: window.past: must be at most 24h`,
 		`agentmesh: log.format: "odder"`, // a flag set it
 		`agentmesh: registration.mode: "never"`,
 	} {

@@ -51,11 +51,6 @@ func (t Turns) String() string {
 	return strconv.Itoa(int(t))
 }
 
-func defaultAutonomy() Autonomy {
-	d := rules.DefaultAutonomy
-	return Autonomy{Conversation: Turns(d.Conversation), Door: Turns(d.Door), Peer: Turns(d.Peer), Strangers: Turns(d.Strangers), Token: Turns(d.Token), Total: Turns(d.Total)}
-}
-
 // Bounds returns the bounds for the node.
 func (a Autonomy) Bounds() *rules.Autonomy {
 	return &rules.Autonomy{Conversation: int(a.Conversation), Door: int(a.Door), Peer: int(a.Peer), Strangers: int(a.Strangers), Token: int(a.Token), Total: int(a.Total)}

@@ -25,9 +25,9 @@ type Calendar struct {
 	// Time to keep free before and after an event.
 	Buffer time.Duration `key:"buffer"`
 	// The earliest start of an event, counted from now.
-	Notice time.Duration `key:"notice"`
+	Notice time.Duration `key:"notice" default:"2h"`
 	// The latest end of an event, counted from now.
-	Horizon time.Duration `key:"horizon"`
+	Horizon time.Duration `key:"horizon" default:"60d" min:"1ms"`
 
 	// Accept a proposed time that fits, without asking the owner. If false, the owner decides about a time that fits. If
 	// no proposed time fits, the node offers other times in either case.
@@ -36,15 +36,9 @@ type Calendar struct {
 	// Also accept times of senders that the owner has not let in permanently.
 	Strangers bool `key:"strangers"`
 	// The longest event that the node accepts without asking.
-	MaxDuration time.Duration `key:"max_duration"`
-	// The number of events per day that the node accepts without asking.
-	PerDay int `key:"per_day"`
-}
-
-func defaultCalendar() Calendar {
-	return Calendar{
-		Hours: calendar.DefaultHours, Notice: 2 * time.Hour, Horizon: 60 * day, MaxDuration: time.Hour, PerDay: 4,
-	}
+	MaxDuration time.Duration `key:"max_duration" default:"1h" min:"1ms" max:"24h"`
+	// The number of events per day that the node accepts without asking. If it is to accept none, set accept to false.
+	PerDay int `key:"per_day" default:"4" min:"1"`
 }
 
 // On reports whether the node answers mesh.schedule from a calendar.
@@ -58,14 +52,5 @@ func (c Calendar) check(p *problems) {
 		if _, err := calendar.NewCalDAV(c.URL, "", "", nil); err != nil {
 			p.add("calendar.url", err.Error())
 		}
-	}
-	if c.Horizon == 0 {
-		p.add("calendar.horizon", "must be longer than 0")
-	}
-	if c.MaxDuration == 0 || c.MaxDuration > day {
-		p.add("calendar.max_duration", "must be longer than 0 and at most 24h")
-	}
-	if c.PerDay == 0 {
-		p.add("calendar.per_day", "must be at least 1; to agree to nothing without asking, set calendar.accept to false")
 	}
 }

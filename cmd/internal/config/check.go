@@ -7,6 +7,7 @@ import (
 	"net/http"
 	"net/netip"
 	"net/url"
+	"reflect"
 	"slices"
 	"strings"
 
@@ -35,6 +36,7 @@ func (s Source) LoadAndCheck(kinds []bridge.Kind) (Config, error) {
 // Check returns all problems with the values, joined, or nil. kinds is as in [Source.LoadAndCheck].
 func (c Config) Check(kinds []bridge.Kind) error {
 	var p problems
+	p.checkTable(reflect.ValueOf(c), "")
 	c.checkProcess(&p)
 	c.checkCard(&p)
 	for i, h := range c.Hooks {
@@ -42,10 +44,7 @@ func (c Config) Check(kinds []bridge.Kind) error {
 	}
 	c.Guard.check(&p)
 	for i, r := range c.Hold {
-		key := fmt.Sprintf("hold[%d]", i)
-		p.checkOneOf(key+".hold", r.Hold, "always", "never")
-		p.checkOneOf(key+".direction", r.Direction, "", "in", "out")
-		p.checkPattern(key+".intent", r.Intent)
+		p.checkPattern(fmt.Sprintf("hold[%d].intent", i), r.Intent)
 	}
 	for i, r := range c.Policy().Hold {
 		if why := r.CheckMandate(); why != "" {
@@ -55,16 +54,10 @@ func (c Config) Check(kinds []bridge.Kind) error {
 			p.add(fmt.Sprintf("hold[%d].unless.calendar", i), "needs a calendar")
 		}
 	}
-	p.checkOneOf("access.mode", c.Access.Mode, "open", "allowlist", "approval")
 	p.checkAgents("access.allow", c.Access.Allow)
 	p.checkAgents("access.block", c.Access.Block)
-	p.checkOneOf("outgoing.mode", c.Outgoing.Mode, "", "open", "allowlist", "approval")
-	p.checkOneOf("outgoing.seal", c.Outgoing.Seal, "off", "prefer", "require")
 	for i, pattern := range c.Outgoing.Approve {
 		p.checkPattern(fmt.Sprintf("outgoing.approve[%d]", i), pattern)
-	}
-	if c.Audit.Keep < day {
-		p.add("audit.keep", "must be at least a day")
 	}
 	ids, _ := c.Exempt()
 	p.checkPrincipals("limits.exempt", ids)
@@ -76,14 +69,8 @@ func (c Config) Check(kinds []bridge.Kind) error {
 	c.checkLinks(&p, kinds)
 	c.MESS.check(&p)
 	c.MEW.check(&p)
-	c.AgentRelay.check(&p)
 	c.MoltSpeak.check(&p)
-	c.A2A.check(&p)
 	c.Calendar.check(&p)
-	p.checkOneOf("registration.mode", c.Registration.Mode, "open", "invite", "closed")
-	if c.Registration.Lifetime < day || c.Registration.Lifetime > 365*day {
-		p.add("registration.lifetime", "must be 1d to 365d")
-	}
 	if len([]rune(c.Site.Name)) > 100 || len([]rune(c.Site.Contact)) > 200 || len([]rune(c.Site.Terms)) > 20_000 {
 		p.add("site", "name must be at most 100 characters, contact 200, and terms 20000")
 	}
@@ -92,33 +79,35 @@ func (c Config) Check(kinds []bridge.Kind) error {
 	}
 	c.Notify.check(&p, c.OwnerAPI.Listen)
 	c.Store.check(&p)
-	p.checkOneOf("log.level", c.Log.Level, "debug", "info", "warn", "error")
-	p.checkOneOf("log.format", c.Log.Format, "auto", "text", "json")
-	if c.Window.Past > day || c.Window.Future > day {
-		p.add("window", "must be at most 24h")
-	}
-	c.checkZeros(&p)
 	return errors.Join(p...)
 }
 
-// checkZeros refuses the zeros that the node would replace with its defaults.
-func (c Config) checkZeros(p *problems) {
-	for _, limit := range []struct {
-		key   string
-		value int64
-	}{
-		{"timeouts.hook", int64(c.Timeouts.Hook)},
-		{"timeouts.hold", int64(c.Timeouts.Hold)},
-		{"conversations.idle", int64(c.Conversations.Idle)},
-		{"conversations.retention", int64(c.Conversations.Retention)},
-		{"conversations.max_bytes", c.Conversations.MaxBytes},
-		{"window.past", int64(c.Window.Past)},
-		{"window.future", int64(c.Window.Future)},
-		{"notify.batch", int64(c.Notify.Batch)},
-	} {
-		if limit.value == 0 {
-			p.add(limit.key, "must be more than 0; remove the key for its default")
+// checkTable checks each value of a table against the tags of its field.
+func (p *problems) checkTable(v reflect.Value, prefix string) {
+	for i := range v.NumField() {
+		tags := v.Type().Field(i).Tag
+		p.checkTags(v.Field(i), tags, join(prefix, tags.Get("key")))
+	}
+}
+
+func (p *problems) checkTags(v reflect.Value, tags reflect.StructTag, key string) {
+	switch {
+	case isTable(v.Type()):
+		p.checkTable(v, key)
+	case v.Kind() == reflect.Slice:
+		for i := range v.Len() {
+			p.checkTags(v.Index(i), tags, fmt.Sprintf("%s[%d]", key, i))
 		}
+	case v.CanInt():
+		bound := reflect.New(v.Type()).Elem()
+		if setScalar(tags.Get("min"), bound) == nil && v.Int() < bound.Int() {
+			p.add(key, "must be at least "+tags.Get("min")+"; remove the key for its default")
+		}
+		if setScalar(tags.Get("max"), bound) == nil && v.Int() > bound.Int() {
+			p.add(key, "must be at most "+tags.Get("max"))
+		}
+	case tags.Get("oneof") != "":
+		p.checkOneOf(key, v.String(), strings.Split(tags.Get("oneof"), ",")...)
 	}
 }
 
@@ -134,9 +123,6 @@ func (c Config) checkProcess(p *problems) {
 	c.checkTLS(p)
 	if len(c.Roles) == 0 {
 		p.add("roles", "must name directory, node or both")
-	}
-	for _, r := range c.Roles {
-		p.checkOneOf("roles", r, RoleDirectory, RoleNode)
 	}
 	p.checkURLs("directories", c.Directories)
 	p.checkURLs("discovery.referrals", c.Discovery.Referrals)

@@ -4,28 +4,32 @@ package config
 
 import (
 	"net/netip"
+	"reflect"
 	"slices"
 	"time"
 
 	"github.com/agentmesh/agentmesh/node/bridge"
+	"github.com/agentmesh/agentmesh/node/calendar"
+	"github.com/agentmesh/agentmesh/node/rules"
 )
 
 // Config holds every setting. Each field defines the YAML key (the tag), the environment variable (AGENTMESH_ and the
 // key in capitals, dots as underscores), --set key=value, and the text in docs/config.md, which is generated from the
-// comments below: each comment gives the meaning and, if there is one, the danger.
+// comments below: each comment gives the meaning and, if there is one, the danger. Other tags give the default, the
+// allowed texts (oneof, with commas), and the smallest and largest value (min, max).
 //
 // A value comes from the last of these that sets it: defaults, file, environment, flags. The file itself never contains
 // a secret.
 type Config struct {
 	// The agent's name, as other owners see it.
-	Name string `key:"name"`
+	Name string `key:"name" default:"My agent"`
 	// One sentence about what the agent does.
-	Description string `key:"description"`
+	Description string `key:"description" default:"A personal agent."`
 	// The person behind the agent.
 	Owner Owner `key:"owner"`
 
 	// Address and port of the listener. Without public_url this must be a loopback address.
-	Listen string `key:"listen"`
+	Listen string `key:"listen" default:"127.0.0.1:3141"`
 	// The https base URL under which others reach the listener. Setting it puts the process into the public profile, in
 	// which every guard against strangers is on. Your reverse proxy terminates TLS, unless tls gives the listener a
 	// certificate of its own.
@@ -33,7 +37,7 @@ type Config struct {
 	// The certificate of the listener. The flag --tls NAME sets public_url, listen, acme, accept_terms and plain_listen.
 	TLS TLS `key:"tls"`
 	// The roles of the process: directory, node, or both.
-	Roles []string `key:"roles"`
+	Roles []string `key:"roles" default:"directory, node" oneof:"directory,node"`
 	// Base URLs (…/v1) of the directories that the node joins and searches, in this order. Empty: the directory in its
 	// own process.
 	Directories []string `key:"directories"`
@@ -126,9 +130,9 @@ type Owner struct {
 // Card holds the parts of the card besides name, description, owner and key.
 type Card struct {
 	// Tags by which others find the agent.
-	Capabilities []string `key:"capabilities"`
+	Capabilities []string `key:"capabilities" default:"communication, scheduling"`
 	// Intents that the node accepts. It refuses all others, except answers to its own messages.
-	Intents []string `key:"intents"`
+	Intents []string `key:"intents" default:"mesh.schedule, mesh.message, mesh.request_info, mesh.negotiate, mesh.handoff"`
 	// The URL that others send to, if it differs from <public_url>/agentmesh.
 	Endpoint string `key:"endpoint"`
 }
@@ -137,7 +141,7 @@ type Card struct {
 type Access struct {
 	// open (anyone), allowlist (only agents in allow), or approval (messages of unknown senders wait for the owner).
 	// Danger: open lets any registered agent reach your hooks.
-	Mode string `key:"mode"`
+	Mode string `key:"mode" default:"approval" oneof:"open,allowlist,approval"`
 	// Agent ids that are always let in, unless they are blocked.
 	Allow []string `key:"allow"`
 	// Agent ids that are never let in. This wins over everything else.
@@ -151,9 +155,9 @@ type HoldRule struct {
 	// Actions that the rule applies to. Empty: every action.
 	Actions []string `key:"actions"`
 	// in (to you), out (from you: your commands, hooks and bridges), or empty for both.
-	Direction string `key:"direction"`
+	Direction string `key:"direction" oneof:",in,out"`
 	// always or never. Danger: with never, a hook can commit you without asking you.
-	Hold string `key:"hold"`
+	Hold string `key:"hold" oneof:"always,never"`
 	// A name for the audit log and the page.
 	Name string `key:"name"`
 	// Only for mesh.schedule with hold: always. Appointments that your agent makes alone nevertheless.
@@ -210,15 +214,13 @@ type Hook struct {
 	// Also give the hook the answers that a peer returns at once to your own messages, and all answers of MoltSpeak peers.
 	// With false these only go to the inbox. The bounds in autonomy end a conversation in which both sides answer every
 	// answer.
-	Replies bool `key:"replies"`
+	Replies bool `key:"replies" default:"true"`
 	// Leave the messages in the inbox.
 	Inbox bool `key:"inbox"`
 	// File with the secrets of the webhook (whsec_…, one per line, the first one signs) or with the bearer token of
 	// OpenClaw or the A2A agent.
 	SecretFile string `key:"secret_file"`
 }
-
-func (h *Hook) setDefaults() { h.Replies = true }
 
 // Schema names the JSON Schema for the payloads of one custom intent.
 type Schema struct {
@@ -231,12 +233,12 @@ type Schema struct {
 // Timeouts has the time limits of hooks, and of messages that wait for the owner.
 type Timeouts struct {
 	// How long a hook may run before it is killed.
-	Hook time.Duration `key:"hook"`
+	Hook time.Duration `key:"hook" default:"5m" min:"1ms"`
 	// How long a held message waits for the owner before it expires.
-	Hold time.Duration `key:"hold"`
+	Hold time.Duration `key:"hold" default:"7d" min:"1ms"`
 	// How long to wait for an agent that answers later (openclaw, or a webhook that returned 202) before the node reminds
 	// it, once. After the same time again, the node notifies the owner. 0 turns reminders off.
-	Remind time.Duration `key:"remind"`
+	Remind time.Duration `key:"remind" default:"15m"`
 }
 
 // Outgoing decides what the node may send (AM-50). It applies to commands, hooks, answers of hooks, and bridges alike.
@@ -244,7 +246,7 @@ type Outgoing struct {
 	// open (to anyone), allowlist (only to agents in allow), or approval (each message waits for the owner, except to
 	// agents in allow and agents that the owner has approved permanently). Empty: allowlist if allow has entries, else
 	// open.
-	Mode string `key:"mode"`
+	Mode string `key:"mode" oneof:",open,allowlist,approval"`
 	// Agent ids, and addresses of foreign peers, that the node may write to.
 	Allow []string `key:"allow"`
 	// Intents (or prefixes that end in .*, or *) whose messages wait for the owner before they leave.
@@ -252,34 +254,34 @@ type Outgoing struct {
 	// Whether messages are sealed (encrypted for the recipient alone): off, prefer (if the recipient can open it) or
 	// require (do not send what cannot be sealed). The message that ends a conversation is always sent unsealed. In a
 	// conversation with a sealed message, answers are sealed in any case.
-	Seal string `key:"seal"`
+	Seal string `key:"seal" default:"off" oneof:"off,prefer,require"`
 }
 
 // Conversations limits how long conversations live and how much of them is kept.
 type Conversations struct {
 	// An open conversation expires after this time without a message.
-	Idle time.Duration `key:"idle"`
+	Idle time.Duration `key:"idle" default:"24h" min:"1ms"`
 	// Ended conversations are deleted after this time, with their transcripts and inbox items.
-	Retention time.Duration `key:"retention"`
+	Retention time.Duration `key:"retention" default:"30d" min:"1ms"`
 	// The maximum number of bytes of messages in all transcripts. The oldest ended conversations are deleted first. The
 	// disk needs more than this, because a message is also in the inbox.
-	MaxBytes int64 `key:"max_bytes"`
+	MaxBytes int64 `key:"max_bytes" min:"1"`
 }
 
 // Limits are limits on messages and requests. 0 switches a limit off.
 type Limits struct {
 	// New conversations per hour and sender.
-	MessagesNewConversations int `key:"messages_new_conversations"`
+	MessagesNewConversations int `key:"messages_new_conversations" default:"10"`
 	// Messages per hour and conversation.
-	MessagesConversation int `key:"messages_conversation"`
+	MessagesConversation int `key:"messages_conversation" default:"60"`
 	// Messages per hour from all senders together. Half of them are for senders that the owner does not know, and two
 	// fifths of that half more for the first messages of new networks. A lone stranger gets four fifths of the half, so
 	// 40 by default, whatever the other limits are.
-	MessagesTotal int `key:"messages_total"`
+	MessagesTotal int `key:"messages_total" default:"100"`
 	// New A2A contexts per hour of a caller with a token. The limits per sender and of all messages do not count them.
-	A2AContexts int `key:"a2a_contexts"`
+	A2AContexts int `key:"a2a_contexts" default:"100"`
 	// Requests per minute and client address, in the public profile.
-	RequestsPerMinute int `key:"requests_per_minute"`
+	RequestsPerMinute int `key:"requests_per_minute" default:"120"`
 	// Exceptions from the limits: agent ids, links (mew:lab) and foreign peers (agentrelay:free/owl) that have no message
 	// limits, and addresses and CIDRs of clients that have no request limits.
 	Exempt []string `key:"exempt"`
@@ -288,31 +290,31 @@ type Limits struct {
 // Audit limits the log of decisions.
 type Audit struct {
 	// Entries are deleted after this time, and the oldest of more than 100,000 earlier.
-	Keep time.Duration `key:"keep"`
+	Keep time.Duration `key:"keep" default:"365d" min:"24h"`
 }
 
 // Window holds the clock differences that the node accepts in messages (AM-20).
 type Window struct {
 	// How old a message may be.
-	Past time.Duration `key:"past"`
+	Past time.Duration `key:"past" default:"15m" min:"1ms" max:"24h"`
 	// How far in the future the time of a message may be.
-	Future time.Duration `key:"future"`
+	Future time.Duration `key:"future" default:"5m" min:"1ms" max:"24h"`
 }
 
 // Registration decides how the directory accepts cards (AM-56, AM-58).
 type Registration struct {
 	// open (any bearer token becomes the card's credential), invite (a code from `agentmesh token create`), or closed
 	// (nobody).
-	Mode string `key:"mode"`
+	Mode string `key:"mode" default:"open" oneof:"open,invite,closed"`
 	// Cards per credential. 0: no limit. The local profile has no limit.
-	CardsPerToken int `key:"cards_per_token"`
+	CardsPerToken int `key:"cards_per_token" default:"10"`
 	// Cards per endpoint host. 0: no limit. The local profile has no limit.
-	CardsPerHost int `key:"cards_per_host"`
+	CardsPerHost int `key:"cards_per_host" default:"10"`
 	// Registrations per hour and client address. 0: no limit. The local profile has no limit.
-	PerHour int `key:"per_hour"`
+	PerHour int `key:"per_hour" default:"20"`
 	// How long a registration lasts without a renewal, 1d to 365d. Nodes renew after half of it. A change applies to each
 	// card from its next renewal on.
-	Lifetime time.Duration `key:"lifetime"`
+	Lifetime time.Duration `key:"lifetime" default:"30d" min:"1d" max:"365d"`
 }
 
 // Site tells readers of the public pages who runs the directory.
@@ -348,10 +350,10 @@ type Network struct {
 	// Origins of web pages that may call the listener.
 	CORSOrigins []string `key:"cors_origins"`
 	// The maximum number of simultaneous connections.
-	MaxConnections int `key:"max_connections"`
+	MaxConnections int `key:"max_connections" default:"10000"`
 	// The maximum number of simultaneous connections from one address, in the public profile. One network never gets more
 	// than half of max_connections.
-	MaxConnectionsPerAddress int `key:"max_connections_per_address"`
+	MaxConnectionsPerAddress int `key:"max_connections_per_address" default:"256"`
 	// Address and port on which this process takes requests for bridges from the other processes with the same store,
 	// such as 10.0.0.5:7201. They connect to this address, over plain HTTP, so it must be in a private network. Empty:
 	// while this process runs the bridges, the others answer requests for bridges with 503.
@@ -387,45 +389,25 @@ type AgentDoor struct {
 // Log configures the log.
 type Log struct {
 	// debug, info, warn or error.
-	Level string `key:"level"`
+	Level string `key:"level" default:"info" oneof:"debug,info,warn,error"`
 	// text, json, or auto: text if standard error is a terminal, otherwise JSON.
-	Format string `key:"format"`
+	Format string `key:"format" default:"auto" oneof:"auto,text,json"`
 }
 
 // Default returns the configuration that applies if nothing is set.
 func Default() Config {
-	return Config{
-		Name:        "My agent",
-		Description: "A personal agent.",
-		Listen:      "127.0.0.1:3141",
-		Roles:       []string{RoleDirectory, RoleNode},
-		TLS:         TLS{Authority: LetsEncrypt},
-		Card: Card{
-			Capabilities: []string{"communication", "scheduling"},
-			Intents:      []string{"mesh.schedule", "mesh.message", "mesh.request_info", "mesh.negotiate", "mesh.handoff"},
-		},
-		Access:        Access{Mode: "approval"},
-		Outgoing:      Outgoing{Seal: "off"},
-		Calendar:      defaultCalendar(),
-		MESS:          defaultMESS(),
-		MoltSpeak:     defaultMoltSpeak(),
-		A2A:           A2A{Serve: "off"},
-		Timeouts:      Timeouts{Hook: 5 * time.Minute, Hold: 7 * day, Remind: 15 * time.Minute},
-		Conversations: Conversations{Idle: day, Retention: 30 * day, MaxBytes: 8 << 30},
-		Limits: Limits{
-			MessagesNewConversations: 10, MessagesConversation: 60, MessagesTotal: 100, A2AContexts: 100,
-			RequestsPerMinute: 120,
-		},
-		Autonomy:     defaultAutonomy(),
-		AgentRelay:   defaultAgentRelay(),
-		Audit:        Audit{Keep: 365 * day},
-		Window:       Window{Past: 15 * time.Minute, Future: 5 * time.Minute},
-		Registration: Registration{Mode: "open", CardsPerToken: 10, CardsPerHost: 10, PerHour: 20, Lifetime: 30 * day},
-		Network:      Network{MaxConnections: 10_000, MaxConnectionsPerAddress: 256},
-		Notify:       Notify{Content: "summary", Format: "json", Batch: 10 * time.Second},
-		Log:          Log{Level: "info", Format: "auto"},
-		MinFreeDisk:  64 << 20,
+	var c Config
+	setDefaults(reflect.ValueOf(&c).Elem())
+	c.TLS.Authority = LetsEncrypt
+	c.Calendar.Hours = calendar.DefaultHours
+	c.Conversations.MaxBytes = 8 << 30
+	c.MinFreeDisk = 64 << 20
+	bounds := rules.DefaultAutonomy
+	c.Autonomy = Autonomy{
+		Conversation: Turns(bounds.Conversation), Door: Turns(bounds.Door), Peer: Turns(bounds.Peer),
+		Strangers: Turns(bounds.Strangers), Token: Turns(bounds.Token), Total: Turns(bounds.Total),
 	}
+	return c
 }
 
 const (

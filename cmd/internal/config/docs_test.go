@@ -84,9 +84,7 @@ func writeTable(b *strings.Builder, comments map[string]string, v reflect.Value,
 			continue
 		}
 		elem := reflect.New(f.Type.Elem()).Elem()
-		if e, ok := elem.Addr().Interface().(interface{ setDefaults() }); ok {
-			e.setDefaults()
-		}
+		setDefaults(elem)
 		fmt.Fprintf(b, "\n## %s\n\n%s A list; each entry has these keys:\n\n", list+key, about)
 		writeTable(b, comments, elem, list+key+"[].", "")
 	}
@@ -184,6 +182,14 @@ func TestDocsEveryKeyIsDescribed(t *testing.T) {
 			}
 			if f.Tag.Get("key") == "" {
 				t.Errorf("%s.%s has no key", typ.Name(), f.Name)
+			}
+			for _, bound := range []string{f.Tag.Get("min"), f.Tag.Get("max")} {
+				if bound == "" {
+					continue
+				}
+				if err := setScalar(bound, reflect.New(f.Type).Elem()); err != nil {
+					t.Errorf("%s.%s: %v", typ.Name(), f.Name, err)
+				}
 			}
 			if isTable(f.Type) {
 				walk(f.Type)

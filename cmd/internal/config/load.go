@@ -78,7 +78,7 @@ func Lookup(environ []string, name string) (string, bool) {
 type leaf struct {
 	key   string // "access.mode"
 	index []int  // for reflect.Value.FieldByIndex
-	typ   reflect.Type
+	field reflect.StructField
 }
 
 // env returns the name of the environment variable that sets the leaf.
@@ -93,14 +93,25 @@ func leaves(t reflect.Type) []leaf {
 		f := t.Field(i)
 		key := f.Tag.Get("key")
 		if !isTable(f.Type) {
-			out = append(out, leaf{key, []int{i}, f.Type})
+			out = append(out, leaf{key, []int{i}, f})
 			continue
 		}
 		for _, l := range leaves(f.Type) {
-			out = append(out, leaf{key + "." + l.key, append([]int{i}, l.index...), l.typ})
+			out = append(out, leaf{key + "." + l.key, append([]int{i}, l.index...), l.field})
 		}
 	}
 	return out
+}
+
+// setDefaults gives each key of a table the default in its tag.
+func setDefaults(table reflect.Value) {
+	for _, l := range leaves(table.Type()) {
+		if text, ok := l.field.Tag.Lookup("default"); ok {
+			if err := setText(table, l, text, "default"); err != nil {
+				panic(err)
+			}
+		}
+	}
 }
 
 func findLeaf(t reflect.Type, key string) (leaf, error) {

@@ -49,9 +49,6 @@ func (c MEW) check(p *problems) {
 		if s.ID == "" {
 			p.add(key+".id", "must not be empty")
 		}
-		if s.RatePerMinute < 0 {
-			p.add(key+".rate_per_minute", "must not be negative")
-		}
 		if _, err := parseCapabilities(s.Defaults); err != nil {
 			p.add(key+".defaults", err.Error())
 		}

@@ -11,11 +11,11 @@ import (
 type MoltSpeak struct {
 	// Serve the endpoint to others: on, off, or auto, which means on without a public_url. agentmesh bridge enable
 	// moltspeak sets it.
-	Serve string `key:"serve"`
+	Serve string `key:"serve" default:"off" oneof:"auto,on,off"`
 	// Name of the agent: A-Z a-z 0-9 _ and -. Empty: the agent id, which then must not contain a dot.
 	Agent string `key:"agent"`
 	// Name of the agent's organization. Danger: agents of the same organization may hand it secrets.
-	Org string `key:"org"`
+	Org string `key:"org" default:"agentmesh"`
 	// Domains of queries that go to the hook of xyz.moltspeak.query. Other queries arrive as mesh.request_info.
 	Domains []string `key:"domains"`
 	// Tools that peers may list and call. A hook of xyz.moltspeak.tool runs them.
@@ -33,10 +33,10 @@ type MoltSpeak struct {
 	Origins []string `key:"origins"`
 	// Serve a MoltSpeak registry under /api/v1/agents and /api/v1/search: on or off. It has the directory's cards, and the
 	// agents that register with it.
-	Registry string `key:"registry"`
+	Registry string `key:"registry" default:"off" oneof:"on,off"`
 	// How entries of the registry are protected: token (a bearer token for each entry, which its client chooses) or none.
 	// Danger: with none, anyone can change and delete every entry. Use none only for development.
-	RegistryAuth string `key:"registry_auth"`
+	RegistryAuth string `key:"registry_auth" default:"token" oneof:"token,none"`
 }
 
 // MoltSpeakTool is a tool that the node offers.
@@ -49,14 +49,7 @@ type MoltSpeakTool struct {
 	Peers []string `key:"peers"`
 }
 
-func defaultMoltSpeak() MoltSpeak {
-	return MoltSpeak{Serve: "off", Org: "agentmesh", Registry: "off", RegistryAuth: "token"}
-}
-
 func (c MoltSpeak) check(p *problems) {
-	p.checkOneOf("moltspeak.serve", c.Serve, "auto", "on", "off")
-	p.checkOneOf("moltspeak.registry", c.Registry, "on", "off")
-	p.checkOneOf("moltspeak.registry_auth", c.RegistryAuth, "token", "none")
 	if _, ok := message.ParseName("x@" + c.Org); !ok {
 		p.add("moltspeak.org", "must be 1 to 128 characters from A-Z a-z 0-9 _ -")
 	}

@@ -18,7 +18,7 @@ type Notify struct {
 	Webhook string `key:"webhook"`
 	// json (for a command, one line per notice; for a webhook, one document), text (for people), or ntfy (a webhook in the
 	// form that ntfy expects: the text, with title and priority in headers).
-	Format string `key:"format"`
+	Format string `key:"format" default:"json" oneof:"json,text,ntfy"`
 	// File with the secrets that sign the webhook (whsec_…, one per line), or with the bearer token that ntfy requires.
 	SecretFile string `key:"secret_file"`
 	// The base URL, without a path, at which browsers reach the pages /owner/link/… of owner_api.listen, such as the URL
@@ -37,9 +37,9 @@ type Notify struct {
 	// Kinds that the node sends in quiet hours too, such as handoff and expiring.
 	Urgent []string `key:"urgent"`
 	// How long the node collects notices before it sends them as one batch.
-	Batch time.Duration `key:"batch"`
+	Batch time.Duration `key:"batch" default:"10s" min:"1ms"`
 	// The content of a notice: summary (for an agreed meeting, its title, time and place) or none.
-	Content string `key:"content"`
+	Content string `key:"content" default:"summary" oneof:"summary,none"`
 }
 
 // noticeKind matches the name of a kind of notice.
@@ -56,8 +56,6 @@ func (c Notify) PageHost() string {
 
 // check adds the problems of the keys to p. listen is owner_api.listen.
 func (c Notify) check(p *problems, listen string) {
-	p.checkOneOf("notify.content", c.Content, "summary", "none")
-	p.checkOneOf("notify.format", c.Format, "json", "text", "ntfy")
 	switch u, err := url.Parse(c.Webhook); {
 	case c.Webhook != "" && len(c.Command) > 0:
 		p.add("notify", "has both a command and a webhook")

@@ -124,8 +124,8 @@ func (d *decoder) decodeList(n *yaml.Node, v reflect.Value, key string) error {
 	}
 	out := reflect.MakeSlice(v.Type(), len(n.Content), len(n.Content))
 	for i, elem := range n.Content {
-		if e, ok := out.Index(i).Addr().Interface().(interface{ setDefaults() }); ok {
-			e.setDefaults()
+		if isTable(v.Type().Elem()) {
+			setDefaults(out.Index(i))
 		}
 		if err := d.decode(elem, out.Index(i), fmt.Sprintf("%s[%d]", key, i)); err != nil {
 			return err
