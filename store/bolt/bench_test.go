@@ -206,7 +206,7 @@ func BenchmarkCount(b *testing.B) {
 	s := benchStore(b)
 	var changes []store.Change
 	for i := range 1000 {
-		changes = append(changes, store.Change{Record: store.Record{NS: "n", Key: fmt.Sprint(i), Terms: []string{"t"}, Body: make([]byte, 2000), Expires: now.Add(time.Hour)}})
+		changes = append(changes, store.Change{Record: store.Record{NS: "n", Key: fmt.Sprint(i), Terms: []string{"t"}, Body: storetest.Text(i, 2000), Expires: now.Add(time.Hour)}})
 	}
 	if err := s.Records().Apply(b.Context(), changes, now); err != nil {
 		b.Fatal(err)

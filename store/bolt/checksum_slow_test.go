@@ -3,7 +3,6 @@
 package bolt
 
 import (
-	"bytes"
 	"errors"
 	"fmt"
 	"path/filepath"
@@ -12,6 +11,7 @@ import (
 	"time"
 
 	"github.com/agentmesh/agentmesh/store"
+	"github.com/agentmesh/agentmesh/store/storetest"
 )
 
 // TestFlippedKeys changes the lowest bit of the last byte of every key of a database with many pages. Some keys are
@@ -26,7 +26,7 @@ func TestFlippedKeys(t *testing.T) {
 	var changes []store.Change
 	for i := range 80 { // six leaves
 		changes = append(changes, store.Change{Record: store.Record{
-			NS: "n", Key: fmt.Sprintf("k%03d1", i), Body: bytes.Repeat([]byte("x"), 300), Expires: now.Add(time.Hour),
+			NS: "n", Key: fmt.Sprintf("k%03d1", i), Body: storetest.Text(i, 300), Expires: now.Add(time.Hour),
 		}})
 	}
 	if err := errors.Join(s.Records().Apply(t.Context(), changes, now), s.Close()); err != nil {

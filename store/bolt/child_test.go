@@ -10,6 +10,7 @@ import (
 	"time"
 
 	"github.com/agentmesh/agentmesh/store"
+	"github.com/agentmesh/agentmesh/store/storetest"
 )
 
 // childEnv holds the path of the database that a child process writes to until it is killed.
@@ -59,7 +60,7 @@ func loadOnce(s *Store, out *lines) {
 	ctx := context.Background()
 	id := fmt.Sprintf("%016x", rand.Uint64())
 	_, err := s.Cards().Put(ctx, store.PutCard{
-		Card: store.Card{ID: id, Terms: []string{"cap:load", "id:" + id}, Body: make([]byte, 500), Expires: childNow.Add(time.Hour)},
+		Card: store.Card{ID: id, Terms: []string{"cap:load", "id:" + id}, Body: storetest.Text(rand.Int(), 500), Expires: childNow.Add(time.Hour)},
 		Now:  childNow,
 	})
 	if err == nil {
@@ -67,7 +68,7 @@ func loadOnce(s *Store, out *lines) {
 	}
 	conv := store.Conversation{Key: store.ConvKey{Peer: "p", ID: id[:2]}, Rev: store.Any, Open: true}
 	step := store.Step{
-		Conv: &conv, Append: []store.Entry{{MessageID: id, Raw: make([]byte, 300)}}, Now: childNow,
+		Conv: &conv, Append: []store.Entry{{MessageID: id, Raw: storetest.Text(rand.Int(), 300)}}, Now: childNow,
 		Replay: &store.Replay{Sender: "p", MessageID: id, Conv: conv.Key, Expires: childNow.Add(time.Hour)},
 		Records: []store.Change{
 			{Record: store.Record{NS: "inbox", Key: id, Terms: []string{"new"}}},

@@ -51,17 +51,15 @@ func (s *Store) buildIndex(ctx context.Context) error {
 // gather adds the cards with a sequence number in [first, end) to part, except damaged ones.
 func (s *Store) gather(ctx context.Context, part *cardindex.Part, first, end uint64) error {
 	p := newProgress(s.log, "build the card index", "percent", 100)
-	var terms [][]byte
+	var head engine.CardHead
 	return s.db.View(func(tx *bbolt.Tx) error {
 		for row, err := range bucketCards.in(tx).from(u64(first), nil) {
 			seq := number(row.key)
-			var head engine.CardHead
 			if err == nil {
 				if seq >= end {
 					break
 				}
-				head, err = engine.DecodeCardHead(terms[:0], seq, row.value)
-				terms = head.Terms
+				err = head.Decode(seq, row.value)
 			}
 			if err != nil {
 				s.damage.Note("left out of the card index", err)

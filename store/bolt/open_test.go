@@ -16,6 +16,7 @@ import (
 	"github.com/agentmesh/agentmesh/node/goldentest"
 	"github.com/agentmesh/agentmesh/store"
 	"github.com/agentmesh/agentmesh/store/engine"
+	"github.com/agentmesh/agentmesh/store/storetest"
 )
 
 // newFilledDB creates a closed database with rows of every kind.
@@ -29,7 +30,7 @@ func newFilledDB(t *testing.T) string {
 	newCardMix(now).fill(t, s, 300)
 	conv := store.Conversation{Key: store.ConvKey{Peer: "p", ID: "c"}, Terms: []string{"open"}, Open: true}
 	_, stepErr := s.Steps().Apply(t.Context(), store.Step{
-		Conv: &conv, Append: []store.Entry{{MessageID: "m", Raw: make([]byte, 9000)}},
+		Conv: &conv, Append: []store.Entry{{MessageID: "m", Raw: storetest.Text(1, 9000)}},
 		Replay: &store.Replay{Sender: "p", MessageID: "m", Conv: conv.Key, Expires: now.Add(time.Hour)},
 		Records: []store.Change{
 			{Record: store.Record{NS: "n", Key: "k", Terms: []string{"t"}, Expires: now.Add(time.Hour)}},

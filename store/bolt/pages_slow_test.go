@@ -14,6 +14,7 @@ import (
 	"go.etcd.io/bbolt"
 
 	"github.com/agentmesh/agentmesh/store"
+	"github.com/agentmesh/agentmesh/store/storetest"
 )
 
 // newDeepDB creates a closed database whose largest buckets have branch pages.
@@ -30,7 +31,7 @@ func newDeepDB(t *testing.T) string {
 		message := fmt.Sprint("msg_", i)
 		_, err := s.Steps().Apply(t.Context(), store.Step{
 			Conv:   &store.Conversation{Key: key, Terms: []string{"open"}, Open: true, Body: []byte("{}"), Expires: forEver, Rev: store.Any},
-			Append: []store.Entry{{MessageID: message, Raw: make([]byte, 200)}}, Now: now,
+			Append: []store.Entry{{MessageID: message, Raw: storetest.Text(i, 200)}}, Now: now,
 			Replay:  &store.Replay{Sender: "am_peer", MessageID: message, Conv: key, Status: 200, Answer: []byte("yes"), Expires: forEver},
 			Records: []store.Change{{Record: store.Record{NS: "inbox", Key: message, Terms: []string{"new"}, Body: make([]byte, 50), Expires: forEver}}},
 		})

@@ -8,6 +8,7 @@ import (
 	"time"
 
 	"github.com/agentmesh/agentmesh/store"
+	"github.com/agentmesh/agentmesh/store/storetest"
 )
 
 func TestStats(t *testing.T) {
@@ -24,7 +25,7 @@ func TestStats(t *testing.T) {
 	t.Cleanup(func() { s.Close() })
 	const records, size = 100, 8 << 10
 	put := func(i int, remove bool) {
-		rec := store.Record{NS: "x", Key: fmt.Sprint(i), Body: make([]byte, size)}
+		rec := store.Record{NS: "x", Key: fmt.Sprint(i), Body: storetest.Text(i, size)}
 		if err := s.Records().Apply(t.Context(), []store.Change{{Record: rec, IfRev: store.Any, Delete: remove}}, time.Now()); err != nil {
 			t.Error(err)
 		}

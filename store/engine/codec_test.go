@@ -87,7 +87,8 @@ func TestRows(t *testing.T) {
 func TestCardHead(t *testing.T) {
 	for _, c := range []CardRow{sampleCard, {}, {Card: store.Card{Withdrawn: true, Expires: now.Add(time.Hour)}}} {
 		row := EncodeCard(c)
-		head, err := DecodeCardHead(nil, 7, row)
+		var head CardHead
+		err := head.Decode(7, row)
 		if err != nil || !slices.Equal(CopyTerms(head.Terms), c.Terms) || head.Expires != Deadline(c.Expires) || head.Withdrawn != c.Withdrawn {
 			t.Errorf("head of %v is %+v, %v", c.ID, head, err)
 		}
@@ -105,7 +106,8 @@ func TestListed(t *testing.T) {
 	long.Terms = []string{strings.Repeat("x", 200), "y", strings.Repeat("z", 1000)}
 	for _, c := range []CardRow{sampleCard, {}, long, {Card: store.Card{ID: "am_b", Terms: []string{""}, Meta: []byte("m")}}} {
 		row := EncodeCard(c)
-		head, err := DecodeCardHead(nil, 7, row)
+		var head CardHead
+		err := head.Decode(7, row)
 		if err != nil || len(head.Terms) != len(c.Terms) {
 			t.Fatalf("terms of %q = %q, %v", c.ID, head.Terms, err)
 		}
@@ -168,7 +170,8 @@ func FuzzRow(f *testing.F) {
 			}
 		}
 		IsCardLive(b, now)
-		if head, err := DecodeCardHead(nil, 1, b); err == nil {
+		var head CardHead
+		if err := head.Decode(1, b); err == nil {
 			listed, err := decodeCardForList(new([]byte), 0, 1, b)
 			whole, wholeErr := DecodeCard(1, b)
 			if wholeErr == nil && (err != nil || listed.ID != whole.ID || string(listed.Meta) != string(whole.Meta) || len(head.Terms) != len(whole.Terms)) {

@@ -23,7 +23,7 @@ func ListCards(index *cardindex.Index, q store.CardQuery, damage *DamageLog, rea
 	want := q.Limit + 1 // one more than the limit shows that there is a next page
 	page := store.CardPage{Cards: make([]store.Card, 0, min(want, 128))}
 	slots := make([]cardindex.Slot, 0, min(want, 128))
-	terms := make([][]byte, 0, 64)
+	var head CardHead
 	var buf []byte
 	var last store.Position // of the last card of a full page
 	for tier := max(q.After.Tier, 0); tier < len(tiers) && len(page.Cards) < want; tier++ {
@@ -32,11 +32,9 @@ func ListCards(index *cardindex.Index, q store.CardQuery, damage *DamageLog, rea
 				return
 			}
 			if err == nil {
-				var head CardHead
-				head, err = DecodeCardHead(terms[:0], uint64(s), row)
-				terms = head.Terms
+				err = head.Decode(uint64(s), row)
 			}
-			if err == nil && tierOf(terms, q, tiers) != tier {
+			if err == nil && tierOf(head.Terms, q, tiers) != tier {
 				return
 			}
 			var card store.Card

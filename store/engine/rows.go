@@ -3,6 +3,7 @@ package engine
 import (
 	"encoding/binary"
 	"fmt"
+	"slices"
 	"time"
 
 	"github.com/agentmesh/agentmesh/store"
@@ -16,39 +17,49 @@ type CardRow struct {
 
 // EncodeCard returns the stored form of a card.
 func EncodeCard(c CardRow) []byte {
-	b := make([]byte, 0, 192+len(c.Body)+len(c.Meta)+24*len(c.Terms))
+	p := newPacker()
+	p.b = appendTexts(p.b, c.Terms)
+	terms := p.len()
+	p.b = append(p.b, c.Owner[:]...)
+	p.b = appendTexts(p.b, c.Counts)
+	p.b = appendBytes(p.b, c.ID)
+	p.b = appendBytes(p.b, c.Body)
+	p.b = appendBytes(p.b, c.Meta)
+	b := make([]byte, 0, 64)
 	b = append(b, rowVersion)
 	b = AppendU64(b, uint64(c.Rev))
 	b = appendTime(b, c.Expires)
 	b = appendTime(b, c.ReservedUntil)
 	b = append(b, flag(c.Withdrawn))
 	b = AppendU64(b, c.Change)
-	b = append(b, c.Owner[:]...)
 	b = appendTime(b, c.Registered)
 	b = appendTime(b, c.Updated)
-	b = appendBytes(b, c.ID)
-	b = appendTexts(b, c.Terms)
-	b = appendTexts(b, c.Counts)
-	b = appendBytes(b, c.Body)
-	return appendBytes(b, c.Meta)
+	b = binary.AppendUvarint(b, uint64(terms))
+	return p.appendTo(b)
 }
 
-// DecodeCard decodes the row of the card with this sequence number.
-func DecodeCard(seq uint64, row []byte) (CardRow, error) {
-	r := readRow(row)
-	var c CardRow
+// cardHead decodes the fields of a card that are not packed. terms is the length of the field of the terms.
+func (r *reader) cardHead(seq uint64) (c CardRow, terms int) {
 	c.Seq = seq
 	c.Rev = store.Rev(r.u64())
 	c.Expires = r.time()
 	c.ReservedUntil = r.time()
 	c.Withdrawn = r.byte() == 1
 	c.Change = r.u64()
-	c.Owner = r.hash()
 	c.Registered = r.time()
 	c.Updated = r.time()
-	c.ID = r.text()
+	return c, int(r.uint())
+}
+
+// DecodeCard decodes the row of the card with this sequence number.
+func DecodeCard(seq uint64, row []byte) (CardRow, error) {
+	r := readRow(row)
+	c, _ := r.cardHead(seq)
+	r.fields()
 	c.Terms = r.texts()
+	c.Owner = r.hash()
 	c.Counts = r.texts()
+	c.ID = r.text()
 	c.Body = r.bytes()
 	c.Meta = r.bytes()
 	if err := r.end(); err != nil {
@@ -57,33 +68,28 @@ func DecodeCard(seq uint64, row []byte) (CardRow, error) {
 	return c, nil
 }
 
-// CardHead is what the index needs of a card. The terms are slices of the row and must not outlive the transaction.
+// CardHead is what the index needs of a card.
 type CardHead struct {
-	Terms     [][]byte
-	Expires   int64 // as [Deadline] returns it
+	Terms     [][]byte // valid until the next Decode
+	Expires   int64    // as [Deadline] returns it
 	Withdrawn bool
+
+	unpacked []byte
 }
 
-// DecodeCardHead decodes a row up to its terms, which it appends to dst.
-func DecodeCardHead(dst [][]byte, seq uint64, row []byte) (CardHead, error) {
-	if len(row) == 0 || row[0] != rowVersion {
-		return CardHead{}, fmt.Errorf("%w: card %d has an unknown version", store.ErrDamaged, seq)
-	}
-	r := reader{b: row[1:]}
-	r.u64() // rev
-	h := CardHead{Expires: int64(r.u64())}
-	if h.Expires == NoTime {
-		h.Expires = Never
-	}
-	r.u64() // reserved until
-	h.Withdrawn = r.byte() == 1
-	r.take(8 + 32 + 8 + 8) // change, owner, registered, updated
-	r.take(r.uint())       // id
-	h.Terms = r.spans(dst)
+// Decode decodes a row up to its terms.
+func (h *CardHead) Decode(seq uint64, row []byte) error {
+	r := readRow(row)
+	c, terms := r.cardHead(seq)
+	h.Expires, h.Withdrawn = Deadline(c.Expires), c.Withdrawn
+	size := r.packed()
+	h.unpacked = slices.Grow(h.unpacked[:0], size)
+	r.unpack(h.unpacked, size, min(terms, size))
+	h.Terms = r.spans(h.Terms[:0])
 	if r.err != nil {
-		return CardHead{}, fmt.Errorf("%w: card %d: %w", store.ErrDamaged, seq, r.err)
+		return fmt.Errorf("%w: card %d: %w", store.ErrDamaged, seq, r.err)
 	}
-	return h, nil
+	return nil
 }
 
 // CopyTerms copies terms of a row.
@@ -95,31 +101,27 @@ func CopyTerms(terms [][]byte) []string {
 	return texts
 }
 
-// decodeCardForList decodes a row without its terms and counts, which are a large part of the row. Its cards share the
-// array of *buf, for which more says how many cards follow.
+// decodeCardForList decodes a row without its terms and counts. Its cards share the array of *buf, for which more says how
+// many cards follow.
 func decodeCardForList(buf *[]byte, more int, seq uint64, row []byte) (store.Card, error) {
-	r := reader{b: row[1:]} // DecodeCardHead has checked the version
-	c := store.Card{Seq: seq, Rev: store.Rev(r.u64()), Expires: r.time(), ReservedUntil: r.time()}
-	c.Withdrawn = r.byte() == 1
-	r.u64() // change
-	c.Owner = r.hash()
-	c.Registered, c.Updated = r.time(), r.time()
-	c.ID = r.text()
-	r.take(r.uint()) // terms
-	r.take(r.uint()) // counts
-	// Copy the rest, because body and meta outlive the transaction.
-	if size := len(r.b); cap(*buf)-len(*buf) < size {
+	r := readRow(row)
+	c, _ := r.cardHead(seq)
+	size := r.packed()
+	if cap(*buf) < size {
 		*buf = make([]byte, 0, max(size, min(size*(1+more), maxShared)))
 	}
-	from := len(*buf)
-	*buf = append(*buf, r.b...)
-	r.b = (*buf)[from:]
+	r.unpack(*buf, size, size)
+	*buf = (*buf)[size:size]
+	r.take(r.uint()) // terms
+	c.Owner = r.hash()
+	r.take(r.uint()) // counts
+	c.ID = r.text()
 	c.Body = r.bytes()
 	c.Meta = r.bytes()
 	if err := r.end(); err != nil {
 		return store.Card{}, fmt.Errorf("card %d: %w", seq, err)
 	}
-	return c, nil
+	return c.Card, nil
 }
 
 // maxShared bounds what stays in memory if a caller keeps one card of a list.
@@ -168,7 +170,12 @@ func DecodeChange(number uint64, row []byte) (ChangeRow, error) {
 
 // EncodeConv returns the stored form of a conversation.
 func EncodeConv(c store.Conversation) []byte {
-	b := make([]byte, 0, 128+len(c.Key.Peer)+len(c.Key.ID)+len(c.Body))
+	p := newPacker()
+	p.b = appendBytes(p.b, c.Key.Peer)
+	p.b = appendBytes(p.b, c.Key.ID)
+	p.b = appendTexts(p.b, c.Terms)
+	p.b = appendBytes(p.b, c.Body)
+	b := make([]byte, 0, 96)
 	b = append(b, rowVersion)
 	b = AppendU64(b, uint64(c.Rev))
 	b = appendTime(b, c.Expires)
@@ -176,10 +183,7 @@ func EncodeConv(c store.Conversation) []byte {
 	b = appendTime(b, c.Updated)
 	b = append(b, c.Chain[:]...)
 	b = binary.AppendUvarint(b, c.Entries)
-	b = appendBytes(b, c.Key.Peer)
-	b = appendBytes(b, c.Key.ID)
-	b = appendTexts(b, c.Terms)
-	return appendBytes(b, c.Body)
+	return p.appendTo(b)
 }
 
 // DecodeConv decodes the row of the conversation with this sequence number.
@@ -193,6 +197,7 @@ func DecodeConv(seq uint64, row []byte) (store.Conversation, error) {
 	c.Updated = r.time()
 	c.Chain = r.hash()
 	c.Entries = r.uint()
+	r.fields()
 	c.Key.Peer = r.text()
 	c.Key.ID = r.text()
 	c.Terms = r.texts()
@@ -211,16 +216,18 @@ type EntryRow struct {
 
 // EncodeEntry returns the stored form of an entry of a transcript.
 func EncodeEntry(e EntryRow) []byte {
-	b := make([]byte, 0, 120+len(e.MessageID)+len(e.Raw)+len(e.Key))
+	p := newPacker()
+	p.b = appendBytes(p.b, e.Replay)
+	p.b = appendBytes(p.b, e.MessageID)
+	p.b = appendBytes(p.b, e.Raw)
+	p.b = appendBytes(p.b, e.Key)
+	p.b = appendBytes(p.b, e.Author)
+	b := make([]byte, 0, 96)
 	b = append(b, rowVersion, flag(e.Out))
 	b = appendTime(b, e.At)
 	b = append(b, e.Digest[:]...)
 	b = append(b, e.Chain[:]...)
-	b = appendBytes(b, e.Replay)
-	b = appendBytes(b, e.MessageID)
-	b = appendBytes(b, e.Raw)
-	b = appendBytes(b, e.Key)
-	return appendBytes(b, e.Author)
+	return p.appendTo(b)
 }
 
 // DecodeEntry decodes entry n of a transcript.
@@ -232,6 +239,7 @@ func DecodeEntry(n uint64, row []byte) (EntryRow, error) {
 	e.At = r.time()
 	e.Digest = r.hash()
 	e.Chain = r.hash()
+	r.fields()
 	e.Replay = r.bytes()
 	e.MessageID = r.text()
 	e.Raw = r.bytes()
@@ -257,22 +265,20 @@ func (p *ReplayRow) forget() { p.Status, p.Answer, p.Entry = 0, nil, 0 }
 
 // EncodeReplay returns the stored form of a replay record.
 func EncodeReplay(p ReplayRow) []byte {
-	b := make([]byte, 0, 104+len(p.Conv.Peer)+len(p.Conv.ID)+len(p.Sender)+len(p.MessageID)+len(p.Answer))
+	t := newPacker()
+	t.b = appendBytes(t.b, p.Conv.Peer)
+	t.b = appendBytes(t.b, p.Conv.ID)
+	t.b = appendBytes(t.b, p.Sender)
+	t.b = appendBytes(t.b, p.MessageID)
+	t.b = appendBytes(t.b, p.Answer)
+	b := make([]byte, 0, 64)
 	b = append(b, rowVersion)
 	b = appendTime(b, p.Expires)
 	b = AppendU64(b, p.ConvSeq)
 	b = append(b, p.Digest[:]...)
 	b = binary.AppendUvarint(b, uint64(p.Status))
-	b = appendBytes(b, p.Conv.Peer)
-	b = appendBytes(b, p.Conv.ID)
-	if p.Sender == p.Conv.Peer {
-		b = appendBytes(b, "")
-	} else {
-		b = appendBytes(b, p.Sender)
-	}
-	b = appendBytes(b, p.MessageID)
 	b = binary.AppendUvarint(b, p.Entry)
-	return appendBytes(b, p.Answer)
+	return t.appendTo(b)
 }
 
 // DecodeReplay decodes a replay record.
@@ -283,13 +289,12 @@ func DecodeReplay(row []byte) (ReplayRow, error) {
 	p.ConvSeq = r.u64()
 	p.Digest = r.hash()
 	p.Status = int(r.uint())
+	p.Entry = r.uint()
+	r.fields()
 	p.Conv.Peer = r.text()
 	p.Conv.ID = r.text()
-	if p.Sender = r.text(); p.Sender == "" {
-		p.Sender = p.Conv.Peer
-	}
+	p.Sender = r.text()
 	p.MessageID = r.text()
-	p.Entry = r.uint()
 	p.Answer = r.bytes()
 	if err := r.end(); err != nil {
 		return ReplayRow{}, fmt.Errorf("replay record: %w", err)
@@ -299,15 +304,17 @@ func DecodeReplay(row []byte) (ReplayRow, error) {
 
 // EncodeRecord returns the stored form of a record.
 func EncodeRecord(rec store.Record) []byte {
-	b := make([]byte, 0, 64+len(rec.Body))
+	p := newPacker()
+	p.b = appendBytes(p.b, rec.Party)
+	p.b = appendBytes(p.b, rec.Lane)
+	p.b = appendTexts(p.b, rec.Terms)
+	p.b = appendBytes(p.b, rec.Body)
+	b := make([]byte, 0, 32)
 	b = append(b, rowVersion)
 	b = AppendU64(b, uint64(rec.Rev))
 	b = appendTime(b, rec.Expires)
 	b = appendTime(b, rec.Due)
-	b = appendBytes(b, rec.Party)
-	b = appendBytes(b, rec.Lane)
-	b = appendTexts(b, rec.Terms)
-	return appendBytes(b, rec.Body)
+	return p.appendTo(b)
 }
 
 // DecodeRecord decodes the row of a record.
@@ -317,6 +324,7 @@ func DecodeRecord(ns, key string, row []byte) (store.Record, error) {
 	rec.Rev = store.Rev(r.u64())
 	rec.Expires = r.time()
 	rec.Due = r.time()
+	r.fields()
 	rec.Party = r.text()
 	rec.Lane = r.text()
 	rec.Terms = r.texts()

@@ -34,7 +34,7 @@ const feedPage = 1000
 
 // headSize is the number of bytes of each card's row that build reads first. For nearly every card, they contain all
 // terms.
-const headSize = 1 << 10
+const headSize = 1 << 9
 
 const maxBuilders = 4 // queries of build that run at a time
 
@@ -62,8 +62,8 @@ func (x *liveIndex) build(ctx context.Context) error {
 	var num int64
 	var value []byte
 	err := forEachRow(ctx, x.s.pool, "select num, value from cards where num = any($1)", []any{slices.Concat(long...)}, []any{&num, &value}, func() error {
-		card, err := engine.DecodeCardHead(nil, uint64(num), value)
-		if err != nil {
+		var card engine.CardHead
+		if err := card.Decode(uint64(num), value); err != nil {
 			x.s.damage.Note("left out of the card index", err)
 		} else if !card.Withdrawn {
 			x.index.Put(cardindex.Slot(num), nil, engine.CopyTerms(card.Terms), card.Expires)
@@ -78,12 +78,10 @@ func (x *liveIndex) build(ctx context.Context) error {
 func (x *liveIndex) gather(ctx context.Context, part *cardindex.Part, first, end int64) (long []int64, err error) {
 	var num int64
 	var head pgtype.DriverBytes // not copied, so valid only until the next row
-	var terms [][]byte
+	var card engine.CardHead
 	err = forEachRow(ctx, x.s.pool, "select num, substr(value, 1, $1) from cards where num >= $2 and num < $3 order by num",
 		[]any{headSize, first, end}, []any{&num, &head}, func() error {
-			card, err := engine.DecodeCardHead(terms[:0], uint64(num), head)
-			terms = card.Terms
-			switch {
+			switch err := card.Decode(uint64(num), head); {
 			case err != nil:
 				long = append(long, num)
 			case !card.Withdrawn:
@@ -148,8 +146,8 @@ func (x *liveIndex) apply(line feedLine, card []byte) error {
 		x.index.Drop(cardindex.Slot(line.Seq), old)
 		return nil
 	}
-	head, err := engine.DecodeCardHead(nil, line.Seq, card)
-	if err != nil {
+	var head engine.CardHead
+	if err := head.Decode(line.Seq, card); err != nil {
 		return err
 	}
 	x.index.Put(cardindex.Slot(line.Seq), old, engine.CopyTerms(head.Terms), head.Expires)

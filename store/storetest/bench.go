@@ -66,12 +66,14 @@ type Acceptance struct{ Message, Answer, Item int }
 // Store stores message number i, like [Accept].
 func (a Acceptance) Store(ctx context.Context, s store.Store, i int, now time.Time) error {
 	at := now.Add(time.Duration(i) * time.Millisecond)
-	raw, answer := make([]byte, a.Message), make([]byte, a.Answer)
 	conv := store.Conversation{
-		Key: benchConversation(i), Body: make([]byte, 400), Terms: []string{"state:active", "peer:" + fmt.Sprint(i%peers)},
+		Key: benchConversation(i), Terms: []string{"state:active", "peer:" + fmt.Sprint(i%peers)},
 		Open: true, Updated: at, Expires: at.Add(30 * day), Rev: store.Any,
 	}
 	id := fmt.Sprintf("msg_%x%016x", rand.Uint64(), i)
+	conv.Body = fmt.Appendf(nil, `{"principal":"%s","state":"active","bytes":%d,"intent":"mesh.message","opened":"%s","last":"%[3]s","heard":"%s","heard_intent":"mesh.message"}`,
+		conv.Key.Peer, i, at.Format(time.RFC3339Nano), id)
+	raw, answer := a.message(a.Message, i, id, at), a.message(a.Answer, i, id+"r", at)
 	_, err := s.Steps().Apply(ctx, store.Step{
 		Conv:   &conv,
 		Append: []store.Entry{{MessageID: id, At: at, Raw: raw}, {Out: true, MessageID: id + "r", At: at, Raw: answer}},
@@ -82,6 +84,23 @@ func (a Acceptance) Store(ctx context.Context, s store.Store, i int, now time.Ti
 		Now:     now,
 	})
 	return err
+}
+
+// message returns a message of about size bytes in the form in which nodes send it.
+func (a Acceptance) message(size, i int, id string, at time.Time) []byte {
+	conv := benchConversation(i)
+	return fmt.Appendf(nil, `{"agentmesh":"0.1.0","message_id":"%s","conversation_id":"%s","from":"%s","to":"am_%024d","timestamp":"%s","intent":"mesh.message","payload":{"action":"deliver","message":{"body":"%s"}},"signature":"%s"}`,
+		id, conv.ID, conv.Peer, peers, at.Format(time.RFC3339), Text(i, size-370), Text(-i, 88))
+}
+
+// Text returns n bytes of words that hardly repeat each other. It depends only on seed and n.
+func Text(seed, n int) []byte {
+	rng := rand.New(rand.NewPCG(uint64(seed), 3))
+	b := make([]byte, 0, max(n, 0)+16)
+	for len(b) < n {
+		b = append(append(b, WordOf(rng.Uint64N(1<<32))...), ' ')
+	}
+	return b[:max(n, 0)]
 }
 
 // MarkRead changes the inbox record of message number i, as a node does when its owner reads the message.
@@ -98,9 +117,11 @@ func (a Acceptance) inboxRecord(i int, state string, at time.Time) store.Record 
 	if state == "new" {
 		terms = append(terms, "needs-owner")
 	}
-	return store.Record{
-		NS: "inbox", Key: fmt.Sprintf("in_%015x%08x", i, uint32(i)*2654435761), Body: make([]byte, a.Item), Expires: at.Add(30 * day), Terms: terms,
-	}
+	key := fmt.Sprintf("in_%015x%08x", i, uint32(i)*2654435761)
+	body := fmt.Appendf(nil, `{"id":"%s","state":"%s","kind":"message","peer":"%s","conversation_id":"%s","message_id":"%x","intent":"mesh.message","payload":{"action":"deliver","message":{"body":"%s"}},"verified":"signature","at":"%s","expires":"%s","digest":"`,
+		key, state, conv.Peer, conv.ID, Text(i, 16), Text(i, a.Message-370), at.Format(time.RFC3339Nano), at.Add(30*day).Format(time.RFC3339Nano))
+	body = append(append(body, Text(^i, a.Item-len(body)-2)...), `"}`...)
+	return store.Record{NS: "inbox", Key: key, Body: body, Expires: at.Add(30 * day), Terms: terms}
 }
 
 // benchConversation returns the conversation of message number i. A conversation gets 32 messages.

@@ -12,7 +12,7 @@ import (
 )
 
 // CardMix generates the cards of a directory: 12 words from a vocabulary with a long tail, one to three of 200
-// capabilities, one to four intents, and a body of 900 bytes. Start with [NewCardMix].
+// capabilities, one to four intents, and a body of 900 bytes that can hardly be packed. Start with [NewCardMix].
 type CardMix struct {
 	Now  time.Time
 	mu   sync.Mutex // guards zipf
@@ -41,7 +41,7 @@ func CardID(i int) string { return fmt.Sprintf("am_%026x", i) }
 func (m *CardMix) Card(i int) store.Card {
 	rng := rand.New(rand.NewPCG(uint64(i), 7))
 	c := store.Card{
-		ID: CardID(i), Body: make([]byte, 900), Meta: make([]byte, 60), Counts: []string{fmt.Sprintf("token:%x", i), fmt.Sprintf("host:%d", i/5)},
+		ID: CardID(i), Body: Text(i, 900), Meta: Text(-i, 60), Counts: []string{fmt.Sprintf("token:%x", i), fmt.Sprintf("host:%d", i/5)},
 		Registered: m.Now, Updated: m.Now, Expires: m.Now.Add(30 * 24 * time.Hour), ReservedUntil: m.Now.Add(60 * 24 * time.Hour),
 	}
 	for range 2 {
