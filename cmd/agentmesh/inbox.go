@@ -1,7 +1,6 @@
 package main
 
 import (
-	"bufio"
 	"cmp"
 	"context"
 	"encoding/json"
@@ -123,25 +122,11 @@ type follower struct {
 const maxSeen = 100_000 // a follower that remembers this many ids forgets all of them
 
 func (f *follower) run(ctx context.Context) error {
-	resp, err := f.o.Do(ctx, owner.StreamEvents.Method, "events", params("topics", "inbox"), nil) // before list, so that no item is missed
-	if err != nil {
-		return err
-	}
-	defer resp.Body.Close()
-	if err := f.list(ctx); err != nil {
-		return err
-	}
-	lines := bufio.NewScanner(resp.Body)
-	for lines.Scan() {
-		data, ok := strings.CutPrefix(lines.Text(), "data: ")
-		if !ok {
-			continue
-		}
-		ev, err := daemon.Decode[owner.Event](json.RawMessage(data))
+	for ev, err := range owner.ReadEvents(ctx, f.o, string(owner.TopicInbox)) {
 		switch {
 		case err != nil:
 			return err
-		case ev.Topic == owner.TopicReset:
+		case ev.Topic == "", ev.Topic == owner.TopicReset:
 			err = f.list(ctx)
 		case f.c.State == "" || f.c.State == ev.State:
 			err = f.fetch(ctx, ev.ID, ev.State)

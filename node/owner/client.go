@@ -1,12 +1,14 @@
 package owner
 
 import (
+	"bufio"
 	"bytes"
 	"context"
 	"encoding/json"
 	"errors"
 	"fmt"
 	"io"
+	"iter"
 	"net/http"
 	"net/url"
 	"slices"
@@ -138,4 +140,33 @@ func ReadAnswer(resp *http.Response) ([]byte, error) {
 		return nil, fmt.Errorf("%w: read the answer: %w", ErrNoAnswer, err)
 	}
 	return data, nil
+}
+
+// ReadEvents returns the events of topics until ctx or the stream ends. When the stream is open, it yields an event
+// without a topic; from then on, the reader misses no change. An error is the last element.
+func ReadEvents(ctx context.Context, c interface {
+	Do(ctx context.Context, method, path string, query url.Values, body any) (*http.Response, error)
+}, topics ...string) iter.Seq2[Event, error] {
+	return func(yield func(Event, error) bool) {
+		path := strings.TrimPrefix(StreamEvents.Path, "/")
+		resp, err := c.Do(ctx, StreamEvents.Method, path, url.Values{"topics": {strings.Join(topics, ",")}}, nil)
+		if err != nil {
+			if ctx.Err() == nil {
+				yield(Event{}, err)
+			}
+			return
+		}
+		defer resp.Body.Close()
+		if !yield(Event{}, nil) {
+			return
+		}
+		lines := bufio.NewScanner(resp.Body)
+		for lines.Scan() {
+			data, ok := strings.CutPrefix(lines.Text(), "data:")
+			var event Event
+			if ok && json.Unmarshal([]byte(data), &event) == nil && !yield(event, nil) {
+				return
+			}
+		}
+	}
 }

@@ -60,7 +60,7 @@ const maxUnread = 10_000
 // releases it, or when a hook leaves it to the agent.
 func (c *Channel) run(ctx context.Context) {
 	for ctx.Err() == nil {
-		for event, err := range c.tools.events(ctx, []string{string(owner.TopicInbox)}) {
+		for event, err := range owner.ReadEvents(ctx, c.tools.api, string(owner.TopicInbox)) {
 			if err == nil {
 				err = c.follow(ctx, event)
 			}

@@ -1,12 +1,9 @@
 package mcp
 
 import (
-	"bufio"
 	"context"
 	"crypto/sha256"
-	"encoding/json"
 	"errors"
-	"iter"
 	"net/url"
 	"slices"
 	"strconv"
@@ -70,7 +67,7 @@ func (t *tools) wait(ctx context.Context, req *sdk.CallToolRequest, in waitArgs)
 	waiting, cancel := context.WithTimeout(ctx, time.Duration(seconds)*time.Second)
 	defer cancel()
 	for {
-		for event, err := range t.events(waiting, topics) {
+		for event, err := range owner.ReadEvents(waiting, t.api, topics...) {
 			if err != nil {
 				break
 			}
@@ -151,31 +148,4 @@ func (n *news) take(ctx context.Context, t *tools, caller [sha256.Size]byte) ([]
 	}
 	n.got[caller] = still
 	return fresh, nil
-}
-
-// events returns the events of topics until ctx or the stream ends. When the stream is open, it yields an event
-// without a topic; from then on, the reader misses no change. An error is the last element.
-func (t *tools) events(ctx context.Context, topics []string) iter.Seq2[owner.Event, error] {
-	return func(yield func(owner.Event, error) bool) {
-		path := strings.TrimPrefix(owner.StreamEvents.Path, "/")
-		resp, err := t.api.Do(ctx, "GET", path, url.Values{"topics": {strings.Join(topics, ",")}}, nil)
-		if err != nil {
-			if ctx.Err() == nil {
-				yield(owner.Event{}, err)
-			}
-			return
-		}
-		defer resp.Body.Close()
-		if !yield(owner.Event{}, nil) {
-			return
-		}
-		lines := bufio.NewScanner(resp.Body)
-		for lines.Scan() {
-			data, ok := strings.CutPrefix(lines.Text(), "data:")
-			var event owner.Event
-			if ok && json.Unmarshal([]byte(data), &event) == nil && !yield(event, nil) {
-				return
-			}
-		}
-	}
 }
