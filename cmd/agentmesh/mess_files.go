@@ -134,5 +134,5 @@ func (c *messExportCmd) exportDirectory(ctx context.Context, a *app) error {
 }
 
 func fetchAttachment(ctx context.Context, o *daemon.Client, ref, name string) ([]byte, error) {
-	return callBytes(ctx, o, http.MethodGet, attachmentPath(ref, name), nil, octetHeader)
+	return o.Call(ctx, http.MethodGet, attachmentPath(ref, name), nil, nil)
 }

@@ -9,6 +9,7 @@ import (
 	"net/url"
 
 	"github.com/agentmesh/agentmesh/cmd/internal/daemon"
+	"github.com/agentmesh/agentmesh/node/owner"
 	"github.com/agentmesh/agentmesh/node/wire"
 )
 
@@ -21,7 +22,9 @@ func messCallIdempotent(ctx context.Context, a *app, method, path string, body [
 		header.Set("If-Match", ifMatch)
 	}
 	attempt := func() ([]byte, error) {
-		return withResult(ctx, a, func(o *daemon.Client) ([]byte, error) { return callBytes(ctx, o, method, path, body, header) })
+		return withResult(ctx, a, func(o *daemon.Client) ([]byte, error) {
+			return o.Call(ctx, method, path, nil, owner.Upload{Header: header, Data: body})
+		})
 	}
 	raw, err := attempt()
 	_, lost := errors.AsType[*url.Error](err)

@@ -1,11 +1,9 @@
 package main
 
 import (
-	"bytes"
 	"context"
 	"errors"
 	"fmt"
-	"maps"
 	"net/http"
 	"net/url"
 	"os"
@@ -17,7 +15,7 @@ import (
 	"github.com/agentmesh/agentmesh/cmd/internal/exit"
 	"github.com/agentmesh/agentmesh/cmd/internal/terminal"
 	"github.com/agentmesh/agentmesh/node/bridge/mess/thread"
-	"github.com/agentmesh/agentmesh/node/httpapi"
+	"github.com/agentmesh/agentmesh/node/owner"
 	"github.com/agentmesh/agentmesh/node/wire"
 )
 
@@ -79,8 +77,9 @@ func uploadFile(ctx context.Context, a *app, ref, name string) (wire.Value, erro
 	if err != nil {
 		return wire.Value{}, exit.Fail(exit.Input, err)
 	}
+	file := owner.Upload{Header: http.Header{"Content-Type": {"application/octet-stream"}}, Data: data}
 	raw, err := withResult(ctx, a, func(o *daemon.Client) ([]byte, error) {
-		return callBytes(ctx, o, http.MethodPost, attachmentPath(ref, filepath.Base(name)), data, octetHeader)
+		return o.Call(ctx, http.MethodPost, attachmentPath(ref, filepath.Base(name)), nil, file)
 	})
 	if err != nil {
 		return wire.Value{}, err
@@ -91,18 +90,4 @@ func uploadFile(ctx context.Context, a *app, ref, name string) (wire.Value, erro
 // attachmentPath returns the path of an attachment of a thread in the owner API.
 func attachmentPath(ref, name string) string {
 	return messAPI + "requests/" + url.PathEscape(ref) + "/attachments/" + url.PathEscape(name)
-}
-
-// octetHeader is the header of a call whose body is a file.
-var octetHeader = http.Header{"Content-Type": {"application/octet-stream"}}
-
-// callBytes makes a call with data as its body, and returns the body of the answer. Neither needs to be JSON.
-func callBytes(ctx context.Context, o *daemon.Client, method, path string, data []byte, header http.Header) ([]byte, error) {
-	req, err := http.NewRequestWithContext(ctx, method, "http://localhost/owner/"+path, bytes.NewReader(data))
-	if err != nil {
-		return nil, err
-	}
-	maps.Copy(req.Header, header)
-	req.Header.Set(httpapi.DoorHeader, "cli")
-	return o.Send(req)
 }

@@ -7,8 +7,8 @@ import (
 	"encoding/json"
 	"errors"
 	"fmt"
-	"io"
 	"iter"
+	"maps"
 	"net/http"
 	"net/url"
 	"slices"
@@ -43,7 +43,13 @@ type Call[Out any] struct {
 	Method string
 	Path   string // below /owner, escaped
 	Query  url.Values
-	Body   any // sent as JSON; nil for none
+	Body   any // sent as JSON, unless it is an [Upload]; nil for none
+}
+
+// Upload is the body of a call with headers of its own.
+type Upload struct {
+	Header http.Header
+	Data   []byte
 }
 
 // WithQuery returns the call with query parameters.
@@ -62,23 +68,21 @@ func (c *Client) Do(ctx context.Context, method, path string, query url.Values, 
 	if len(query) > 0 {
 		target += "?" + query.Encode()
 	}
-	var content io.Reader
-	if body != nil {
+	upload, ok := body.(Upload)
+	if body != nil && !ok {
 		data, err := httpapi.Encode(body)
 		if err != nil {
 			return nil, fmt.Errorf("encode request: %w", err)
 		}
-		content = bytes.NewReader(data)
+		upload = Upload{http.Header{"Content-Type": {"application/json"}}, data}
 	}
-	req, err := http.NewRequestWithContext(ctx, method, target, content)
+	req, err := http.NewRequestWithContext(ctx, method, target, bytes.NewReader(upload.Data))
 	if err != nil {
 		return nil, err
 	}
+	maps.Copy(req.Header, upload.Header)
 	if c.Door != "" {
 		req.Header.Set(httpapi.DoorHeader, c.Door)
-	}
-	if body != nil {
-		req.Header.Set("Content-Type", "application/json")
 	}
 	resp, err := c.HTTP.Do(req)
 	if err != nil {
@@ -111,13 +115,17 @@ func refusal(resp *http.Response) error {
 	return e
 }
 
-// Raw makes a call and returns the JSON of the answer. The result is empty for an answer without a body.
+// Raw makes a call and returns the body of the answer, which may be empty.
 func (c *Client) Raw(ctx context.Context, method, path string, query url.Values, body any) (json.RawMessage, error) {
 	resp, err := c.Do(ctx, method, path, query, body)
 	if err != nil {
 		return nil, err
 	}
-	return ReadAnswer(resp)
+	data, err := client.ReadAll(resp, maxAnswer)
+	if err != nil {
+		return nil, fmt.Errorf("%w: read the answer: %w", ErrNoAnswer, err)
+	}
+	return data, nil
 }
 
 // Fetch makes a call and returns the parsed answer.
@@ -127,19 +135,6 @@ func Fetch[Out any](ctx context.Context, c *Client, call Call[Out]) (out Out, er
 		err = json.Unmarshal(raw, &out)
 	}
 	return out, err
-}
-
-// ReadAnswer returns the body of an answer. For an answer with an error status, it returns an error as [Client.Do]
-// does.
-func ReadAnswer(resp *http.Response) ([]byte, error) {
-	if resp.StatusCode >= 300 {
-		return nil, refusal(resp)
-	}
-	data, err := client.ReadAll(resp, maxAnswer)
-	if err != nil {
-		return nil, fmt.Errorf("%w: read the answer: %w", ErrNoAnswer, err)
-	}
-	return data, nil
 }
 
 // ReadEvents returns the events of topics until ctx or the stream ends. When the stream is open, it yields an event

@@ -193,26 +193,13 @@ func (o *Client) Do(ctx context.Context, method, path string, query url.Values, 
 	return resp, o.Explain(err)
 }
 
-// Call makes one call and returns the JSON of the answer, which may be empty.
+// Call makes one call and returns the body of the answer, which may be empty.
 func (o *Client) Call(ctx context.Context, method, path string, query url.Values, body any) (json.RawMessage, error) {
 	if err := o.awaitAnswer(ctx); err != nil {
 		return nil, err
 	}
 	raw, err := o.Raw(ctx, method, path, query, body)
 	return raw, o.Explain(err)
-}
-
-// Send sends a request and returns the body of the answer, which need not be JSON.
-func (o *Client) Send(req *http.Request) ([]byte, error) {
-	if err := o.awaitAnswer(req.Context()); err != nil {
-		return nil, err
-	}
-	resp, err := o.HTTP.Do(req)
-	if err != nil {
-		return nil, exit.Fail(exit.Unavailable, fmt.Errorf("ask the running agentmesh: %w", err))
-	}
-	data, err := owner.ReadAnswer(resp)
-	return data, o.Explain(err)
 }
 
 // Explain adds an exit code to an error of the owner API and, if possible, a hint.

@@ -32,11 +32,8 @@ func TestCommandGivesUpOnASilentServe(t *testing.T) {
 				_, err := o.Call(t.Context(), http.MethodGet, "status", nil, nil)
 				return err
 			},
-			"Send": func() error {
-				req, err := http.NewRequestWithContext(t.Context(), http.MethodGet, "http://localhost/owner/status", nil)
-				if err == nil {
-					_, err = o.Send(req)
-				}
+			"Do": func() error {
+				_, err := o.Do(t.Context(), http.MethodGet, "events", nil, nil)
 				return err
 			},
 		} {
