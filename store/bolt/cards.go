@@ -32,7 +32,7 @@ func (s *Store) cardsOf(by *local.Handle) store.Cards {
 // be live.
 func liveCardsByCount(tx *bbolt.Tx, key string, now time.Time) iter.Seq2[uint64, error] {
 	return func(yield func(uint64, error) bool) {
-		prefix, cards := engine.CountKey(key), bucketCards.in(tx)
+		prefix, cards := engine.HashKey(key), bucketCards.in(tx)
 		for row, err := range bucketCounts.in(tx).from(prefix, prefix) {
 			if err != nil {
 				yield(0, err)
@@ -112,7 +112,7 @@ func (t *txn) EndChange(card engine.CardRow, due int64) error {
 
 // countKey returns the function that makes the keys of a card in bucketCounts.
 func countKey(seq uint64) func(text string) []byte {
-	return func(text string) []byte { return binary.BigEndian.AppendUint64(engine.CountKey(text), seq) }
+	return func(text string) []byte { return binary.BigEndian.AppendUint64(engine.HashKey(text), seq) }
 }
 
 func (c cards) Changes(ctx context.Context, after uint64, limit int) ([]store.CardChange, error) {

@@ -3,7 +3,6 @@ package bolt
 import (
 	"bytes"
 	"context"
-	"encoding/binary"
 	"errors"
 	"fmt"
 
@@ -205,12 +204,8 @@ func (f *findings) checkRecords(tx *bbolt.Tx, each func(bucket, func(k, v []byte
 // splitTermKey returns the namespace and the key of a record that is listed under a term or in a lane.
 func splitTermKey(k []byte) (ns, key string, ok bool) {
 	ns, rest, ok := engine.SplitRecordKey(k)
-	if !ok || len(rest) < 2 {
+	if !ok || len(rest) <= 16 {
 		return "", "", false
 	}
-	n := 2 + int(binary.BigEndian.Uint16([]byte(rest)))
-	if len(rest) <= n {
-		return "", "", false
-	}
-	return ns, rest[n:], true
+	return ns, rest[16:], true
 }

@@ -55,7 +55,7 @@ func (t *txn) NextConv(store.Rev) uint64 { return bucketConvs.in(t).next() }
 
 // convTermKey returns the function that makes the keys of a conversation in bucketConvTerms.
 func convTermKey(seq uint64) func(term string) []byte {
-	return func(term string) []byte { return append(engine.AppendSized(nil, term), u64(seq)...) }
+	return func(term string) []byte { return engine.AppendU64(engine.HashKey(term), seq) }
 }
 
 // DropEntries implements [engine.Tx].
@@ -120,7 +120,7 @@ func (s steps) Conversations(ctx context.Context, term string, before uint64, li
 func convSeqs(tx *bbolt.Tx, term string, end uint64) iter.Seq2[[]byte, error] {
 	rows, prefix := bucketConvs.in(tx), []byte(nil)
 	if term != "" {
-		rows, prefix = bucketConvTerms.in(tx), engine.AppendSized(nil, term)
+		rows, prefix = bucketConvTerms.in(tx), engine.HashKey(term)
 	}
 	return func(yield func([]byte, error) bool) {
 		c := rows.raw.Cursor()

@@ -22,18 +22,18 @@ import (
 //	convs        seq, a byte 0, hash16(sender, message id) → nothing, for a replay record that no entry names ·
 //	             seq, a byte 1, n → entry number n · seq, a byte 2 → conversation, next to its last entry, because
 //	             most writes change both
-//	convkeys     key2(peer) id → seq
-//	convterms    key2(term) seq → nothing
+//	convkeys     hash16(peer, id) → seq
+//	convterms    hash16(term) seq → nothing
 //	replays      part u32 hash16(sender, message id) → replay. A part has the records that expire in the same
 //	             four days: inserts stay together, and sweeping deletes a range; a look-up searches each part
 //	records      key1(ns) key → record
-//	recordterms  key1(ns) key2(term) key → nothing
-//	lanes        key1(ns) key2(lane) key → nothing, for a record with a Due and a Lane
+//	recordterms  key1(ns) hash16(term) key → nothing
+//	lanes        key1(ns) hash16(lane) key → nothing, for a record with a Due and a Lane
 //	heads        key1(ns) time rev key → expiry u64, then the party; for a record that is the head of its lane
 //	expiries     time kind key → nothing: when Sweep must look at a row. Every row that expires has an entry not
 //	             later than its end. If it was renewed, Sweep then enters it again, so renewing writes nothing here
 //
-// key1 and key2 are a text preceded by its length in one or two bytes; hash16 is half a SHA-256. Every stored value ends
+// key1 is a text preceded by its length in one byte; hash16 is half a SHA-256. Every stored value ends
 // with a checksum (checksum.go), even an empty value, because a changed bit in a row that only points to another row
 // would hide that other row.
 var (
@@ -44,11 +44,11 @@ var (
 	bucketChanges     = newBucket("changes", 0.95)
 	bucketConvs       = newBucket("convs", 0.9)
 	bucketConvKeys    = newBucket("convkeys", bbolt.DefaultFillPercent)
-	bucketConvTerms   = newBucket("convterms", bbolt.DefaultFillPercent)
+	bucketConvTerms   = newBucket("convterms", fillMixed)
 	bucketReplays     = newBucket("replays", bbolt.DefaultFillPercent)
 	bucketRecords     = newBucket("records", 0.9)
-	bucketRecordTerms = newBucket("recordterms", 0.9)
-	bucketLanes       = newBucket("lanes", 0.9)
+	bucketRecordTerms = newBucket("recordterms", fillMixed)
+	bucketLanes       = newBucket("lanes", fillMixed)
 	bucketHeads       = newBucket("heads", bbolt.DefaultFillPercent)
 	bucketExpiries    = newBucket("expiries", 0.9)
 
@@ -61,6 +61,10 @@ var (
 	keyFences = []byte("fences")
 	keyTally  = []byte("tally")
 )
+
+// fillMixed is for buckets in which most terms list few rows, which come in random order, and a few terms list most rows,
+// which are appended at the end of each list.
+const fillMixed = 0.7
 
 // schema is the number of this layout of the buckets and rows.
 const schema = 1

@@ -72,7 +72,7 @@ func (c Cards) Put(ctx context.Context, put store.PutCard) (store.Card, error) {
 		Needs: func(n *Needs) {
 			n.Add(KindCard, []byte(card.ID))
 			for _, q := range put.Quotas {
-				n.Counts = append(n.Counts, CountKey(q.Key))
+				n.Counts = append(n.Counts, HashKey(q.Key))
 			}
 		},
 		Check: func(tx Tx) (func(store.Rev) error, error) {

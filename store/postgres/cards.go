@@ -43,7 +43,7 @@ const (
 
 // CountCards implements [engine.Tx].
 func (t *txn) CountCards(key string, _ int, now time.Time) (int, error) {
-	return t.count(cardCounts, engine.CountKey(key), engine.Nanos(now))
+	return t.count(cardCounts, engine.HashKey(key), engine.Nanos(now))
 }
 
 // NextCard implements [engine.Tx].
@@ -111,7 +111,7 @@ func (t *txn) EndChange(card engine.CardRow, due int64) error {
 }
 
 func (c cardStore) HasCount(ctx context.Context, key string, now time.Time) (found bool, err error) {
-	prefix := engine.CountKey(key)
+	prefix := engine.HashKey(key)
 	err = c.s.query(ctx, "select exists (select from card_counts where key >= $1 and key < $2 and due > $3)",
 		[]any{prefix, prefixEnd(prefix), engine.Nanos(now)}, []any{&found}, func() error { return nil })
 	return found, err

@@ -25,7 +25,7 @@ func (s *Store) Steps() store.Steps { return stepStore{engine.Steps{Driver: driv
 func (t *txn) NextConv(rev store.Rev) uint64 { return uint64(rev) }
 
 func convTermKey(term string, seq uint64) []byte {
-	return engine.AppendU64(engine.AppendSized(nil, term), seq)
+	return engine.AppendU64(engine.HashKey(term), seq)
 }
 
 func splitEntryKey(key []byte) (seq, n uint64, ok bool) {

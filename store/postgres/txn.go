@@ -229,7 +229,7 @@ func ownRow(r engine.Row) (*table, []byte, row) {
 func listing(r engine.Row, term string) (*table, []byte, row) {
 	switch r.Kind {
 	case engine.KindCard:
-		return cardCounts, append(engine.CountKey(term), r.Key...), row{due: r.Due}
+		return cardCounts, append(engine.HashKey(term), r.Key...), row{due: r.Due}
 	case engine.KindConv:
 		return convTerms, convTermKey(term, r.Num), row{num: int64(r.Num)}
 	}
