@@ -81,6 +81,19 @@ type LinkFilter struct {
 	Keywords []string `key:"keywords"`
 }
 
+// Admits reports whether the filter admits a message. It calls text, for the words of the message, only if it has to.
+func (f LinkFilter) Admits(kind, from string, text func() string) bool {
+	has := func(list []string, s string) bool { return len(list) == 0 || slices.Contains(list, s) }
+	switch {
+	case !has(f.Types, kind), !has(f.From, from):
+		return false
+	case len(f.Keywords) == 0:
+		return true
+	}
+	words := strings.ToLower(text())
+	return slices.ContainsFunc(f.Keywords, func(w string) bool { return strings.Contains(words, strings.ToLower(w)) })
+}
+
 // The tools that a link may offer to its foreign side.
 const (
 	ToolDiscover = "discover" // search the node's directories

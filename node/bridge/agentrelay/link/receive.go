@@ -6,8 +6,6 @@ import (
 	"encoding/json"
 	"errors"
 	"log/slog"
-	"slices"
-	"strings"
 	"time"
 
 	"github.com/agentmesh/agentmesh/node/bridge"
@@ -75,16 +73,10 @@ func (l *Link) handleNotice(h *incoming) {
 // passesFilter reports whether a message passes the owner's filter (AR-26).
 func (l *Link) passesFilter(h *incoming) bool {
 	f := l.cfg.Link.Policy.Filter
-	switch {
-	case len(f.From) > 0 && !slices.Contains(f.From, h.from):
-		return false
-	case len(f.Types) > 0 && !slices.Contains(f.Types, h.kind):
-		return false
-	case len(f.Keywords) == 0, h.kind == "agentmesh":
-		return true
+	if h.kind == "agentmesh" { // its words are in a message of the mesh
+		f.Keywords = nil
 	}
-	text := frame.SearchText(h.kind, h.payload)
-	return slices.ContainsFunc(f.Keywords, func(w string) bool { return strings.Contains(text, strings.ToLower(w)) })
+	return f.Admits(h.kind, h.from, func() string { return frame.SearchText(h.kind, h.payload) })
 }
 
 // handleBroadcast puts a message to everybody into the owner's feed. The node gets only a question, and only if the

@@ -6,7 +6,6 @@ import (
 	"encoding/hex"
 	"errors"
 	"slices"
-	"strings"
 	"time"
 
 	"github.com/agentmesh/agentmesh/node/bridge"
@@ -163,11 +162,7 @@ func (l *Link) hasConversation(ctx context.Context, peer wire.AgentID, conv wire
 
 // passesFilter reports whether the filter of the link admits an envelope with this text.
 func (l *Link) passesFilter(e *envelope.Envelope, text string) bool {
-	f := l.cfg.Policy.Filter
-	admits := func(list []string, s string) bool { return len(list) == 0 || slices.Contains(list, s) }
-	lower := strings.ToLower(text)
-	return admits(f.Types, e.Kind) && admits(f.From, e.From) && (len(f.Keywords) == 0 ||
-		slices.ContainsFunc(f.Keywords, func(w string) bool { return strings.Contains(lower, strings.ToLower(w)) }))
+	return l.cfg.Policy.Filter.Admits(e.Kind, e.From, func() string { return text })
 }
 
 // acknowledge tells the sender of a chat that the chat has this status. It tells each status once, and none after
