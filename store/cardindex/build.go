@@ -1,40 +1,123 @@
 package cardindex
 
 import (
-	"maps"
+	"bytes"
+	"hash/maphash"
+	"math"
 	"runtime"
 	"runtime/debug"
 	"slices"
 	"sync"
 )
 
-// Part gathers a range of cards for [Join]. The zero value is empty.
+// Part gathers a range of cards for [Join]. The zero value is empty. It numbers the terms, and has no pointer for a term or
+// a card, because a directory of a million cards has twenty million occurrences of terms.
 type Part struct {
-	lists map[string]*[]Slot // slots by term
 	cards []card
+	uses  []uint32 // the terms of all cards, card by card
+
+	text  []byte  // all terms
+	ends  []int   // of each term in text
+	table []place // by hash; a power of two in size, at most three quarters full
+
+	sorted []uint32 // the terms, sorted; set by Join, like the fields below
+	slots  []Slot   // those of the first term, then those of the second
+	lists  []int    // the end of each term in slots
 }
 
 type card struct {
 	slot    Slot
+	terms   uint32 // number of its terms
 	expires int64
 }
+
+// place is a place in a hash table. It is empty if next is 0.
+type place struct{ hash, next uint32 } // next is the number of the term plus 1
+
+var seed = maphash.MakeSeed()
 
 // Len returns the number of cards in the part.
 func (p *Part) Len() int { return len(p.cards) }
 
 // Add adds a card, and copies its terms. The caller must add cards in the order of their slots.
 func (p *Part) Add(s Slot, expires int64, terms [][]byte) {
-	if p.lists == nil {
-		p.lists = make(map[string]*[]Slot)
-	}
-	p.cards = append(p.cards, card{s, expires})
+	p.cards = append(p.cards, card{s, uint32(len(terms)), expires})
 	for _, term := range terms {
-		list := p.lists[string(term)]
-		if list == nil {
-			list = new([]Slot)
-			p.lists[string(term)] = list
+		p.uses = append(p.uses, p.number(term))
+	}
+}
+
+// number returns the number of a term.
+func (p *Part) number(term []byte) uint32 {
+	if 4*len(p.ends) >= 3*len(p.table) {
+		p.grow()
+	}
+	hash := uint32(maphash.Bytes(seed, term))
+	mask := uint32(len(p.table) - 1)
+	i := hash & mask
+	for ; p.table[i].next > 0; i = (i + 1) & mask {
+		if e := p.table[i]; e.hash == hash && bytes.Equal(p.term(e.next-1), term) {
+			return e.next - 1
 		}
-		*list = append(*list, s)
+	}
+	p.text = append(p.text, term...)
+	p.ends = append(p.ends, len(p.text))
+	p.table[i] = place{hash, uint32(len(p.ends))}
+	return uint32(len(p.ends) - 1)
+}
+
+func (p *Part) grow() {
+	old := p.table
+	p.table = make([]place, max(1024, 2*len(old)))
+	mask := uint32(len(p.table) - 1)
+	for _, e := range old {
+		i := e.hash & mask
+		for ; p.table[i].next > 0; i = (i + 1) & mask {
+		}
+		if e.next > 0 {
+			p.table[i] = e
+		}
+	}
+}
+
+func (p *Part) term(n uint32) []byte {
+	start := 0
+	if n > 0 {
+		start = p.ends[n-1]
+	}
+	return p.text[start:p.ends[n]]
+}
+
+// list returns the slots of a term, after the call of finish.
+func (p *Part) list(n uint32) []Slot {
+	start := 0
+	if n > 0 {
+		start = p.lists[n-1]
+	}
+	return p.slots[start:p.lists[n]]
+}
+
+// finish sorts the terms and makes the lists of their slots.
+func (p *Part) finish() {
+	p.sorted = make([]uint32, len(p.ends))
+	for n := range p.sorted {
+		p.sorted[n] = uint32(n)
+	}
+	slices.SortFunc(p.sorted, func(a, b uint32) int { return bytes.Compare(p.term(a), p.term(b)) })
+	p.lists, p.slots = make([]int, len(p.ends)+1), make([]Slot, len(p.uses))
+	for _, n := range p.uses {
+		p.lists[n+1]++
+	}
+	for n := range p.ends { // now p.lists has the beginnings of the lists
+		p.lists[n+1] += p.lists[n]
+	}
+	uses := p.uses
+	for _, c := range p.cards {
+		for _, n := range uses[:c.terms] {
+			p.slots[p.lists[n]] = c.slot
+			p.lists[n]++ // at last the end of the list
+		}
+		uses = uses[c.terms:]
 	}
 }
 
@@ -45,10 +128,9 @@ const manyCards = 50_000
 // parts, which take more memory than the index.
 func Join(parts []Part) *Index {
 	ix := New()
-	sorted := make([][]string, len(parts))
 	var work sync.WaitGroup
 	for i := range parts {
-		work.Go(func() { sorted[i] = slices.Sorted(maps.Keys(parts[i].lists)) })
+		work.Go(parts[i].finish)
 	}
 	for _, p := range parts {
 		for _, c := range p.cards {
@@ -57,17 +139,18 @@ func Join(parts []Part) *Index {
 		}
 	}
 	work.Wait()
-	terms := mergeSorted(sorted)
-	lists := make([]*posting, len(terms))
+	merged := mergeTerms(parts)
+	count := len(merged) / len(parts)
+	terms, lists := make([]string, count), make([]*posting, count)
 	workers := runtime.GOMAXPROCS(0)
 	for w := range workers {
 		work.Go(func() {
 			var slots []Slot
-			for i := w * len(terms) / workers; i < (w+1)*len(terms)/workers; i++ {
+			for i := w * count / workers; i < (w+1)*count/workers; i++ {
 				slots = slots[:0]
-				for _, p := range parts {
-					if list := p.lists[terms[i]]; list != nil {
-						slots = append(slots, *list...)
+				for k, n := range merged[i*len(parts):][:len(parts)] {
+					if n != noTerm {
+						slots, terms[i] = append(slots, parts[k].list(n)...), string(parts[k].term(n))
 					}
 				}
 				lists[i] = newPosting(slots)
@@ -85,23 +168,36 @@ func Join(parts []Part) *Index {
 	return ix
 }
 
-// mergeSorted merges sorted lists without repetitions. It empties the lists.
-func mergeSorted(lists [][]string) (merged []string) {
+// noTerm stands for a term that a part does not have.
+const noTerm = math.MaxUint32
+
+// mergeTerms returns, for each term in order, its numbers in all parts.
+func mergeTerms(parts []Part) (merged []uint32) {
+	next := make([][]byte, len(parts)) // nil at the end
+	for i, p := range parts {
+		if len(p.sorted) > 0 {
+			next[i] = p.term(p.sorted[0])
+		}
+	}
 	for {
-		least, found := "", false
-		for _, l := range lists {
-			if len(l) > 0 && (!found || l[0] < least) {
-				least, found = l[0], true
+		var least []byte
+		for _, term := range next {
+			if term != nil && (least == nil || bytes.Compare(term, least) < 0) {
+				least = term
 			}
 		}
-		if !found {
+		if least == nil {
 			return merged
 		}
-		merged = append(merged, least)
-		for i, l := range lists {
-			if len(l) > 0 && l[0] == least {
-				lists[i] = l[1:]
+		for i := range parts {
+			p, n := &parts[i], uint32(noTerm)
+			if next[i] != nil && bytes.Equal(next[i], least) {
+				n, p.sorted, next[i] = p.sorted[0], p.sorted[1:], nil
+				if len(p.sorted) > 0 {
+					next[i] = p.term(p.sorted[0])
+				}
 			}
+			merged = append(merged, n)
 		}
 	}
 }
