@@ -29,7 +29,7 @@ func TestClockStep(t *testing.T) {
 		if err := r.history.append(t.Context(), e); err != nil {
 			t.Fatal(err)
 		}
-		for i := range sweepBatch { // so many that a further message sweeps
+		for i := range maxTrimmed { // so many that a further message would delete some
 			r.history.insert(&entry{ts: e.ts, seq: uint64(2 + i), raw: e.raw})
 		}
 		time.Sleep(24*time.Hour - 30*time.Minute)
@@ -39,7 +39,7 @@ func TestClockStep(t *testing.T) {
 			time.Sleep(10 * time.Minute)
 			r.maintain(t.Context())
 		}
-		if err := r.history.append(t.Context(), &entry{ts: time.Now().UnixMilli(), seq: sweepBatch + 2, raw: e.raw}); err != nil {
+		if err := r.history.append(t.Context(), &entry{ts: time.Now().UnixMilli(), seq: maxTrimmed + 2, raw: e.raw}); err != nil {
 			t.Fatal(err)
 		}
 		for range 50 {
@@ -50,8 +50,8 @@ func TestClockStep(t *testing.T) {
 		if got := stored(t, r, p.ID); got.By == "" || got.Status != "" {
 			t.Errorf("the vote is %+v, want it open", got)
 		}
-		if n := len(r.history.list); n != sweepBatch+2 {
-			t.Errorf("%d messages are kept, want %d", n, sweepBatch+2)
+		if n := len(r.history.list); n != maxTrimmed+2 {
+			t.Errorf("%d messages are kept, want %d", n, maxTrimmed+2)
 		}
 		if wait := spent.Peek(time.Now()); wait > 62*time.Second {
 			t.Errorf("an agent that sent too much waits %s, want a minute", wait)

@@ -110,20 +110,20 @@ func TestHistory(t *testing.T) {
 	check(s, s.connectAs("aaa", a.token), s.connectAs("bbb", b.token), s.connectAs("ccc", c.token))
 }
 
-// TestHistoryCrowded: messages that come faster than the regular sweep runs make room themselves.
+// TestHistoryCrowded: each message makes room for itself.
 func TestHistoryCrowded(t *testing.T) {
 	h := &history{records: openStore(t).Records(), keep: defaultKeep, max: 5}
-	for n := range 2 * sweepBatch {
+	for n := range 2 * maxTrimmed {
 		e := &entry{id: fmt.Sprint(n), from: "aaa", ts: time.Now().UnixMilli(), seq: uint64(n), raw: []byte(`{}`)}
 		if err := h.append(t.Context(), e); err != nil {
 			t.Fatal(err)
 		}
-		if len(h.list) > h.max+sweepBatch {
-			t.Fatalf("%d messages are in memory, want %d at most", len(h.list), h.max+sweepBatch)
+		if len(h.list) > h.max+1 {
+			t.Fatalf("%d messages are in memory, want %d at most", len(h.list), h.max+1)
 		}
 	}
-	page, err := h.records.List(t.Context(), nsHistory, "", "", 2*sweepBatch, time.Now())
-	if err != nil || len(page.Records) > h.max+sweepBatch {
+	page, err := h.records.List(t.Context(), nsHistory, "", "", 2*maxTrimmed, time.Now())
+	if err != nil || len(page.Records) > h.max+1 {
 		t.Errorf("%d messages are stored, %v", len(page.Records), err)
 	}
 }

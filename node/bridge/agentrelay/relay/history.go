@@ -22,7 +22,7 @@ const (
 	defaultKeep     = 7 * 24 * time.Hour
 	defaultMessages = 10_000
 	maxHistoryBytes = 32 << 20 // total size of the frames; their search texts need about as much memory again
-	sweepBatch      = 500
+	maxTrimmed      = 500      // messages that one write deletes
 )
 
 // entry is a message in the history.
@@ -47,7 +47,6 @@ type history struct {
 	max     int
 
 	searching sync.Mutex // held by the one search that runs
-	sweeping  sync.Mutex // taken before mu
 
 	mu    sync.Mutex
 	list  []*entry // oldest first
@@ -104,26 +103,14 @@ func (h *history) change(e *entry) store.Change {
 	}}
 }
 
-// append stores a message durably, together with changes.
+// append stores a message durably, together with changes, and makes room for it.
 func (h *history) append(ctx context.Context, e *entry, changes ...store.Change) error {
 	now := time.Now()
-	if h.isOverfull(now) { // senders fill the history faster than the regular sweep empties it: sweep now
-		if err := h.sweep(ctx, now); err != nil {
-			return err
-		}
-	}
-	if err := h.records.Apply(ctx, append(changes, h.change(e)), now); err != nil {
+	if err := h.records.Apply(ctx, slices.Concat(changes, h.trim(now), []store.Change{h.change(e)}), now); err != nil {
 		return err
 	}
 	h.insert(e)
 	return nil
-}
-
-// isOverfull reports whether the history exceeds a bound by so much that it cannot wait for the next sweep.
-func (h *history) isOverfull(now time.Time) bool {
-	h.mu.Lock()
-	defer h.mu.Unlock()
-	return h.countExcess(now) >= sweepBatch || h.bytes > maxHistoryBytes*5/4
 }
 
 // insert adds a stored message at the position of its key: the commits of two senders may finish in either order.
@@ -158,36 +145,27 @@ func (h *history) countExcess(now time.Time) int {
 	return n
 }
 
-// sweep deletes the messages that exceed a bound, from the store and then from memory.
+// trim forgets the messages that exceed a bound, but at most maxTrimmed, and returns the changes that delete them.
+func (h *history) trim(now time.Time) (changes []store.Change) {
+	h.mu.Lock()
+	defer h.mu.Unlock()
+	n := min(h.countExcess(now), maxTrimmed)
+	for _, e := range h.list[:n] {
+		changes = append(changes, store.Change{Record: store.Record{NS: nsHistory, Key: e.key()}, IfRev: store.Any, Delete: true})
+		h.bytes -= len(e.raw)
+	}
+	h.list = slices.Delete(h.list, 0, n)
+	return changes
+}
+
+// sweep deletes the messages that exceed a bound. What it cannot delete expires in the store.
 func (h *history) sweep(ctx context.Context, now time.Time) error {
-	h.sweeping.Lock()
-	defer h.sweeping.Unlock()
-	for {
-		h.mu.Lock()
-		old := slices.Clone(h.list[:min(h.countExcess(now), sweepBatch)])
-		h.mu.Unlock()
-		if len(old) == 0 {
-			return nil
-		}
-		var changes []store.Change
-		for _, e := range old {
-			changes = append(changes, store.Change{Record: store.Record{NS: nsHistory, Key: e.key()}, IfRev: store.Any, Delete: true})
-		}
+	for changes := h.trim(now); len(changes) > 0; changes = h.trim(now) {
 		if err := h.records.Apply(ctx, changes, now); err != nil {
 			return err
 		}
-		deleted := make(map[*entry]bool, len(old))
-		for _, e := range old {
-			deleted[e] = true
-		}
-		h.mu.Lock()
-		// Delete by pointer: insert may have put older messages before them meanwhile.
-		h.list = slices.DeleteFunc(h.list, func(e *entry) bool { return deleted[e] })
-		for _, e := range old {
-			h.bytes -= len(e.raw)
-		}
-		h.mu.Unlock()
 	}
+	return nil
 }
 
 // isVisibleTo reports whether an agent may see the message: a broadcast, or a message that it sent or received (AR-46).
