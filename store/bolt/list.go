@@ -13,14 +13,18 @@ import (
 
 func (c cards) List(ctx context.Context, q store.CardQuery) (store.CardPage, error) {
 	key := make([]byte, 0, 8)
-	return engine.ListCards(c.s.index.Load(), q, c.s.damage, func(slots []cardindex.Slot, match func(cardindex.Slot, []byte, error)) error {
+	through := c.s.through.Load()
+	return engine.ListCards(c.s.index.Load(), q, c.s.damage, func(slots []cardindex.Slot, match engine.CardMatch) error {
 		return c.s.view(ctx, func(tx *bbolt.Tx) error {
+			// The index never runs ahead of a transaction that begins later, and every change of terms is in the feed. So
+			// if no change is committed beyond those that it had at first, the rows have the terms by which it found them.
+			exact := bucketChanges.in(tx).raw.Sequence() == through
 			rows := bucketCards.in(tx)
 			cursor := rows.raw.Cursor() // one cursor for all rows, because get would create one per row
 			for _, s := range slots {
 				key = engine.AppendU64(key[:0], uint64(s))
 				row, err := rows.at(cursor, key)
-				match(s, row, err)
+				match(s, row, exact, err)
 			}
 			return nil
 		})

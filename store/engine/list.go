@@ -8,11 +8,15 @@ import (
 	"github.com/agentmesh/agentmesh/store/cardindex"
 )
 
+// CardMatch takes the row of a card for [ListCards].
+type CardMatch func(s cardindex.Slot, row []byte, exact bool, err error)
+
 // ListCards returns a page of live cards: first those that match the first of q.Tiers, then those of the second, and so
 // on. The index offers candidates in order, and ListCards checks the row of each one. read must call match with the row
-// of each slot (the number of a card) in order; for a slot without a row, it may pass nil or not call match. match keeps
-// no reference to the row. It logs and skips a damaged row.
-func ListCards(index *cardindex.Index, q store.CardQuery, damage *DamageLog, read func(slots []cardindex.Slot, match func(cardindex.Slot, []byte, error)) error) (store.CardPage, error) {
+// of each slot (the number of a card) in order; for a slot without a row, it may pass nil or not call match. exact reports
+// that the row has the terms that the index had for the slot, so only its expiry is checked. match keeps no reference to
+// the row. It logs and skips a damaged row.
+func ListCards(index *cardindex.Index, q store.CardQuery, damage *DamageLog, read func(slots []cardindex.Slot, match CardMatch) error) (store.CardPage, error) {
 	if err := checkQuery(q); err != nil {
 		return store.CardPage{}, err
 	}
@@ -27,15 +31,15 @@ func ListCards(index *cardindex.Index, q store.CardQuery, damage *DamageLog, rea
 	var buf []byte
 	var last store.Position // of the last card of a full page
 	for tier := max(q.After.Tier, 0); tier < len(tiers) && len(page.Cards) < want; tier++ {
-		match := func(s cardindex.Slot, row []byte, err error) {
+		match := func(s cardindex.Slot, row []byte, exact bool, err error) {
 			if err == nil && !IsCardLive(row, q.Now) {
 				return
 			}
-			if err == nil {
+			if err == nil && !exact {
 				err = head.Decode(uint64(s), row)
-			}
-			if err == nil && tierOf(head.Terms, q, tiers) != tier {
-				return
+				if err == nil && tierOf(head.Terms, q, tiers) != tier {
+					return
+				}
 			}
 			var card store.Card
 			if err == nil && len(page.Cards) < q.Limit { // the card after the limit only shows that there is a next page

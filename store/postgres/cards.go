@@ -138,7 +138,7 @@ func (c cardStore) List(ctx context.Context, q store.CardQuery) (store.CardPage,
 	if err != nil {
 		return store.CardPage{}, err
 	}
-	return engine.ListCards(index, q, c.s.damage, func(slots []cardindex.Slot, match func(cardindex.Slot, []byte, error)) error {
+	return engine.ListCards(index, q, c.s.damage, func(slots []cardindex.Slot, match engine.CardMatch) error {
 		if len(slots) == 0 {
 			return nil
 		}
@@ -149,7 +149,7 @@ func (c cardStore) List(ctx context.Context, q store.CardQuery) (store.CardPage,
 		var num int64
 		var value []byte
 		return c.s.query(ctx, "select num, value from cards where num = any($1) order by num", []any{seqs}, []any{&num, &value}, func() error {
-			match(cardindex.Slot(num), value, nil)
+			match(cardindex.Slot(num), value, false, nil)
 			return nil
 		})
 	})

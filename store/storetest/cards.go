@@ -23,6 +23,7 @@ var cardTests = []scenario{
 	{"records pay for a card", testCardRecords},
 	{"one id, many takers", testCardRace},
 	{"one quota, many takers", testQuotaRace},
+	{"a list while terms change", testListRace},
 }
 
 // card returns a card of owner "owner" that is live for 30 days and then reserved for 30 more.
@@ -308,6 +309,40 @@ func testQuotaRace(t *testing.T, s store.Store) {
 	}, store.ErrQuota)
 	if won != 3 {
 		t.Errorf("%d of 16 got into a quota of 3", won)
+	}
+}
+
+// testListRace: a list has no card whose terms have changed, however the change falls between the index and the row.
+func testListRace(t *testing.T, s store.Store) {
+	terms := [2]string{"cap:a", "cap:b"}
+	var all sync.WaitGroup
+	defer all.Wait()
+	done := make(chan struct{})
+	all.Go(func() {
+		defer close(done)
+		for i := range 40 {
+			c := card("am_a", terms[i%2])
+			c.Body = []byte(terms[i%2])
+			if _, err := s.Cards().Put(t.Context(), store.PutCard{Card: c, IfRev: store.Any, Now: t0}); err != nil {
+				t.Errorf("Put = %v", err)
+			}
+		}
+	})
+	for range 2 {
+		all.Go(func() {
+			for i := 0; ; i++ {
+				select {
+				case <-done:
+					return
+				default:
+				}
+				page, err := s.Cards().List(t.Context(), store.CardQuery{All: terms[i%2 : i%2+1], Limit: 1, Now: t0})
+				if err != nil || len(page.Cards) > 0 && string(page.Cards[0].Body) != terms[i%2] {
+					t.Errorf("the list of %s has %v, %v", terms[i%2], page.Cards, err)
+					return
+				}
+			}
+		})
 	}
 }
 
