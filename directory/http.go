@@ -2,6 +2,7 @@ package directory
 
 import (
 	"context"
+	"encoding/binary"
 	"errors"
 	"fmt"
 	"net/http"
@@ -165,7 +166,7 @@ func (r *Registry) listAgents(c echo.Context) error {
 	if err != nil {
 		return err
 	}
-	p, err := r.encodePage(found, gen, now)
+	p, err := encodePage(found, gen, now)
 	if err != nil {
 		return err
 	}
@@ -233,22 +234,21 @@ const (
 )
 
 // encodePage encodes a page of a search, with the verification of each card.
-func (r *Registry) encodePage(found page, gen uint64, now time.Time) (*encodedPage, error) {
+func encodePage(found page, gen uint64, now time.Time) (*encodedPage, error) {
 	staleAt := now.Add(maxKeptAge)
-	views := make([]*cardView, len(found.cards))
+	heads := make([]listing.Head, len(found.cards))
 	size := 64 + len(found.cursor)
 	for i, card := range found.cards {
-		v, err := r.view(card, gen, now)
-		if err != nil {
+		var err error
+		if heads[i], err = listing.ParseHead(card); err != nil {
 			return nil, err
 		}
-		for _, end := range []time.Time{v.expires, v.verificationEnd} {
+		for _, end := range []time.Time{card.Expires, heads[i].ChangesAt(now)} {
 			if !end.IsZero() && end.Before(staleAt) {
 				staleAt = end
 			}
 		}
-		views[i] = v
-		size += len(card.Body) + len(card.ID) + len(v.verification) + len(v.etag[0]) + 8 // for commas, quotes and a colon
+		size += len(card.Body) + len(card.ID) + 192 // for the verification and the version
 	}
 	out := append(make([]byte, 0, size), `{"agents":[`...)
 	for i, card := range found.cards {
@@ -263,16 +263,18 @@ func (r *Registry) encodePage(found page, gen uint64, now time.Time) (*encodedPa
 		out = wire.AppendString(append(out, `,"cursor":`...), found.cursor)
 	}
 	out = append(out, `,"verification":{`...)
-	for i, v := range views {
+	for i, h := range heads {
 		if i > 0 {
 			out = append(out, ',')
 		}
-		out = append(append(wire.AppendString(out, found.cards[i].ID), ':'), v.verification...)
+		out = h.Verification(now).AppendJSON(append(wire.AppendString(out, found.cards[i].ID), ':'))
 	}
 	out = append(out, "}}"...)
-	tags := out[len(out):] // the tags of the cards stand for their bodies, so only a part of the page is hashed
-	for _, v := range views {
-		tags = append(tags, v.etag[0]...)
+	tags := out[len(out):] // the versions of the cards stand for their bodies, so only a part of the page is hashed
+	for _, c := range found.cards {
+		for _, n := range [...]uint64{c.Seq, uint64(c.Rev), uint64(c.Updated.UnixNano())} {
+			tags = binary.BigEndian.AppendUint64(tags, n)
+		}
 	}
 	return &encodedPage{Document: cached.Tagged(out, httpapi.EntityTag(out[bodies:], tags)), gen: gen, readAt: now, staleAt: staleAt}, nil
 }

@@ -198,7 +198,7 @@ func (r *Registry) newMirrorRow(ctx context.Context, source *client.Directory, r
 // newMirrorMeta returns the Meta of a mirrored card: its key proof if that verifies here, and what we know about its
 // endpoint. A changed key counts as replaced, because only the directory that received a rotation can verify it.
 func (r *Registry) newMirrorMeta(source *client.Directory, rec wire.CardRecord, c submission.Candidate, held store.Card, now time.Time) (listing.Meta, error) {
-	m := listing.Meta{Derived: c.HasDerivedID(now), Current: wire.KeyChange{Since: rec.RegisteredAt}}
+	m := listing.Meta{Head: listing.Head{Derived: c.HasDerivedID(now)}, Current: wire.KeyChange{Since: rec.RegisteredAt}}
 	if at := rec.Verification.KeyChangedAt; at != nil && !at.After(now) {
 		m.Replaced, m.Current.Since = *at, *at
 	}

@@ -55,8 +55,8 @@ func (r *Registry) HandOver(ctx context.Context, id wire.AgentID, reason, by str
 
 // canTakeOver reports whether a registration may take over the card of another credential if its key proof verifies.
 func canTakeOver(held store.Card, s Submission, c submission.Candidate) bool {
-	m, err := listing.ParseMeta(held)
-	if err != nil || !m.HandedOver || s.Proof == "" {
+	h, err := listing.ParseHead(held)
+	if err != nil || !h.HandedOver || s.Proof == "" {
 		return false
 	}
 	key, err := listing.Text(held, "public_key")

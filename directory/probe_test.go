@@ -307,7 +307,7 @@ func TestProbeAfterDoubt(t *testing.T) { // AM-60
 		if queued() != 1 {
 			t.Error("an endpoint that was never probed is not queued")
 		}
-		m := listing.Meta{Proven: wire.Now(), Replaced: wire.Now()}
+		m := listing.Meta{Head: listing.Head{Proven: wire.Now(), Replaced: wire.Now()}}
 		time.Sleep(listing.Distrust - time.Hour)
 		m.AddProbe(true, wire.Now())
 		held.Meta = m.Encode()

@@ -104,7 +104,7 @@ func (g *registration) try(ctx context.Context) (wire.Registered, error) {
 	if err := g.candidate.CheckReservedID(g.now); err != nil {
 		return wire.Registered{}, err
 	}
-	m := listing.Meta{Derived: g.candidate.HasDerivedID(g.now), Current: wire.KeyChange{Since: g.now}}
+	m := listing.Meta{Head: listing.Head{Derived: g.candidate.HasDerivedID(g.now)}, Current: wire.KeyChange{Since: g.now}}
 	m.SetProof(proof.Header, proof.Text, g.now)
 	row := newRow(g.candidate, g.owner, m, r.cfg.Lifetime, g.now)
 	put := store.PutCard{Card: row, IfRev: store.Absent, Records: append(chargeChanges, inviteChanges...), Now: g.now}

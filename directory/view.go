@@ -31,7 +31,6 @@ type cardView struct {
 	updated                time.Time // in whole seconds, like Last-Modified
 	header                 []string  // AgentMesh-Verification
 	record                 []byte    // JSON of a [wire.CardRecord] after its card
-	verification           []byte    // JSON, a part of record
 	alive, keySince        time.Time // of the last answered probe, and of the current key
 	credential             string    // hash of the credential, in hex; "" for a card of a mirrored directory
 
@@ -159,39 +158,34 @@ func (r *Registry) view(c store.Card, gen uint64, now time.Time) (*cardView, err
 
 // newView builds the view of a card, without the body.
 func newView(c store.Card, now time.Time) (*cardView, error) {
-	m, err := listing.ParseMeta(c)
+	m, err := listing.ParseHead(c)
 	if err != nil {
 		return nil, err
 	}
 	verification := m.Verification(now)
-	const before = `,"verification":`
-	record := append([]byte(before), wire.MustMarshal(verification)...)
-	end := len(record)
+	record := verification.AppendJSON([]byte(`,"verification":`))
 	if m.Proof != "" {
 		record = wire.AppendString(append(record, `,"key_proof":`...), m.Proof)
 	}
 	record = wire.AppendString(append(record, `,"registered_at":`...), wire.FormatTime(c.Registered))
 	record = append(wire.AppendString(append(record, `,"expires_at":`...), wire.FormatTime(c.Expires)), '}')
 	v := &cardView{
-		rev:          c.Rev,
-		expires:      c.Expires,
-		registered:   c.Registered,
-		written:      c.Updated,
-		etag:         []string{httpapi.EntityTag(c.Body)},
-		modified:     []string{c.Updated.UTC().Format(http.TimeFormat)},
-		length:       []string{strconv.Itoa(len(c.Body))},
-		updated:      c.Updated.UTC().Truncate(time.Second),
-		header:       []string{"key=" + stamp(verification.Key) + "; endpoint=" + stamp(verification.Endpoint) + "; alive=" + stamp(verification.Alive)},
-		record:       record,
-		verification: record[len(before):end:end],
-		alive:        m.Alive, keySince: m.Current.Since,
+		rev:        c.Rev,
+		expires:    c.Expires,
+		registered: c.Registered,
+		written:    c.Updated,
+		etag:       []string{httpapi.EntityTag(c.Body)},
+		modified:   []string{c.Updated.UTC().Format(http.TimeFormat)},
+		length:     []string{strconv.Itoa(len(c.Body))},
+		updated:    c.Updated.UTC().Truncate(time.Second),
+		header:     []string{"key=" + stamp(verification.Key) + "; endpoint=" + stamp(verification.Endpoint) + "; alive=" + stamp(verification.Alive)},
+		record:     record,
+		alive:      m.Alive, keySince: m.KeySince,
 	}
 	if c.Owner != [32]byte{} {
 		v.credential = hex.EncodeToString(c.Owner[:])
 	}
-	if end := m.DistrustEnd(); now.Before(end) {
-		v.verificationEnd = end
-	}
+	v.verificationEnd = m.ChangesAt(now)
 	return v, nil
 }
 

@@ -4,7 +4,6 @@ package listing
 import (
 	"bytes"
 	"context"
-	"encoding/json"
 	"errors"
 	"fmt"
 	"hash/fnv"
@@ -19,25 +18,6 @@ import (
 	"github.com/agentmesh/agentmesh/signing"
 	"github.com/agentmesh/agentmesh/store"
 )
-
-// Meta is what the directory stores beside a card, in [store.Card.Meta].
-type Meta struct {
-	Derived  bool      `json:"derived,omitempty"`   // the id is derived from the key (AM-2)
-	Proven   time.Time `json:"proven,omitzero"`     // when the key was last proven (AM-62)
-	Endpoint time.Time `json:"endpoint,omitzero"`   // when the endpoint was proven (AM-63)
-	Alive    time.Time `json:"alive,omitzero"`      // when the endpoint last answered (AM-63)
-	Probed   time.Time `json:"probed,omitzero"`     // when the endpoint was last probed (AM-63)
-	Misses   int       `json:"misses,omitempty"`    // number of failed probes in a row
-	Replaced time.Time `json:"replaced,omitzero"`   // when the key changed without a proof by the old key (AM-60)
-	Proof    string    `json:"key_proof,omitempty"` // the key proof header that covers the card as it is served
-	// Current describes how the card got its key; its PublicKey is empty here.
-	Current wire.KeyChange `json:"current"`
-	// HandedOver lets a registration with another credential take over the card if it proves the key. Every
-	// registration and renewal of the card clears it.
-	HandedOver bool `json:"handed_over,omitempty"`
-	// Retired are the earlier keys, oldest first, at most MaxRetired.
-	Retired []wire.KeyChange `json:"retired,omitempty"`
-}
 
 // MaxRetired and MaxRetiredCard bound what one card can make the directory store. The key history leaves out older
 // keys and larger cards, so a peer that pinned such a key cannot verify the rotation.
@@ -58,61 +38,51 @@ const (
 	MaxMisses   = 3              // misses in a row that clear the proof
 )
 
-// ParseMeta returns the Meta of a card.
-func ParseMeta(c store.Card) (Meta, error) {
-	var m Meta
-	if err := json.Unmarshal(c.Meta, &m); err != nil {
-		return Meta{}, fmt.Errorf("read the metadata of card %s: %w: %w", c.ID, store.ErrDamaged, err)
-	}
-	return m, nil
-}
-
-// Encode returns the JSON of m. It writes <, > and & in retired cards without escapes.
-func (m Meta) Encode() []byte {
-	data, err := wire.Encode(m)
-	if err != nil {
-		panic("listing: encode metadata: " + err.Error()) // impossible: m has only times, numbers and texts
-	}
-	return bytes.TrimSpace(data)
-}
-
 // DistrustEnd returns when the new key counts as proven after a replacement. It is zero if the key was never replaced
 // or is not proven.
-func (m Meta) DistrustEnd() time.Time {
-	if m.Replaced.IsZero() || m.Proven.IsZero() {
+func (h Head) DistrustEnd() time.Time {
+	if h.Replaced.IsZero() || h.Proven.IsZero() {
 		return time.Time{}
 	}
-	return m.Replaced.Add(Distrust)
+	return h.Replaced.Add(Distrust)
+}
+
+// ChangesAt returns when Verification changes after now without a write of the card; zero for never.
+func (h Head) ChangesAt(now time.Time) time.Time {
+	if end := h.DistrustEnd(); now.Before(end) {
+		return end
+	}
+	return time.Time{}
 }
 
 // Verification returns what is shown beside the card at now (AM-61).
-func (m Meta) Verification(now time.Time) wire.Verification {
+func (h Head) Verification(now time.Time) wire.Verification {
 	v := wire.Verification{
-		Key:          orNil(m.Proven),
-		Endpoint:     orNil(m.Endpoint),
-		Alive:        orNil(m.Alive),
+		Key:          orNil(h.Proven),
+		Endpoint:     orNil(h.Endpoint),
+		Alive:        orNil(h.Alive),
 		ID:           "opaque",
-		KeyChangedAt: orNil(m.Replaced),
+		KeyChangedAt: orNil(h.Replaced),
 	}
-	if m.Derived {
+	if h.Derived {
 		v.ID = "derived"
 	}
-	if now.Before(m.DistrustEnd()) {
+	if now.Before(h.DistrustEnd()) {
 		v.Key = nil
 	}
 	return v
 }
 
 // Checks lists the checks that hold at now. Filters find cards by them.
-func (m Meta) Checks(now time.Time) []Check {
+func (h Head) Checks(now time.Time) []Check {
 	var list []Check
-	if !m.Proven.IsZero() && !now.Before(m.DistrustEnd()) {
+	if !h.Proven.IsZero() && !now.Before(h.DistrustEnd()) {
 		list = append(list, KeyProven)
 	}
-	if !m.Endpoint.IsZero() {
+	if !h.Endpoint.IsZero() {
 		list = append(list, EndpointProven)
 	}
-	if !m.Alive.IsZero() && m.Misses == 0 {
+	if !h.Alive.IsZero() && h.Misses == 0 {
 		list = append(list, Alive)
 	}
 	return list
@@ -122,7 +92,7 @@ func orNil(t time.Time) *time.Time {
 	if t.IsZero() {
 		return nil
 	}
-	return &t
+	return new(t)
 }
 
 // History lists the keys of a card, the current key last (AM-60).
@@ -171,43 +141,43 @@ func (m *Meta) RetireKey(publicKey string, now time.Time) {
 }
 
 // AddProbe records that the endpoint was probed, and whether it answered with the right card.
-func (m *Meta) AddProbe(answered bool, now time.Time) {
-	m.Probed = now
+func (h *Head) AddProbe(answered bool, now time.Time) {
+	h.Probed = now
 	if answered {
-		m.Endpoint, m.Alive, m.Misses = now, now, 0
+		h.Endpoint, h.Alive, h.Misses = now, now, 0
 		return
 	}
-	if m.Misses++; m.Misses >= MaxMisses {
-		m.Endpoint, m.Misses = time.Time{}, MaxMisses
+	if h.Misses++; h.Misses >= MaxMisses {
+		h.Endpoint, h.Misses = time.Time{}, MaxMisses
 	}
 }
 
 // ForgetEndpoint clears everything that is known about the endpoint.
-func (m *Meta) ForgetEndpoint() {
-	m.Endpoint, m.Alive, m.Probed, m.Misses = time.Time{}, time.Time{}, time.Time{}, 0
+func (h *Head) ForgetEndpoint() {
+	h.Endpoint, h.Alive, h.Probed, h.Misses = time.Time{}, time.Time{}, time.Time{}, 0
 }
 
 // IsProbeDue reports whether the directory should probe the endpoint of the card now. A probe is also due when the key
 // counts as proven again after a replacement, because the probe updates the index terms by which filters find the card.
-func (m Meta) IsProbeDue(id string, now time.Time) bool {
-	regained := m.Probed.Before(m.DistrustEnd()) && !now.Before(m.DistrustEnd())
-	return regained || !now.Before(m.nextProbe(id))
+func (h Head) IsProbeDue(id string, now time.Time) bool {
+	regained := h.Probed.Before(h.DistrustEnd()) && !now.Before(h.DistrustEnd())
+	return regained || !now.Before(h.nextProbe(id))
 }
 
 // nextProbe returns when the endpoint should be probed next. For an endpoint that was never probed, it returns the
 // zero time, which means at once.
-func (m Meta) nextProbe(id string) time.Time {
+func (h Head) nextProbe(id string) time.Time {
 	switch {
-	case m.Probed.IsZero():
+	case h.Probed.IsZero():
 		return time.Time{}
-	case m.Misses == 0:
-		h := fnv.New32a()
-		_, _ = h.Write([]byte(id)) // never fails
-		return m.Probed.Add(probeEvery - time.Duration(h.Sum32()%100)*probeEvery/1000)
-	case m.Misses < MaxMisses:
-		return m.Probed.Add(probeMissed << (2 * (m.Misses - 1))) // 1 h after the first miss, 4 h after the second
+	case h.Misses == 0:
+		sum := fnv.New32a()
+		_, _ = sum.Write([]byte(id)) // never fails
+		return h.Probed.Add(probeEvery - time.Duration(sum.Sum32()%100)*probeEvery/1000)
+	case h.Misses < MaxMisses:
+		return h.Probed.Add(probeMissed << (2 * (h.Misses - 1))) // 1 h after the first miss, 4 h after the second
 	}
-	return m.Probed.Add(probeEvery)
+	return h.Probed.Add(probeEvery)
 }
 
 // Get returns the live card with this id, or [wire.ErrNoAgent].

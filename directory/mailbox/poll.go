@@ -168,8 +168,8 @@ const connectionRecordEvery = 6 * time.Hour
 // recordConnection records that the agents of the mailboxes are connected, which is their endpoint proof (AM-66).
 func (r *Relay) recordConnection(ctx context.Context, boxes []store.Card, now time.Time) {
 	for _, c := range boxes {
-		m, err := listing.ParseMeta(c)
-		if err != nil || now.Sub(m.Alive) < connectionRecordEvery {
+		h, err := listing.ParseHead(c)
+		if err != nil || now.Sub(h.Alive) < connectionRecordEvery {
 			continue
 		}
 		card, err := listing.ParseCard(c)

@@ -133,8 +133,8 @@ func (p *Prober) Add(card wire.Card) {
 
 // AddIfDue queues a card whose probe is due.
 func (p *Prober) AddIfDue(c store.Card, now time.Time) {
-	m, err := listing.ParseMeta(c)
-	if err == nil && m.IsProbeDue(c.ID, now) {
+	h, err := listing.ParseHead(c)
+	if err == nil && h.IsProbeDue(c.ID, now) {
 		if card, err := listing.ParseCard(c); err == nil {
 			p.Add(card)
 		}

@@ -28,8 +28,6 @@ var htmlEscapes = strings.NewReplacer(`\\`, `\\`, `\u003c`, "<", `\u003e`, ">", 
 // UnescapeHTML returns a JSON document without the escapes that [json.Marshal] writes for < > &, to show it to a person.
 func UnescapeHTML(document []byte) string { return htmlEscapes.Replace(string(document)) }
 
-func optStamp(t *time.Time) *stamp { return (*stamp)(t) }
-
 // Registered is the answer of a directory to POST and PUT (§4).
 type Registered struct {
 	AgentID      AgentID   `json:"agent_id"`
@@ -73,15 +71,25 @@ type Verification struct {
 }
 
 // MarshalJSON writes the times in the format of AM-19.
-func (v Verification) MarshalJSON() ([]byte, error) {
-	type plain Verification
-	return json.Marshal(struct {
-		plain
-		Key          *stamp `json:"key"`
-		Endpoint     *stamp `json:"endpoint"`
-		Alive        *stamp `json:"alive"`
-		KeyChangedAt *stamp `json:"key_changed_at,omitempty"`
-	}{plain(v), optStamp(v.Key), optStamp(v.Endpoint), optStamp(v.Alive), optStamp(v.KeyChangedAt)})
+func (v Verification) MarshalJSON() ([]byte, error) { return v.AppendJSON(nil), nil }
+
+// AppendJSON appends the JSON of v, with the times in the format of AM-19.
+func (v Verification) AppendJSON(dst []byte) []byte {
+	dst = AppendString(append(dst, `{"id":`...), v.ID)
+	dst = appendTime(append(dst, `,"key":`...), v.Key)
+	dst = appendTime(append(dst, `,"endpoint":`...), v.Endpoint)
+	dst = appendTime(append(dst, `,"alive":`...), v.Alive)
+	if v.KeyChangedAt != nil {
+		dst = appendTime(append(dst, `,"key_changed_at":`...), v.KeyChangedAt)
+	}
+	return append(dst, '}')
+}
+
+func appendTime(dst []byte, t *time.Time) []byte {
+	if t == nil {
+		return append(dst, "null"...)
+	}
+	return append(t.UTC().AppendFormat(append(dst, '"'), timeLayout), '"')
 }
 
 // CardRecord is the answer to GET /agents/{id}/record.
