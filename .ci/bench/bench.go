@@ -22,7 +22,7 @@ type bench struct {
 	endpoint          *url.URL
 	workers           int
 	talk              int          // messages in one conversation; of their replies, only the first is checked
-	corpus            *corpus      // the first lookupCards cards are for lookups, the others for registrations
+	corpus            *corpus      // the first filledCards cards are for lookups and searches, the others for registrations
 	registrationCount atomic.Int64 // number of registrations for which a request was made
 }
 
@@ -96,7 +96,7 @@ func (b *bench) newRegistration(card []byte, id wire.AgentID, headers ...string)
 // registrations returns registrations of new cards, with a proof of the key if isProven is set.
 func (b *bench) registrations(isProven bool) traffic {
 	return traffic{base: b.directory, status: http.StatusCreated, durable: true, request: func(int) ([]byte, error) {
-		i := lookupCards + int(b.registrationCount.Add(1))
+		i := filledCards + int(b.registrationCount.Add(1))
 		card := b.corpus.card(i)
 		if !isProven {
 			return b.newRegistration(card, b.corpus.id(i)), nil
@@ -108,9 +108,9 @@ func (b *bench) registrations(isProven bool) traffic {
 
 // fill registers the cards that the lookups and searches find.
 func (b *bench) fill(ctx context.Context) error {
-	return callEach(lookupCards, func(i int) error {
+	return callEach(filledCards, func(i int) error {
 		if _, err := sendOnce(ctx, b.directory, b.newRegistration(b.corpus.card(i), b.corpus.id(i)), http.StatusCreated); err != nil {
-			return fmt.Errorf("register the cards to look up: %w", err)
+			return fmt.Errorf("register the cards to find: %w", err)
 		}
 		return nil
 	})
@@ -140,9 +140,14 @@ func (b *bench) conditionalLookups(ctx context.Context) (traffic, error) {
 	return t, nil
 }
 
-// searches returns requests for a page of a search. All of them are the same, so that the control server can repeat the
-// response.
-func (b *bench) searches(q url.Values) traffic {
-	req := request(http.MethodGet, b.directory, b.path("/agents?"+q.Encode()), nil)
-	return traffic{base: b.directory, status: http.StatusOK, request: func(int) ([]byte, error) { return req, nil }}
+// eachOf returns requests for a page of the directory: the queries in turn.
+func (b *bench) eachOf(path string, queries ...url.Values) traffic {
+	var ready [][]byte
+	for _, q := range queries {
+		ready = append(ready, request(http.MethodGet, b.directory, b.path(path+"?"+q.Encode()), nil))
+	}
+	var n atomic.Uint64
+	return traffic{base: b.directory, status: http.StatusOK, request: func(int) ([]byte, error) {
+		return ready[n.Add(1)%uint64(len(ready))], nil
+	}}
 }

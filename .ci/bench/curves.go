@@ -83,12 +83,7 @@ func (c *curvesCmd) cards(ctx context.Context, s *study, n int) ([]cost, error) 
 		return err == nil
 	}
 	return c.running(ctx, s, data, n, list, func(srv *child, b *bench) ([]cost, error) {
-		turn := 0
-		pages := traffic{base: b.directory, status: http.StatusOK, request: func(int) ([]byte, error) {
-			turn++
-			return request(http.MethodGet, b.directory, b.path("/agents?capability="+capability(turn%capabilities)), nil), nil
-		}}
-		page, err := c.cpu(ctx, srv, 1, pages)
+		page, err := c.cpu(ctx, srv, 1, b.eachOf("/agents", capabilityQueries()...))
 		if err != nil {
 			return nil, err
 		}
