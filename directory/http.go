@@ -10,6 +10,7 @@ import (
 	"slices"
 	"strconv"
 	"strings"
+	"sync"
 	"time"
 
 	"github.com/labstack/echo/v4"
@@ -19,6 +20,7 @@ import (
 	"github.com/agentmesh/agentmesh/directory/listing"
 	"github.com/agentmesh/agentmesh/node/httpapi"
 	"github.com/agentmesh/agentmesh/node/wire"
+	"github.com/agentmesh/agentmesh/store"
 )
 
 // Mount adds the public routes: the pages, the documents of package discovery, and the API under /v1 with the relay.
@@ -147,6 +149,9 @@ func maxAge(expires, now time.Time) []string {
 	return []string{"public, max-age=" + strconv.FormatInt(int64(left/time.Second), 10)}
 }
 
+// usedPages are pages of cards that listAgents has sent, for the next ones.
+var usedPages sync.Pool
+
 // listAgents answers a search, with a cached page if no card was written since.
 func (r *Registry) listAgents(c echo.Context) error {
 	raw := c.Request().URL.RawQuery
@@ -162,7 +167,12 @@ func (r *Registry) listAgents(c echo.Context) error {
 	if err != nil {
 		return err
 	}
-	found, err := r.search(c.Request().Context(), q, now)
+	run, err := q.plan()
+	if err != nil {
+		return err
+	}
+	run.query.Reuse, _ = usedPages.Get().(*store.CardPage)
+	found, err := r.runPlan(c.Request().Context(), run, q.Cursor, now)
 	if err != nil {
 		return err
 	}
@@ -170,6 +180,7 @@ func (r *Registry) listAgents(c echo.Context) error {
 	if err != nil {
 		return err
 	}
+	usedPages.Put(&found.CardPage)
 	p.position = position
 	if len(raw)+p.Len() <= maxKeptPage {
 		r.pages.Add(raw, p)
@@ -236,9 +247,9 @@ const (
 // encodePage encodes a page of a search, with the verification of each card.
 func encodePage(found page, gen uint64, now time.Time) (*encodedPage, error) {
 	staleAt := now.Add(maxKeptAge)
-	heads := make([]listing.Head, len(found.cards))
+	heads := make([]listing.Head, len(found.Cards))
 	size := 64 + len(found.cursor)
-	for i, card := range found.cards {
+	for i, card := range found.Cards {
 		var err error
 		if heads[i], err = listing.ParseHead(card); err != nil {
 			return nil, err
@@ -251,7 +262,7 @@ func encodePage(found page, gen uint64, now time.Time) (*encodedPage, error) {
 		size += len(card.Body) + len(card.ID) + 192 // for the verification and the version
 	}
 	out := append(make([]byte, 0, size), `{"agents":[`...)
-	for i, card := range found.cards {
+	for i, card := range found.Cards {
 		if i > 0 {
 			out = append(out, ',')
 		}
@@ -267,11 +278,11 @@ func encodePage(found page, gen uint64, now time.Time) (*encodedPage, error) {
 		if i > 0 {
 			out = append(out, ',')
 		}
-		out = h.Verification(now).AppendJSON(append(wire.AppendString(out, found.cards[i].ID), ':'))
+		out = h.Verification(now).AppendJSON(append(wire.AppendString(out, found.Cards[i].ID), ':'))
 	}
 	out = append(out, "}}"...)
 	tags := out[len(out):] // the versions of the cards stand for their bodies, so only a part of the page is hashed
-	for _, c := range found.cards {
+	for _, c := range found.Cards {
 		for _, n := range [...]uint64{c.Seq, uint64(c.Rev), uint64(c.Updated.UnixNano())} {
 			tags = binary.BigEndian.AppendUint64(tags, n)
 		}

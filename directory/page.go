@@ -109,7 +109,7 @@ func (r *Registry) showSearch(c echo.Context, count int) error {
 	} else if err != nil {
 		return err
 	}
-	for _, card := range found.cards {
+	for _, card := range found.Cards {
 		shown, _, err := newShownAgent(card, now)
 		if err != nil {
 			return err

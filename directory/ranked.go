@@ -131,7 +131,7 @@ func findRanked(ctx context.Context, r *Registry, s discovery.Search) (discovery
 		return discovery.Found{}, err
 	}
 	out := discovery.Found{Cursor: found.cursor}
-	for _, c := range found.cards {
+	for _, c := range found.Cards {
 		card, m, err := listing.Parse(c)
 		if err != nil {
 			return discovery.Found{}, err

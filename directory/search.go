@@ -153,7 +153,7 @@ func newTerms(family string, words []string) []string {
 
 // page is a page of a search. cursor is "" on the last page.
 type page struct {
-	cards  []store.Card
+	store.CardPage
 	cursor string
 }
 
@@ -187,7 +187,7 @@ func (r *Registry) runPlan(ctx context.Context, p plan, pageCursor string, now t
 	if err != nil {
 		return page{}, fmt.Errorf("search: %w", err)
 	}
-	result.cards = found.Cards
+	result.CardPage = found
 	if found.Next != nil && len(found.Cards) > 0 {
 		result.cursor, err = r.cursors.Seal(ctx, found.Cards[len(found.Cards)-1].ID, *found.Next, p.filters)
 	}

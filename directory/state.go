@@ -108,8 +108,8 @@ func ListCards(ctx context.Context, r *Registry, q Query) (OperatorCardPage, err
 	if err != nil {
 		return OperatorCardPage{}, err
 	}
-	page := OperatorCardPage{Cards: make([]OperatorCard, 0, len(found.cards)), Cursor: found.cursor}
-	for _, c := range found.cards {
+	page := OperatorCardPage{Cards: make([]OperatorCard, 0, len(found.Cards)), Cursor: found.cursor}
+	for _, c := range found.Cards {
 		card, m, err := listing.Parse(c)
 		if err != nil {
 			return OperatorCardPage{}, err

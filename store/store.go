@@ -148,6 +148,7 @@ type CardQuery struct {
 	After    Position // the position of the last card on the previous page; zero for the first page
 	Limit    int      // 1 to 1000
 	Now      time.Time
+	Reuse    *CardPage // an earlier page whose memory the new one takes over; nil for none
 }
 
 // Tier is one way to match: a card carries every term of All and, if Prefix is not empty, a term that begins with it.
@@ -165,8 +166,9 @@ type Position struct {
 // CardPage is one page of cards. Next is nil if no card follows now. The cards come without Terms and Counts, so that
 // the engine need not read them for a list.
 type CardPage struct {
-	Cards []Card
-	Next  *Position
+	Cards  []Card
+	Next   *Position
+	Memory []byte // of bodies and metadata, for CardQuery.Reuse
 }
 
 // TermCount is a term and the number of live cards that carry it.

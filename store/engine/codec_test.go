@@ -121,7 +121,7 @@ func TestListed(t *testing.T) {
 			t.Fatal(err)
 		}
 		want.Terms, want.Counts = nil, nil
-		listed, err := decodeCardForList(new([]byte), 1, 7, row)
+		listed, err := decodeCardForList(new([]byte), 1, maxShared, 7, row)
 		if diff := cmp.Diff(want.Card, listed); diff != "" || err != nil {
 			t.Errorf("listed card %q differs, %v:\n%s", c.ID, err, diff)
 		}
@@ -172,7 +172,7 @@ func FuzzRow(f *testing.F) {
 		IsCardLive(b, now)
 		var head CardHead
 		if err := head.Decode(1, b); err == nil {
-			listed, err := decodeCardForList(new([]byte), 0, 1, b)
+			listed, err := decodeCardForList(new([]byte), 0, maxShared, 1, b)
 			whole, wholeErr := DecodeCard(1, b)
 			if wholeErr == nil && (err != nil || listed.ID != whole.ID || string(listed.Meta) != string(whole.Meta) || len(head.Terms) != len(whole.Terms)) {
 				t.Errorf("%x is listed as %v with %d terms, %v, and read as %v", b, listed, len(head.Terms), err, whole)

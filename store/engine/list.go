@@ -2,6 +2,7 @@ package engine
 
 import (
 	"math"
+	"slices"
 	"time"
 
 	"github.com/agentmesh/agentmesh/store"
@@ -25,10 +26,15 @@ func ListCards(index *cardindex.Index, q store.CardQuery, damage *DamageLog, rea
 		tiers = []store.Tier{{}}
 	}
 	want := q.Limit + 1 // one more than the limit shows that there is a next page
-	page := store.CardPage{Cards: make([]store.Card, 0, min(want, 128))}
+	var page store.CardPage
+	block := maxShared
+	if q.Reuse != nil {
+		page.Cards, page.Memory = q.Reuse.Cards[:0], q.Reuse.Memory[:0]
+		block = max(block, 2*cap(page.Memory))
+	}
+	page.Cards = slices.Grow(page.Cards, min(want, 128))
 	slots := make([]cardindex.Slot, 0, min(want, 128))
 	var head CardHead
-	var buf []byte
 	var last store.Position // of the last card of a full page
 	for tier := max(q.After.Tier, 0); tier < len(tiers) && len(page.Cards) < want; tier++ {
 		match := func(s cardindex.Slot, row []byte, exact bool, err error) {
@@ -43,7 +49,7 @@ func ListCards(index *cardindex.Index, q store.CardQuery, damage *DamageLog, rea
 			}
 			var card store.Card
 			if err == nil && len(page.Cards) < q.Limit { // the card after the limit only shows that there is a next page
-				card, err = decodeCardForList(&buf, q.Limit-len(page.Cards)-1, uint64(s), row)
+				card, err = decodeCardForList(&page.Memory, q.Limit-len(page.Cards)-1, block, uint64(s), row)
 			}
 			if err != nil {
 				damage.Note("left out of a list", err)

@@ -102,16 +102,17 @@ func CopyTerms(terms [][]byte) []string {
 }
 
 // decodeCardForList decodes a row without its terms and counts. Its cards share the array of *buf, for which more says how
-// many cards follow.
-func decodeCardForList(buf *[]byte, more int, seq uint64, row []byte) (store.Card, error) {
+// many cards follow. A new array for several cards has at most block bytes.
+func decodeCardForList(buf *[]byte, more, block int, seq uint64, row []byte) (store.Card, error) {
 	r := readRow(row)
 	c, _ := r.cardHead(seq)
 	size := r.packed()
-	if cap(*buf) < size {
-		*buf = make([]byte, 0, max(size, min(size*(1+more), maxShared)))
+	from := len(*buf)
+	if cap(*buf)-from < size {
+		*buf, from = make([]byte, 0, max(size, min(size*(1+more), block))), 0
 	}
-	r.unpack(*buf, size, size)
-	*buf = (*buf)[size:size]
+	*buf = (*buf)[:from+size]
+	r.unpack((*buf)[from:from:from+size], size, size)
 	r.take(r.uint()) // terms
 	c.Owner = r.hash()
 	r.take(r.uint()) // counts
@@ -124,7 +125,7 @@ func decodeCardForList(buf *[]byte, more int, seq uint64, row []byte) (store.Car
 	return c.Card, nil
 }
 
-// maxShared bounds what stays in memory if a caller keeps one card of a list.
+// maxShared bounds what stays in memory if a caller keeps one card of a list whose memory is not used again.
 const maxShared = 16 << 10
 
 // IsCardLive reports whether a card is live at now. It reads only the head of the row.
