@@ -14,18 +14,19 @@ import (
 )
 
 type figuresCmd struct {
-	Only        []string      `enum:"http,message,doors,relay,mailboxes,mess,commit,list,restart,process" default:"http,message,doors,relay,mailboxes,mess,commit,list,restart,process" help:"Parts of the table (${enum})."`
-	Cards       int           `default:"100000" help:"Cards in the list and restart parts; README.md used 1000000."`
-	Concurrency int           `short:"c" default:"64" help:"Number of concurrent senders."`
-	Duration    time.Duration `short:"d" default:"2s" help:"Length of one round."`
-	Rounds      int           `short:"r" default:"5" help:"Rounds of each measurement, in turn."`
-	Threads     int           `default:"100000" help:"Open threads in the mess part."`
-	Mailboxes   int           `default:"10000" help:"Connected mailboxes in the mailboxes part."`
-	Renewals    int           `default:"500" help:"Renewals per second in the list part."`
-	Idle        time.Duration `default:"10s" help:"How long the process part watches an idle server, and how long the mailboxes part waits before it measures memory."`
-	Data        string        `placeholder:"DIR" help:"Directory that keeps the big database between runs (default: a temporary one)."`
-	Agentmesh   string        `placeholder:"FILE" help:"The agentmesh program (default: in the directory of meshbench, or in PATH)."`
-	JSON        bool          `help:"Print JSON."`
+	Only          []string      `enum:"http,message,owner,doors,relay,mailboxes,mess,commit,list,restart,process" default:"http,message,owner,doors,relay,mailboxes,mess,commit,list,restart,process" help:"Parts of the table (${enum})."`
+	Cards         int           `default:"100000" help:"Cards in the list and restart parts; README.md used 1000000."`
+	Concurrency   int           `short:"c" default:"64" help:"Number of concurrent senders."`
+	Duration      time.Duration `short:"d" default:"2s" help:"Length of one round."`
+	Rounds        int           `short:"r" default:"5" help:"Rounds of each measurement, in turn."`
+	Threads       int           `default:"100000" help:"Open threads in the mess part."`
+	Conversations int           `default:"100000" help:"Conversations in the owner part, ten with each peer."`
+	Mailboxes     int           `default:"10000" help:"Connected mailboxes in the mailboxes part."`
+	Renewals      int           `default:"500" help:"Renewals per second in the list part."`
+	Idle          time.Duration `default:"10s" help:"How long the process part watches an idle server, and how long the mailboxes part waits before it measures memory."`
+	Data          string        `placeholder:"DIR" help:"Directory that keeps the big database between runs (default: a temporary one)."`
+	Agentmesh     string        `placeholder:"FILE" help:"The agentmesh program (default: in the directory of meshbench, or in PATH)."`
+	JSON          bool          `help:"Print JSON."`
 }
 
 // figure is a line of the table.
@@ -92,6 +93,7 @@ var parts = []struct {
 }{
 	{"http", (*study).measureHTTP},
 	{"message", (*study).measureMessages},
+	{"owner", (*study).measureOwner},
 	{"doors", (*study).measureDoors},
 	{"relay", (*study).measureRelay},
 	{"mailboxes", (*study).measureMailboxes},
