@@ -26,7 +26,7 @@ import (
 // answers requests for them with 503 and serves everything else. check names the damaged rows (THREATS 37).
 func TestDamagedRowsAreNotServed(t *testing.T) {
 	t.Parallel()
-	const whole, flipped = "nobody-reads-this", "nobody-reads-thiq"
+	const whole, flipped = "xqzjwvky", "xqzjwvkz" // no part of them is in another text, so a packed row holds all of it
 	f := frontend{t: t, header: "X-Forwarded-For", client: http.DefaultClient, serve: &tlsServe{t: t, data: filepath.Join(t.TempDir(), "data")}}
 	serve := func() {
 		t.Helper()
@@ -36,7 +36,7 @@ func TestDamagedRowsAreNotServed(t *testing.T) {
 	get := func(want int, path string) string {
 		t.Helper()
 		status, body := f.call(http.MethodGet, "127.0.0.1", path, nil)
-		if status != want || strings.Contains(body, "nobody-reads") && status != http.StatusOK {
+		if status != want || strings.Contains(body, "xqzjwvk") && status != http.StatusOK {
 			t.Errorf("GET %s: %d %s, want %d", path, status, body, want)
 		}
 		return body
@@ -80,7 +80,7 @@ func TestDamagedRowsAreNotServed(t *testing.T) {
 		cmd := agentmeshAt(f.serve.data, inbox, "show", id[1])
 		if out, err := cmd.CombinedOutput(); err != nil {
 			refused++
-			if cmd.ProcessState.ExitCode() != exit.TryAgain || bytes.Contains(out, []byte("nobody-reads")) {
+			if cmd.ProcessState.ExitCode() != exit.TryAgain || bytes.Contains(out, []byte("xqzjwvk")) {
 				t.Errorf("the damaged item is answered %d %s", cmd.ProcessState.ExitCode(), out)
 			}
 		}
