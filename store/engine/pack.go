@@ -127,43 +127,60 @@ func (r *reader) packed() int {
 	return int(size)
 }
 
+// slack is the number of bytes after the fields into which unpack may write, because it copies in steps.
+const slack = 16
+
+// dictionaryBytes is the dictionary with as many bytes after it as unpack may read beyond a match.
+var dictionaryBytes = append([]byte(dictionary), make([]byte, slack)...)
+
 // unpack replaces the rest of the row by the size bytes of fields that packer collected, or by at least the first of them
-// if enough is less than size. It appends them to dst, which is empty and has the capacity size.
-func (r *reader) unpack(dst []byte, size, enough int) {
+// if enough is less than size. It writes them into buf, which has at least slack bytes more.
+func (r *reader) unpack(buf []byte, size, enough int) {
 	if r.err != nil {
 		return
 	}
-	src := r.b
+	src, at := r.b, 0
 	r.err = errRow
-	for len(dst) < enough && len(src) > 0 {
+	for at < enough && len(src) > 0 {
 		n, m := int(src[0]>>4), int(src[0]&15)
-		if n, src = longer(n, src[1:]); n > len(src) {
-			return
+		if src = src[1:]; n < 15 && len(src) >= 16 && n <= size-at {
+			*(*[16]byte)(buf[at:]) = *(*[16]byte)(src)
+		} else {
+			if n, src = longer(n, src); n > len(src) || n > size-at {
+				return
+			}
+			copy(buf[at:], src[:n])
 		}
-		dst = append(dst, src[:n]...)
+		at += n
 		if src = src[n:]; len(src) == 0 {
 			break
 		}
 		if len(src) < 2 {
 			return
 		}
-		from := len(dst) - int(binary.LittleEndian.Uint16(src))
+		from := at - int(binary.LittleEndian.Uint16(src))
 		m, src = longer(m, src[2:])
 		m += minMatch
+		old := buf
 		switch {
-		case from == len(dst) || len(dst)+m > size || from < 0 && (-from > len(dictionary) || m > -from):
+		case from == at || m > size-at || from < 0 && (-from > len(dictionary) || m > -from):
 			return
 		case from < 0:
-			dst = append(dst, dictionary[len(dictionary)+from:][:m]...)
-		default:
-			for m > 0 { // the match may overlap itself
-				k := min(m, len(dst)-from)
-				dst, m = append(dst, dst[from:from+k]...), m-k
+			old, from = dictionaryBytes, len(dictionary)+from
+		case at-from < 8: // the match overlaps itself within a step
+			for i := range m {
+				buf[at+i] = buf[from+i]
 			}
+			at += m
+			continue
 		}
+		for i := 0; i < m; i += 8 {
+			*(*[8]byte)(buf[at+i:]) = *(*[8]byte)(old[from+i:])
+		}
+		at += m
 	}
-	if len(dst) >= enough && (enough < size || len(src) == 0 && len(dst) == size) {
-		r.b, r.err = dst, nil
+	if at >= enough && (enough < size || len(src) == 0 && at == size) {
+		r.b, r.err = buf[:at:at], nil
 	}
 }
 
@@ -171,7 +188,7 @@ func (r *reader) unpack(dst []byte, size, enough int) {
 // the reader may outlive the transaction.
 func (r *reader) fields() {
 	size := r.packed()
-	r.unpack(make([]byte, 0, size), size, size)
+	r.unpack(make([]byte, size+slack), size, size)
 }
 
 // longer returns the length that begins with n in a token and may continue in b, and the rest of b. If b is cut short, the
@@ -186,5 +203,5 @@ func longer(n int, b []byte) (length int, rest []byte) {
 			return n, b[i+1:]
 		}
 	}
-	return math.MaxInt32, nil
+	return math.MaxInt32 / 2, nil
 }

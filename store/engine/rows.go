@@ -83,8 +83,8 @@ func (h *CardHead) Decode(seq uint64, row []byte) error {
 	c, terms := r.cardHead(seq)
 	h.Expires, h.Withdrawn = Deadline(c.Expires), c.Withdrawn
 	size := r.packed()
-	h.unpacked = slices.Grow(h.unpacked[:0], size)
-	r.unpack(h.unpacked, size, min(terms, size))
+	h.unpacked = slices.Grow(h.unpacked[:0], size+slack)
+	r.unpack(h.unpacked[:size+slack], size, min(terms, size))
 	h.Terms = r.spans(h.Terms[:0])
 	if r.err != nil {
 		return fmt.Errorf("%w: card %d: %w", store.ErrDamaged, seq, r.err)
@@ -108,11 +108,11 @@ func decodeCardForList(buf *[]byte, more, block int, seq uint64, row []byte) (st
 	c, _ := r.cardHead(seq)
 	size := r.packed()
 	from := len(*buf)
-	if cap(*buf)-from < size {
-		*buf, from = make([]byte, 0, max(size, min(size*(1+more), block))), 0
+	if cap(*buf)-from < size+slack {
+		*buf, from = make([]byte, 0, max(size+slack, min(size*(1+more)+slack, block))), 0
 	}
+	r.unpack((*buf)[from:from+size+slack], size, size)
 	*buf = (*buf)[:from+size]
-	r.unpack((*buf)[from:from:from+size], size, size)
 	r.take(r.uint()) // terms
 	c.Owner = r.hash()
 	r.take(r.uint()) // counts
