@@ -31,6 +31,7 @@ require (
 	github.com/VictoriaMetrics/metrics v1.45.0 // indirect
 	github.com/bits-and-blooms/bitset v1.29.0 // indirect
 	github.com/cloudflare/circl v1.6.5 // indirect
+	github.com/klauspost/compress v1.20.4 // indirect
 	github.com/labstack/gommon v0.5.0 // indirect
 	github.com/mattn/go-colorable v0.1.16 // indirect
 	github.com/mattn/go-isatty v0.0.24 // indirect

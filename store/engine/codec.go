@@ -19,22 +19,22 @@ import (
 //	bytes    uint length, then the bytes
 //	texts    uint length of the rest, uint count, count × uint length, then all texts without separators
 //	flags    1 byte; its possible values other than 0 are in parentheses
-//	packed   uint length of the fields that follow, then these fields as packer stores them
+//	block    the fields in brackets, as packer packs them; at the end of a row without its length
 //
 // The rows are as follows, each field as its name and its kind. Each engine documents its keys.
 //
 //	card     rev u64 · expires time · reserved until time · flags (1 withdrawn) · change u64 · registered time ·
-//	         updated time · length of the terms uint · packed: terms texts · owner hash · counts texts · id bytes ·
-//	         body bytes · meta bytes
+//	         updated time · length uint · block [terms texts] · owner hash · block [counts texts · id bytes ·
+//	         body bytes · meta bytes]
 //	change   seq u64 · at time · flags (1 gone, 2 gone because it was withdrawn) · id bytes
-//	conv     rev u64 · expires time · flags (1 open) · updated time · chain hash · entries uint · packed:
-//	         peer bytes · id bytes · terms texts · body bytes
-//	entry    flags (1 out) · at time · digest hash · chain hash · packed: replay bytes (see EntryRow) ·
-//	         message id bytes · raw bytes · key bytes (of a sealed payload) · author bytes
+//	conv     rev u64 · expires time · flags (1 open) · updated time · chain hash · entries uint ·
+//	         block [peer bytes · id bytes · terms texts · body bytes]
+//	entry    flags (1 out) · at time · digest hash · chain hash · block [replay bytes (see EntryRow) ·
+//	         message id bytes · raw bytes · key bytes (of a sealed payload) · author bytes]
 //	replay   expires time · conv seq u64, or 0 · digest hash · status uint · entry uint, the number of the entry of the
-//	         transcript that is the answer, or 0 · packed: conv peer bytes · conv id bytes · sender bytes ·
-//	         message id bytes · answer bytes
-//	record   rev u64 · expires time · due time · packed: party bytes · lane bytes · terms texts · body bytes
+//	         transcript that is the answer, or 0 · block [conv peer bytes · conv id bytes · sender bytes ·
+//	         message id bytes · answer bytes]
+//	record   rev u64 · expires time · due time · block [party bytes · lane bytes · terms texts · body bytes]
 const rowVersion = 1
 
 var errRow = errors.New("row is cut short or has trailing bytes")

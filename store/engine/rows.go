@@ -1,9 +1,9 @@
 package engine
 
 import (
+	"cmp"
 	"encoding/binary"
 	"fmt"
-	"slices"
 	"time"
 
 	"github.com/agentmesh/agentmesh/store"
@@ -18,14 +18,8 @@ type CardRow struct {
 // EncodeCard returns the stored form of a card.
 func EncodeCard(c CardRow) []byte {
 	p := newPacker()
-	p.b = appendTexts(p.b, c.Terms)
-	terms := p.len()
-	p.b = append(p.b, c.Owner[:]...)
-	p.b = appendTexts(p.b, c.Counts)
-	p.b = appendBytes(p.b, c.ID)
-	p.b = appendBytes(p.b, c.Body)
-	p.b = appendBytes(p.b, c.Meta)
-	b := make([]byte, 0, 64)
+	defer p.free()
+	b := make([]byte, 0, 512)
 	b = append(b, rowVersion)
 	b = AppendU64(b, uint64(c.Rev))
 	b = appendTime(b, c.Expires)
@@ -34,12 +28,18 @@ func EncodeCard(c CardRow) []byte {
 	b = AppendU64(b, c.Change)
 	b = appendTime(b, c.Registered)
 	b = appendTime(b, c.Updated)
-	b = binary.AppendUvarint(b, uint64(terms))
-	return p.appendTo(b)
+	p.fields = appendTexts(p.fields, c.Terms)
+	b = appendBytes(b, p.pack())
+	b = append(b, c.Owner[:]...)
+	p.fields = appendTexts(p.fields, c.Counts)
+	p.fields = appendBytes(p.fields, c.ID)
+	p.fields = appendBytes(p.fields, c.Body)
+	p.fields = appendBytes(p.fields, c.Meta)
+	return append(b, p.pack()...)
 }
 
-// cardHead decodes the fields of a card that are not packed. terms is the length of the field of the terms.
-func (r *reader) cardHead(seq uint64) (c CardRow, terms int) {
+// cardHead decodes the fields of a card before its terms.
+func (r *reader) cardHead(seq uint64) (c CardRow) {
 	c.Seq = seq
 	c.Rev = store.Rev(r.u64())
 	c.Expires = r.time()
@@ -48,21 +48,23 @@ func (r *reader) cardHead(seq uint64) (c CardRow, terms int) {
 	c.Change = r.u64()
 	c.Registered = r.time()
 	c.Updated = r.time()
-	return c, int(r.uint())
+	return c
 }
 
 // DecodeCard decodes the row of the card with this sequence number.
 func DecodeCard(seq uint64, row []byte) (CardRow, error) {
 	r := readRow(row)
-	c, _ := r.cardHead(seq)
-	r.fields()
-	c.Terms = r.texts()
+	c := r.cardHead(seq)
+	terms := reader{b: r.bytes(), err: r.err}
 	c.Owner = r.hash()
+	terms.unpack(nil)
+	c.Terms = terms.texts()
+	r.unpack(nil)
 	c.Counts = r.texts()
 	c.ID = r.text()
 	c.Body = r.bytes()
 	c.Meta = r.bytes()
-	if err := r.end(); err != nil {
+	if err := cmp.Or(terms.end(), r.end()); err != nil {
 		return CardRow{}, fmt.Errorf("card %d: %w", seq, err)
 	}
 	return c, nil
@@ -80,14 +82,14 @@ type CardHead struct {
 // Decode decodes a row up to its terms.
 func (h *CardHead) Decode(seq uint64, row []byte) error {
 	r := readRow(row)
-	c, terms := r.cardHead(seq)
+	c := r.cardHead(seq)
 	h.Expires, h.Withdrawn = Deadline(c.Expires), c.Withdrawn
-	size := r.packed()
-	h.unpacked = slices.Grow(h.unpacked[:0], size+slack)
-	r.unpack(h.unpacked[:size+slack], size, min(terms, size))
+	r = reader{b: r.bytes(), err: r.err}
+	r.unpack(h.unpacked)
+	h.unpacked = r.b
 	h.Terms = r.spans(h.Terms[:0])
-	if r.err != nil {
-		return fmt.Errorf("%w: card %d: %w", store.ErrDamaged, seq, r.err)
+	if err := r.end(); err != nil {
+		return fmt.Errorf("card %d: %w", seq, err)
 	}
 	return nil
 }
@@ -105,17 +107,18 @@ func CopyTerms(terms [][]byte) []string {
 // many cards follow. A new array for several cards has at most block bytes.
 func decodeCardForList(buf *[]byte, more, block int, seq uint64, row []byte) (store.Card, error) {
 	r := readRow(row)
-	c, _ := r.cardHead(seq)
-	size := r.packed()
-	from := len(*buf)
-	if cap(*buf)-from < size+slack {
-		*buf, from = make([]byte, 0, max(size+slack, min(size*(1+more)+slack, block))), 0
-	}
-	r.unpack((*buf)[from:from+size+slack], size, size)
-	*buf = (*buf)[:from+size]
-	r.take(r.uint()) // terms
+	c := r.cardHead(seq)
+	r.bytes() // terms
 	c.Owner = r.hash()
-	r.take(r.uint()) // counts
+	size, from := r.unpackedLen(), len(*buf)
+	if cap(*buf)-from < size {
+		*buf, from = make([]byte, 0, max(size, min(size*(1+more), block))), 0
+	}
+	r.unpack((*buf)[from:from])
+	if r.err == nil {
+		*buf = (*buf)[:from+size]
+	}
+	r.bytes() // counts
 	c.ID = r.text()
 	c.Body = r.bytes()
 	c.Meta = r.bytes()
@@ -172,10 +175,11 @@ func DecodeChange(number uint64, row []byte) (ChangeRow, error) {
 // EncodeConv returns the stored form of a conversation.
 func EncodeConv(c store.Conversation) []byte {
 	p := newPacker()
-	p.b = appendBytes(p.b, c.Key.Peer)
-	p.b = appendBytes(p.b, c.Key.ID)
-	p.b = appendTexts(p.b, c.Terms)
-	p.b = appendBytes(p.b, c.Body)
+	defer p.free()
+	p.fields = appendBytes(p.fields, c.Key.Peer)
+	p.fields = appendBytes(p.fields, c.Key.ID)
+	p.fields = appendTexts(p.fields, c.Terms)
+	p.fields = appendBytes(p.fields, c.Body)
 	b := make([]byte, 0, 96)
 	b = append(b, rowVersion)
 	b = AppendU64(b, uint64(c.Rev))
@@ -184,7 +188,7 @@ func EncodeConv(c store.Conversation) []byte {
 	b = appendTime(b, c.Updated)
 	b = append(b, c.Chain[:]...)
 	b = binary.AppendUvarint(b, c.Entries)
-	return p.appendTo(b)
+	return append(b, p.pack()...)
 }
 
 // DecodeConv decodes the row of the conversation with this sequence number.
@@ -198,7 +202,7 @@ func DecodeConv(seq uint64, row []byte) (store.Conversation, error) {
 	c.Updated = r.time()
 	c.Chain = r.hash()
 	c.Entries = r.uint()
-	r.fields()
+	r.unpack(nil)
 	c.Key.Peer = r.text()
 	c.Key.ID = r.text()
 	c.Terms = r.texts()
@@ -218,17 +222,18 @@ type EntryRow struct {
 // EncodeEntry returns the stored form of an entry of a transcript.
 func EncodeEntry(e EntryRow) []byte {
 	p := newPacker()
-	p.b = appendBytes(p.b, e.Replay)
-	p.b = appendBytes(p.b, e.MessageID)
-	p.b = appendBytes(p.b, e.Raw)
-	p.b = appendBytes(p.b, e.Key)
-	p.b = appendBytes(p.b, e.Author)
+	defer p.free()
+	p.fields = appendBytes(p.fields, e.Replay)
+	p.fields = appendBytes(p.fields, e.MessageID)
+	p.fields = appendBytes(p.fields, e.Raw)
+	p.fields = appendBytes(p.fields, e.Key)
+	p.fields = appendBytes(p.fields, e.Author)
 	b := make([]byte, 0, 96)
 	b = append(b, rowVersion, flag(e.Out))
 	b = appendTime(b, e.At)
 	b = append(b, e.Digest[:]...)
 	b = append(b, e.Chain[:]...)
-	return p.appendTo(b)
+	return append(b, p.pack()...)
 }
 
 // DecodeEntry decodes entry n of a transcript.
@@ -240,7 +245,7 @@ func DecodeEntry(n uint64, row []byte) (EntryRow, error) {
 	e.At = r.time()
 	e.Digest = r.hash()
 	e.Chain = r.hash()
-	r.fields()
+	r.unpack(nil)
 	e.Replay = r.bytes()
 	e.MessageID = r.text()
 	e.Raw = r.bytes()
@@ -267,11 +272,12 @@ func (p *ReplayRow) forget() { p.Status, p.Answer, p.Entry = 0, nil, 0 }
 // EncodeReplay returns the stored form of a replay record.
 func EncodeReplay(p ReplayRow) []byte {
 	t := newPacker()
-	t.b = appendBytes(t.b, p.Conv.Peer)
-	t.b = appendBytes(t.b, p.Conv.ID)
-	t.b = appendBytes(t.b, p.Sender)
-	t.b = appendBytes(t.b, p.MessageID)
-	t.b = appendBytes(t.b, p.Answer)
+	defer t.free()
+	t.fields = appendBytes(t.fields, p.Conv.Peer)
+	t.fields = appendBytes(t.fields, p.Conv.ID)
+	t.fields = appendBytes(t.fields, p.Sender)
+	t.fields = appendBytes(t.fields, p.MessageID)
+	t.fields = appendBytes(t.fields, p.Answer)
 	b := make([]byte, 0, 64)
 	b = append(b, rowVersion)
 	b = appendTime(b, p.Expires)
@@ -279,7 +285,7 @@ func EncodeReplay(p ReplayRow) []byte {
 	b = append(b, p.Digest[:]...)
 	b = binary.AppendUvarint(b, uint64(p.Status))
 	b = binary.AppendUvarint(b, p.Entry)
-	return t.appendTo(b)
+	return append(b, t.pack()...)
 }
 
 // DecodeReplay decodes a replay record.
@@ -291,7 +297,7 @@ func DecodeReplay(row []byte) (ReplayRow, error) {
 	p.Digest = r.hash()
 	p.Status = int(r.uint())
 	p.Entry = r.uint()
-	r.fields()
+	r.unpack(nil)
 	p.Conv.Peer = r.text()
 	p.Conv.ID = r.text()
 	p.Sender = r.text()
@@ -306,16 +312,17 @@ func DecodeReplay(row []byte) (ReplayRow, error) {
 // EncodeRecord returns the stored form of a record.
 func EncodeRecord(rec store.Record) []byte {
 	p := newPacker()
-	p.b = appendBytes(p.b, rec.Party)
-	p.b = appendBytes(p.b, rec.Lane)
-	p.b = appendTexts(p.b, rec.Terms)
-	p.b = appendBytes(p.b, rec.Body)
+	defer p.free()
+	p.fields = appendBytes(p.fields, rec.Party)
+	p.fields = appendBytes(p.fields, rec.Lane)
+	p.fields = appendTexts(p.fields, rec.Terms)
+	p.fields = appendBytes(p.fields, rec.Body)
 	b := make([]byte, 0, 32)
 	b = append(b, rowVersion)
 	b = AppendU64(b, uint64(rec.Rev))
 	b = appendTime(b, rec.Expires)
 	b = appendTime(b, rec.Due)
-	return p.appendTo(b)
+	return append(b, p.pack()...)
 }
 
 // DecodeRecord decodes the row of a record.
@@ -325,7 +332,7 @@ func DecodeRecord(ns, key string, row []byte) (store.Record, error) {
 	rec.Rev = store.Rev(r.u64())
 	rec.Expires = r.time()
 	rec.Due = r.time()
-	r.fields()
+	r.unpack(nil)
 	rec.Party = r.text()
 	rec.Lane = r.text()
 	rec.Terms = r.texts()
