@@ -83,7 +83,7 @@ func (d duties) openGates(changes []store.Change) {
 		return slices.ContainsFunc(changes, func(c store.Change) bool { return slices.Contains(c.Record.Terms, gate) })
 	})
 	d.n.work.Open(acl.AskNamespace, func(gate string) bool {
-		return slices.ContainsFunc(changes, func(c store.Change) bool { return c.Record.NS == nsInbox && c.Record.Key == gate })
+		return slices.ContainsFunc(changes, func(c store.Change) bool { return c.Record.NS == nsInbox && idAt(c.Record.Key) == gate })
 	})
 }
 

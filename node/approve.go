@@ -252,8 +252,7 @@ func (v *heldDecision) releaseToHook(route Route) error {
 
 func (v *heldDecision) releaseToInbox(ctx context.Context) error {
 	v.item.State = owner.ItemNew
-	v.unit.Add(v.item.moveToEnd(v.unit.Now))
-	v.unit.Add(v.item.change())
+	v.unit.Add(v.item.moveToEnd(v.unit.Now)...)
 	if err := v.reply(ctx, receiptPayload()); err != nil {
 		return err
 	}

@@ -348,7 +348,10 @@ func (n *Node) deleteConversation(ctx context.Context, key store.ConvKey) error 
 		}
 		items, err := n.itemsOf(ctx, key)
 		for _, item := range items {
-			u.Add(store.Change{Record: store.Record{NS: nsInbox, Key: item.ID, Terms: []string{convTerm(key)}}, IfRev: store.Any, Delete: true})
+			u.Add(store.Change{Record: store.Record{NS: nsInbox, Key: item.place(), Terms: []string{convTerm(key)}}, IfRev: store.Any, Delete: true})
+			if item.Place != "" {
+				u.Add(store.Change{Record: store.Record{NS: nsMoved, Key: item.ID}, IfRev: store.Any, Delete: true})
+			}
 		}
 		return err
 	})

@@ -113,7 +113,7 @@ func (i Item) turn(route Route) hook.Turn {
 // change returns the change that stores the item. It fails if the stored item changed since it was read.
 func (i Item) change() store.Change {
 	return store.Change{IfRev: i.rev, Held: i.lease, Record: store.Record{
-		NS: nsInbox, Key: i.ID, Body: wire.MustMarshal(i), Expires: i.Expires, Terms: i.terms(), Due: i.due(), Party: i.subject(),
+		NS: nsInbox, Key: i.place(), Body: wire.MustMarshal(i), Expires: i.Expires, Terms: i.terms(), Due: i.due(), Party: i.subject(),
 	}}
 }
 
@@ -161,6 +161,12 @@ func decodeItem(r store.Record) (Item, error) {
 // Item returns one inbox item, or store.ErrNotFound if it does not exist.
 func (n *Node) Item(ctx context.Context, id string) (Item, error) {
 	r, err := n.store.Records().Get(ctx, nsInbox, id, time.Now())
+	if errors.Is(err, store.ErrNotFound) {
+		var moved store.Record
+		if moved, err = n.store.Records().Get(ctx, nsMoved, id, time.Now()); err == nil {
+			r, err = n.store.Records().Get(ctx, nsInbox, string(moved.Body), time.Now())
+		}
+	}
 	if err != nil {
 		return Item{}, err
 	}
@@ -176,78 +182,42 @@ func (n *Node) Inbox(ctx context.Context, state owner.ItemState, after string, l
 }
 
 func (n *Node) listInbox(ctx context.Context, q owner.Query) (items []Item, next string, err error) {
-	after, order := q.After, 1
-	if q.Newest {
-		order = -1
-	}
+	after := q.After
 	switch at, err := n.Item(ctx, after); {
 	case err == nil:
 		after = at.place()
 	case !errors.Is(err, store.ErrNotFound): // of the item that was deleted, the id says the place
 		return nil, "", err
 	}
-	term := stateTerm(owner.ItemState(q.State))
-	arrived, stop := iter.Pull2(store.All(func(at string) ([]Item, string, error) {
-		return listRecords(ctx, n.store.Records(), q.Newest, nsInbox, term, cmp.Or(at, after), q.Limit+1, decodeItem)
-	}))
-	defer stop()
-	released, stop := iter.Pull2(store.All(func(at string) ([]Item, string, error) {
-		return listReleased(ctx, n, q.Newest, cmp.Or(at, after), q.Limit)
-	}))
-	defer stop()
-	pull := func(from func() (Item, error, bool), fits func(Item) bool) (i Item, err error, ok bool) {
-		for i, err, ok = from(); ok && err == nil && !fits(i); i, err, ok = from() {
-		}
-		return i, err, ok
-	}
-	here := func(i Item) bool { return i.Place == "" }
-	matches := func(i Item) bool { return term == "" || slices.Contains(i.terms(), term) }
-	first, errA, okA := pull(arrived, here)
-	second, errB, okB := pull(released, matches)
-	for (okA || okB) && len(items) < q.Limit {
-		if err := errors.Join(errA, errB); err != nil {
-			return nil, "", err
-		}
-		if okA && (!okB || order*cmp.Compare(first.place(), second.place()) < 0) {
-			items = append(items, first)
-			first, errA, okA = pull(arrived, here)
-		} else {
-			items = append(items, second)
-			second, errB, okB = pull(released, matches)
-		}
-	}
-	if okA || okB {
+	items, next, err = listRecords(ctx, n.store.Records(), q.Newest, nsInbox, stateTerm(owner.ItemState(q.State)), after, q.Limit, decodeItem)
+	if next != "" {
 		next = items[len(items)-1].ID
-	}
-	return items, next, errors.Join(errA, errB)
-}
-
-// nsPlaces has, for each item that the owner released into the inbox, a record with the item's id under its place.
-const nsPlaces = "inbox-places"
-
-func listReleased(ctx context.Context, n *Node, newest bool, after string, limit int) (items []Item, next string, err error) {
-	idOf := func(r store.Record) (string, error) { return string(r.Body), nil }
-	ids, next, err := listRecords(ctx, n.store.Records(), newest, nsPlaces, "", after, limit, idOf)
-	for _, id := range ids {
-		item, err := n.Item(ctx, id)
-		if err != nil && !errors.Is(err, store.ErrNotFound) {
-			return nil, "", err
-		}
-		if err == nil {
-			items = append(items, item)
-		}
 	}
 	return items, next, err
 }
 
-// place returns the item's place in the order of the inbox. Ids of items are places, too.
+// nsMoved has the place of each item that the owner released into the inbox, under the id of the item.
+const nsMoved = "inbox-moved"
+
+// place returns the item's place in the order of the inbox, which is the key of its record.
 func (i Item) place() string { return cmp.Or(i.Place, i.ID) }
 
-// moveToEnd puts the item behind all that are in the inbox now. It returns the change that records the place. Of items that
-// move at the same time, the first to arrive comes first.
-func (i *Item) moveToEnd(now time.Time) store.Change {
-	i.Place = itemTime(now) + strings.TrimPrefix(i.ID, "in_")
-	return store.Change{IfRev: store.Any, Record: store.Record{NS: nsPlaces, Key: i.Place, Body: []byte(i.ID), Expires: i.Expires}}
+// idAt returns the id of the item at a place.
+func idAt(place string) string {
+	const timeSize = len("in_") + 12 + 3
+	if id := "in_" + place[min(timeSize, len(place)):]; len(id) > timeSize {
+		return id
+	}
+	return place
+}
+
+// moveToEnd puts the item behind all that are in the inbox now, and stores it. Of items that move at the same time, the
+// first to arrive comes first.
+func (i *Item) moveToEnd(now time.Time) []store.Change {
+	drop := store.Change{IfRev: i.rev, Record: store.Record{NS: nsInbox, Key: i.place()}, Delete: true}
+	i.Place, i.rev = itemTime(now)+strings.TrimPrefix(i.ID, "in_"), store.Absent
+	moved := store.Record{NS: nsMoved, Key: i.ID, Body: []byte(i.Place), Expires: i.Expires}
+	return []store.Change{drop, i.change(), {IfRev: store.Any, Record: moved}}
 }
 
 // stateTerm returns the index term of the inbox items, or of the outbox entries, in a state. owner.NeedsOwner and
@@ -335,6 +305,7 @@ func (n *Node) itemsOf(ctx context.Context, key store.ConvKey, states ...owner.I
 			items = append(items, item)
 		}
 	}
+	slices.SortFunc(items, func(a, b Item) int { return cmp.Compare(a.ID, b.ID) })
 	return items, nil
 }
 

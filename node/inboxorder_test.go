@@ -3,6 +3,7 @@ package node_test
 import (
 	"net/http"
 	"slices"
+	"strings"
 	"testing"
 
 	"github.com/agentmesh/agentmesh/acl"
@@ -52,6 +53,12 @@ func TestReleasedComesAfterwards(t *testing.T) {
 			older, _ := list("newest=true&after=" + id + state)
 			slices.Reverse(older)
 			equal(t, "older than "+id+state, older, append([]string(nil), want[:i]...))
+		}
+	}
+	for _, id := range []string{held, held[:len(held)-1], seen[:len(seen)-1]} {
+		var found owner.Item
+		if status := sarah.Call("GET", "/inbox/"+id, nil, &found); status != http.StatusOK || !strings.HasPrefix(found.ID, id) {
+			t.Errorf("the item %s is %s, %d", id, found.ID, status)
 		}
 	}
 	for _, limit := range []string{"1", "2", "3", "4", "5"} {

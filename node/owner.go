@@ -80,7 +80,13 @@ func (o OwnerAPI) findItem(ctx context.Context, id string) (Item, error) {
 	if err != nil {
 		return Item{}, err
 	}
-	return uniqueMatch(candidates, func(i Item) string { return i.ID }, id)
+	candidates = slices.DeleteFunc(candidates, func(i Item) bool { return i.Place != "" }) // found by its id below
+	readMoved := func(r store.Record) (Item, error) { return o.n.Item(ctx, r.Key) }
+	moved, _, err := listRecords(ctx, o.n.store.Records(), false, nsMoved, "", id, 2, readMoved)
+	if err != nil {
+		return Item{}, err
+	}
+	return uniqueMatch(append(candidates, moved...), func(i Item) string { return i.ID }, id)
 }
 
 // uniqueMatch returns the only candidate whose id starts with prefix, which must not be empty. candidates are the first
@@ -290,6 +296,12 @@ func eventsOf(changes []store.Change) []owner.Event {
 		topic, ok := topicOf[c.Record.NS]
 		if !ok {
 			continue
+		}
+		if topic == owner.TopicInbox {
+			if c.Delete && c.IfRev != store.Any { // the item moved
+				continue
+			}
+			c.Record.Key = idAt(c.Record.Key)
 		}
 		// The search in the body may also find a payload with an address. It is cheaper than decoding every item.
 		ev := owner.Event{Topic: topic, ID: c.Record.Key, Foreign: topic == owner.TopicInbox && bytes.Contains(c.Record.Body, []byte(`"address":`))}
