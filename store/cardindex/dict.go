@@ -1,6 +1,7 @@
 package cardindex
 
 import (
+	"hash/maphash"
 	"iter"
 	"slices"
 	"sort"
@@ -13,6 +14,12 @@ const blockMax = 512
 // dict is the sorted dictionary of terms: a list of sorted blocks. Index.mu guards it.
 type dict struct {
 	blocks []*block
+
+	// recent has terms that cards were added to, by their hashes, because most terms of a new card are on many others.
+	recent [1 << 12]struct {
+		term string
+		list *posting
+	}
 }
 
 // block is a range of terms with their posting lists.
@@ -43,12 +50,19 @@ func (d *dict) get(term string) *posting {
 }
 
 func (d *dict) add(term string, s Slot) {
+	recent := &d.recent[maphash.String(seed, term)%uint64(len(d.recent))]
+	if recent.term == term && recent.list != nil {
+		recent.list.add(s)
+		return
+	}
 	blk, pos, found := d.seek(term)
 	if !found {
 		d.insert(blk, pos, strings.Clone(term)) // copied, because term shares memory with a whole row
 		blk, pos, _ = d.seek(term)
 	}
-	d.blocks[blk].lists[pos].add(s)
+	b := d.blocks[blk]
+	b.lists[pos].add(s)
+	recent.term, recent.list = b.terms[pos], b.lists[pos]
 }
 
 // insert inserts a term with an empty list, at a position from seek. It splits a block that has become too large.
@@ -78,6 +92,9 @@ func (d *dict) remove(term string, s Slot) {
 	b.lists[pos].remove(s)
 	if b.lists[pos].len() > 0 {
 		return
+	}
+	if recent := &d.recent[maphash.String(seed, term)%uint64(len(d.recent))]; recent.list == b.lists[pos] {
+		recent.term, recent.list = "", nil
 	}
 	b.terms = slices.Delete(b.terms, pos, pos+1)
 	b.lists = slices.Delete(b.lists, pos, pos+1)
