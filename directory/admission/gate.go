@@ -5,7 +5,6 @@ package admission
 import (
 	"cmp"
 	"context"
-	"encoding/hex"
 	"fmt"
 	"net/netip"
 	"slices"
@@ -149,7 +148,7 @@ func (g *Gate) CountFailure(ctx context.Context, client netip.Addr, now time.Tim
 	}
 }
 
-func tokenCountKey(owner [32]byte) string { return "token:" + hex.EncodeToString(owner[:]) }
+func tokenCountKey(owner [32]byte) string { return "token:" + string(owner[:]) }
 
 // Counts returns the keys under which the store counts a card: one for its credential, and one for the host of its
 // endpoint. host is "" for a mailbox, because all mailboxes have the same host (AM-66).
