@@ -170,9 +170,16 @@ func TestDelegatedRequestHasItsFiles(t *testing.T) {
 	if names != 1 {
 		t.Errorf("the request names %d files", names)
 	}
-	large := l.request("alice", "{intent: a, context: [{file: {file: att-001-file-x.bin, mime: a/b, size: 1}}]}")
-	if err := l.KeepAttachment(t.Context(), large, Attachment{Name: "att-001-file-x.bin", Data: make([]byte, maxCopied)}); err != nil {
-		t.Fatal(err)
+	var files, entries []string
+	for n := range maxCopied/thread.MaxUpload + 1 {
+		files = append(files, fmt.Sprintf("att-%03d-file-x.bin", n+1))
+		entries = append(entries, "{file: {file: "+files[n]+", mime: a/b, size: 1}}")
+	}
+	large := l.request("alice", "{intent: a, context: ["+strings.Join(entries, ", ")+"]}")
+	for _, name := range files {
+		if err := l.KeepAttachment(t.Context(), large, Attachment{Name: name, Data: make([]byte, thread.MaxUpload)}); err != nil {
+			t.Fatal(err)
+		}
 	}
 	l.refuse(409, "eve", "- status: {re: "+large+", code: delegated, delegated_to: bob}")
 }
