@@ -24,7 +24,7 @@ import (
 // The rows are as follows, each field as its name and its kind. Each engine documents its keys.
 //
 //	card     rev u64 · expires time · reserved until time · flags (1 withdrawn) · change u64 · registered time ·
-//	         updated time · length uint · block [terms texts] · owner hash · block [counts texts · id bytes ·
+//	         updated time · length uint · block [terms texts] · block [owner hash · counts texts · id bytes ·
 //	         body bytes · meta bytes]
 //	change   seq u64 · at time · flags (1 gone, 2 gone because it was withdrawn) · id bytes
 //	conv     rev u64 · expires time · flags (1 open) · updated time · chain hash · entries uint ·

@@ -30,7 +30,7 @@ func EncodeCard(c CardRow) []byte {
 	b = appendTime(b, c.Updated)
 	p.fields = appendTexts(p.fields, c.Terms)
 	b = appendBytes(b, p.pack())
-	b = append(b, c.Owner[:]...)
+	p.fields = append(p.fields, c.Owner[:]...) // which is a part of a text in Counts
 	p.fields = appendTexts(p.fields, c.Counts)
 	p.fields = appendBytes(p.fields, c.ID)
 	p.fields = appendBytes(p.fields, c.Body)
@@ -56,10 +56,10 @@ func DecodeCard(seq uint64, row []byte) (CardRow, error) {
 	r := readRow(row)
 	c := r.cardHead(seq)
 	terms := reader{b: r.bytes(), err: r.err}
-	c.Owner = r.hash()
 	terms.unpack(nil)
 	c.Terms = terms.texts()
 	r.unpack(nil)
+	c.Owner = r.hash()
 	c.Counts = r.texts()
 	c.ID = r.text()
 	c.Body = r.bytes()
@@ -109,7 +109,6 @@ func decodeCardForList(buf *[]byte, more, block int, seq uint64, row []byte) (st
 	r := readRow(row)
 	c := r.cardHead(seq)
 	r.bytes() // terms
-	c.Owner = r.hash()
 	size, from := r.unpackedLen(), len(*buf)
 	if cap(*buf)-from < size {
 		*buf, from = make([]byte, 0, max(size, min(size*(1+more), block))), 0
@@ -118,6 +117,7 @@ func decodeCardForList(buf *[]byte, more, block int, seq uint64, row []byte) (st
 	if r.err == nil {
 		*buf = (*buf)[:from+size]
 	}
+	c.Owner = r.hash()
 	r.bytes() // counts
 	c.ID = r.text()
 	c.Body = r.bytes()
