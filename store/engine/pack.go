@@ -10,8 +10,9 @@ import (
 // is stored packed: as a block of S2 with a dictionary.
 var rowDictionary = s2.MakeDict([]byte(dictionary), nil)
 
-// maxFields bounds what a damaged row can make a reader allocate.
-const maxFields = 64 << 20
+// maxFields is the size of the largest value that PostgreSQL stores. It bounds what a damaged row can make a reader
+// allocate.
+const maxFields = 1 << 30
 
 // packer packs fields. Start with newPacker and end with free.
 type packer struct {

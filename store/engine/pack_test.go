@@ -42,7 +42,7 @@ func TestUnpackRefuses(t *testing.T) {
 	block := packOnce([]byte(dictionary[200:300] + "and the end"))
 	for name, b := range map[string][]byte{
 		"empty": nil, "no length": {0x80}, "cut short": block[:len(block)-1], "bytes after the end": append(bytes.Clone(block), 0),
-		"larger than a row": {0x81, 0x80, 0x80, 0x80, 0x01, 0x00},
+		"larger than a row": {0x81, 0x80, 0x80, 0x80, 0x04, 0x00},
 	} {
 		r := reader{b: b}
 		if r.unpack(nil); r.err == nil {
