@@ -132,8 +132,8 @@ func Join(parts []Part) *Index {
 	for i := range parts {
 		work.Go(parts[i].finish)
 	}
-	for _, p := range parts {
-		for _, c := range p.cards {
+	for i := range parts {
+		for _, c := range parts[i].cards { // finish changes the rest of the part meanwhile
 			ix.all.add(c.slot)
 			ix.expires.set(c.slot, c.expires)
 		}
