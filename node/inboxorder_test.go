@@ -5,6 +5,8 @@ import (
 	"slices"
 	"strings"
 	"testing"
+	"testing/synctest"
+	"time"
 
 	"github.com/agentmesh/agentmesh/acl"
 	"github.com/agentmesh/agentmesh/node/meshtest"
@@ -76,4 +78,39 @@ func TestReleasedComesAfterwards(t *testing.T) {
 		slices.Reverse(newest)
 		equal(t, "newest pages of "+limit, newest, want)
 	}
+}
+
+// TestShortenedID: the beginning of an id finds its item beside released ones, whose places begin like the id, and is refused
+// if several items have it.
+func TestShortenedID(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		mesh := meshtest.InMemory(t)
+		known, stranger := mesh.Stranger("known"), mesh.Stranger("stranger")
+		sarah := mesh.Node("sarah", mode(acl.Approval))
+		if status := sarah.Call("POST", "/peers/"+string(known.ID), owner.PeerChange{Action: "allow"}, nil); status != http.StatusOK {
+			t.Fatalf("approve the peer = %d", status)
+		}
+		say := func(from *meshtest.Stranger, status int) {
+			t.Helper()
+			must(t, sarah.Post(from.Sign(from.Draft(sarah.ID(), wire.Deliver, hello))), status)
+		}
+		for range 2 {
+			say(stranger, http.StatusAccepted)
+		}
+		time.Sleep(time.Hour)
+		decide(t, sarah, theAsk(t, sarah), acl.Approve)
+		say(known, http.StatusOK)
+		var list owner.List[owner.Item]
+		sarah.Call("GET", "/inbox", nil, &list)
+		newest := list.Items[len(list.Items)-1].ID
+		begin := newest[:len("in_0000000000")] // the time, without its last digits
+		var found owner.Item
+		if status := sarah.Call("GET", "/inbox/"+begin, nil, &found); status != http.StatusOK || found.ID != newest {
+			t.Errorf("%s finds %q, %d, want %s", begin, found.ID, status, newest)
+		}
+		say(known, http.StatusOK)
+		if status := sarah.Call("GET", "/inbox/"+begin, nil, nil); status != http.StatusConflict {
+			t.Errorf("%s, which two items have, gets %d", begin, status)
+		}
+	})
 }

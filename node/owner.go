@@ -76,11 +76,18 @@ func (o OwnerAPI) findItem(ctx context.Context, id string) (Item, error) {
 	if !errors.Is(err, store.ErrNotFound) {
 		return item, err
 	}
-	candidates, _, err := o.n.listItems(ctx, "", id, 2)
-	if err != nil {
-		return Item{}, err
+	var candidates []Item
+	for item, err := range store.All(func(after string) ([]Item, string, error) { return o.n.listItems(ctx, "", cmp.Or(after, id), 50) }) {
+		if err != nil {
+			return Item{}, err
+		}
+		if len(candidates) == 2 || !strings.HasPrefix(cmp.Or(item.Place, item.ID), id) {
+			break
+		}
+		if item.Place == "" { // the others are found by their ids below
+			candidates = append(candidates, item)
+		}
 	}
-	candidates = slices.DeleteFunc(candidates, func(i Item) bool { return i.Place != "" }) // found by its id below
 	readMoved := func(r store.Record) (Item, error) { return o.n.Item(ctx, r.Key) }
 	moved, _, err := listRecords(ctx, o.n.store.Records(), false, nsMoved, "", id, 2, readMoved)
 	if err != nil {
