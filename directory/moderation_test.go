@@ -347,6 +347,19 @@ func TestImportWithoutStore(t *testing.T) {
 	}
 }
 
+// TestImportBadMeta: a line without readable metadata costs only its card.
+func TestImportBadMeta(t *testing.T) {
+	page, err := newWorldWithCards(t, 3).reg.Export(t.Context(), 0)
+	if err != nil {
+		t.Fatal(err)
+	}
+	page.Cards[0].Meta, page.Cards[1].Meta = nil, []byte(`{"proven":"yesterday"}`)
+	done, err := newWorld(t).reg.Import(t.Context(), page.Cards, "move", "cli")
+	if err != nil || done.Added != 1 || done.Refused != 2 {
+		t.Errorf("import = %+v, %v", done, err)
+	}
+}
+
 // brokenCards refuses to store the card of an agent.
 type brokenCards struct {
 	store.Cards

@@ -3,6 +3,7 @@ package directory
 import (
 	"context"
 	"encoding/hex"
+	"encoding/json"
 	"errors"
 	"fmt"
 	"time"
@@ -16,12 +17,12 @@ import (
 
 // CardExport is a card that moves from one directory to another of the same operator. It is one line of an export.
 type CardExport struct {
-	Card       wire.Value   `json:"card"`
-	Owner      string       `json:"owner"` // hex SHA-256 of the credential
-	Registered time.Time    `json:"registered_at"`
-	Updated    time.Time    `json:"updated_at"`
-	Expires    time.Time    `json:"expires_at"`
-	Meta       listing.Meta `json:"meta"` // proofs and retired keys
+	Card       wire.Value      `json:"card"`
+	Owner      string          `json:"owner"` // hex SHA-256 of the credential
+	Registered time.Time       `json:"registered_at"`
+	Updated    time.Time       `json:"updated_at"`
+	Expires    time.Time       `json:"expires_at"`
+	Meta       json.RawMessage `json:"meta"` // proofs and retired keys: a [listing.Meta]
 }
 
 // ExportPage is a page of an export. After is the parameter "after" of the next request, or 0 on the last page.
@@ -45,10 +46,14 @@ func (r *Registry) Export(ctx context.Context, after uint64) (ExportPage, error)
 			return ExportPage{}, fmt.Errorf("read card %s: %w", c.ID, err)
 		}
 		m, err := listing.ParseMeta(c)
+		var meta []byte
+		if err == nil {
+			meta, err = wire.Encode(m)
+		}
 		if err != nil {
 			return ExportPage{}, err
 		}
-		page.Cards = append(page.Cards, CardExport{tree, hex.EncodeToString(c.Owner[:]), c.Registered, c.Updated, c.Expires, m})
+		page.Cards = append(page.Cards, CardExport{tree, hex.EncodeToString(c.Owner[:]), c.Registered, c.Updated, c.Expires, meta})
 	}
 	if found.Next != nil {
 		page.After = found.Next.Seq
@@ -142,7 +147,10 @@ func (r *Registry) importCard(ctx context.Context, e CardExport, now time.Time) 
 	if err != nil || len(owner) != 32 {
 		return store.PutCard{}, wire.ErrCard.At("owner must be 64 hex digits")
 	}
-	m := e.Meta
+	var m listing.Meta
+	if err := json.Unmarshal(e.Meta, &m); err != nil {
+		return store.PutCard{}, wire.ErrCard.Because(err)
+	}
 	m.ForgetEndpoint()
 	m.Derived = c.HasDerivedID(now)
 	stored := newRow(c, [32]byte(owner), m, r.cfg.Lifetime, now)

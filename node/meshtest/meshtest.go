@@ -20,7 +20,6 @@ import (
 
 	"github.com/agentmesh/agentmesh/acl/credential"
 	"github.com/agentmesh/agentmesh/directory"
-	"github.com/agentmesh/agentmesh/directory/listing"
 	"github.com/agentmesh/agentmesh/node/client"
 	"github.com/agentmesh/agentmesh/node/httpapi"
 	"github.com/agentmesh/agentmesh/node/httpapi/apitest"
@@ -172,7 +171,7 @@ func (m *Mesh) Import(name string, card wire.Card) {
 	owner := credential.HashOf(string(registration.Credential(client.Credential("credential-of-"+name), m.Directory())))
 	now := time.Now()
 	line := directory.CardExport{
-		Card: card.Tree, Owner: hex.EncodeToString(owner[:]), Registered: now, Updated: now, Expires: now.Add(24 * time.Hour), Meta: listing.Meta{},
+		Card: card.Tree, Owner: hex.EncodeToString(owner[:]), Registered: now, Updated: now, Expires: now.Add(24 * time.Hour), Meta: []byte("{}"),
 	}
 	result, err := m.reg.Import(context.Background(), []directory.CardExport{line}, "test", "test")
 	if err != nil || result.Added != 1 {
