@@ -15,8 +15,8 @@
 // # Reading
 //
 // Reads are short bbolt transactions. No slice that belongs to bbolt outlives its transaction. List gathers candidates
-// from the index under a read lock, releases the lock, and then checks the row of each candidate. The index may offer
-// cards that do not match, but never misses one that does.
+// from the index under a read lock, releases the lock, and then reads the row of each candidate. It checks the terms of the
+// rows if a change of a card was committed meanwhile, because then a card may no longer match.
 //
 // Open builds the index from the cards.
 //

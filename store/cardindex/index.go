@@ -1,5 +1,6 @@
 // Package cardindex finds cards by their terms, in memory. Engines of the store keep one [Index] each, next to the
-// cards. The index offers candidates and may offer too many: the engine must check the stored row of each one.
+// cards. The index is exact for the changes that it has. A card may change before the engine reads its row, so the engine
+// must check the row's expiry, and its terms unless it knows that no change was committed meanwhile.
 package cardindex
 
 import (

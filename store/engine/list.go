@@ -13,7 +13,7 @@ import (
 type CardMatch func(s cardindex.Slot, row []byte, exact bool, err error)
 
 // ListCards returns a page of live cards: first those that match the first of q.Tiers, then those of the second, and so
-// on. The index offers candidates in order, and ListCards checks the row of each one. read must call match with the row
+// on. The index offers candidates in order, and ListCards reads the row of each one. read must call match with the row
 // of each slot (the number of a card) in order; for a slot without a row, it may pass nil or not call match. exact reports
 // that the row has the terms that the index had for the slot, so only its expiry is checked. match keeps no reference to
 // the row. It logs and skips a damaged row.
