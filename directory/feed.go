@@ -220,5 +220,5 @@ func (r *Registry) getChanges(c echo.Context) error {
 	if err != nil {
 		return err
 	}
-	return cached.New(data).Respond(c, "no-store") // a cache would delay the next changes
+	return cached.Tagged(data, "").Respond(c, "no-store") // a cache would delay the next changes
 }

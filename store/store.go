@@ -203,7 +203,8 @@ type Cards interface {
 	Get(ctx context.Context, id string, now time.Time) (Card, error)
 	// Held returns the card of id if it is live or reserved.
 	Held(ctx context.Context, id string, now time.Time) (Card, error)
-	// HeldAll returns the cards of ids as Held does, in the same order. For an id that is not held, the Card is zero.
+	// HeldAll returns the cards of ids that Held finds, in the same order, without Terms and Counts. For another id, the
+	// Card is zero.
 	HeldAll(ctx context.Context, ids []string, now time.Time) ([]Card, error)
 	// Withdraw removes a live card from every answer except Held, and reserves its id until reservedUntil.
 	Withdraw(ctx context.Context, id string, ifRev Rev, reservedUntil time.Time, records []Change, now time.Time) error

@@ -44,7 +44,7 @@ func RespondBody(c echo.Context, data []byte) error {
 	return httpapi.Raw(c, http.StatusOK, data)
 }
 
-// Document is JSON with its entity tag. Start with [New].
+// Document is JSON with its entity tag, which may be empty. Start with [New].
 type Document struct {
 	data    []byte
 	tag     string
@@ -73,9 +73,11 @@ func (d Document) Respond(c echo.Context, control string) error {
 	if useGzip {
 		tag = gzipTag
 	}
-	h["Etag"] = []string{tag}
-	if IsCurrent(c.Request(), time.Time{}, d.tag, gzipTag) {
-		return c.NoContent(http.StatusNotModified)
+	if d.tag != "" {
+		h["Etag"] = []string{tag}
+		if IsCurrent(c.Request(), time.Time{}, d.tag, gzipTag) {
+			return c.NoContent(http.StatusNotModified)
+		}
 	}
 	if useGzip {
 		h.Set("Content-Encoding", "gzip")

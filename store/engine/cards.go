@@ -27,12 +27,18 @@ func (c Cards) Held(ctx context.Context, id string, now time.Time) (store.Card, 
 func (c Cards) HeldAll(ctx context.Context, ids []string, now time.Time) ([]store.Card, error) {
 	cards := make([]store.Card, len(ids))
 	err := c.Driver.View(ctx, func(r Reader) error {
+		var buf []byte
 		for i, id := range ids {
-			switch card, err := findCard(r, id); {
-			case err != nil:
+			row, err := r.Row(KindCard, []byte(id))
+			var card store.Card
+			if err == nil && row.Value != nil {
+				card, err = decodeCardForList(&buf, len(ids)-i-1, maxShared, row.Num, row.Value)
+			}
+			if err != nil {
 				return err
-			case card != nil && card.Held(now):
-				cards[i] = card.Card
+			}
+			if card.ID != "" && card.Held(now) {
+				cards[i] = card
 			}
 		}
 		return nil
