@@ -22,7 +22,7 @@ type CardExport struct {
 	Registered time.Time       `json:"registered_at"`
 	Updated    time.Time       `json:"updated_at"`
 	Expires    time.Time       `json:"expires_at"`
-	Meta       json.RawMessage `json:"meta"` // proofs and retired keys: a [listing.Meta]
+	Meta       json.RawMessage `json:"meta"` // proofs and retired keys
 }
 
 // ExportPage is a page of an export. After is the parameter "after" of the next request, or 0 on the last page.
