@@ -3,6 +3,7 @@
 package main
 
 import (
+	"crypto/rand"
 	"fmt"
 	"os"
 	"path/filepath"
@@ -49,10 +50,12 @@ const find = `const seen = (e) => (e.localName === "option" || e.checkVisibility
 	const all = (what) => [...document.querySelectorAll(what)];
 	const field = (words) => pick(all("input, textarea, select"), words) ?? pick(all("label"), words)?.control;`
 
-// press presses what has the words.
+// press presses what has the words, once: the answer of the script is lost if the page is left meanwhile, and then the next
+// page knows from the session that it was pressed.
 func (r reader) press(words string) {
 	r.words(words)
-	r.Until(fmt.Sprintf(`(() => { %s const e = pick(all("button, a, summary, label"), %q); e?.click(); return e; })()`, find, words))
+	r.Until(fmt.Sprintf(`(() => { %s const press = %q; if (sessionStorage.pressed === press) return true;
+		const e = pick(all("button, a, summary, label"), %q); if (e) { sessionStorage.pressed = press; e.click(); } return e; })()`, find, rand.Text(), words))
 }
 
 // fill writes a text into the field with the words.
