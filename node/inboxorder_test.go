@@ -14,19 +14,27 @@ import (
 	"github.com/agentmesh/agentmesh/node/wire"
 )
 
+// askedNode returns a node that lets one of two agents in and asks about the other, and a function that sends it a message of
+// one of them, which must get a status.
+func askedNode(t *testing.T, mesh *meshtest.Mesh) (sarah *meshtest.Member, known, stranger *meshtest.Stranger, say func(from *meshtest.Stranger, status int)) {
+	t.Helper()
+	known, stranger = mesh.Stranger("known"), mesh.Stranger("stranger")
+	sarah = mesh.Node("sarah", mode(acl.Approval))
+	if status := sarah.Call("POST", "/peers/"+string(known.ID), owner.PeerChange{Action: "allow"}, nil); status != http.StatusOK {
+		t.Fatalf("approve the peer = %d", status)
+	}
+	say = func(from *meshtest.Stranger, status int) {
+		t.Helper()
+		must(t, sarah.Post(from.Sign(from.Draft(sarah.ID(), wire.Deliver, hello))), status)
+	}
+	return sarah, known, stranger, say
+}
+
 // TestReleasedComesAfterwards: a message that was held and is released follows what a reader has seen before, once, and the
 // pages of a list have every message once, in either order.
 func TestReleasedComesAfterwards(t *testing.T) {
 	mesh := meshtest.New(t)
-	known, stranger := mesh.Stranger("known"), mesh.Stranger("stranger")
-	sarah := mesh.Node("sarah", mode(acl.Approval))
-	if status := sarah.Call("POST", "/peers/"+string(known.ID), owner.PeerChange{Action: "allow"}, nil); status != http.StatusOK {
-		t.Fatalf("approve the peer = %d", status)
-	}
-	say := func(from *meshtest.Stranger, status int) {
-		t.Helper()
-		must(t, sarah.Post(from.Sign(from.Draft(sarah.ID(), wire.Deliver, hello))), status)
-	}
+	sarah, known, stranger, say := askedNode(t, mesh)
 	list := func(query string) (ids []string, next string) {
 		t.Helper()
 		var page owner.List[owner.Item]
@@ -85,15 +93,7 @@ func TestReleasedComesAfterwards(t *testing.T) {
 func TestShortenedID(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		mesh := meshtest.InMemory(t)
-		known, stranger := mesh.Stranger("known"), mesh.Stranger("stranger")
-		sarah := mesh.Node("sarah", mode(acl.Approval))
-		if status := sarah.Call("POST", "/peers/"+string(known.ID), owner.PeerChange{Action: "allow"}, nil); status != http.StatusOK {
-			t.Fatalf("approve the peer = %d", status)
-		}
-		say := func(from *meshtest.Stranger, status int) {
-			t.Helper()
-			must(t, sarah.Post(from.Sign(from.Draft(sarah.ID(), wire.Deliver, hello))), status)
-		}
+		sarah, known, stranger, say := askedNode(t, mesh)
 		for range 2 {
 			say(stranger, http.StatusAccepted)
 		}

@@ -81,7 +81,7 @@ func (o OwnerAPI) findItem(ctx context.Context, id string) (Item, error) {
 		if err != nil {
 			return Item{}, err
 		}
-		if len(candidates) == 2 || !strings.HasPrefix(cmp.Or(item.Place, item.ID), id) {
+		if len(candidates) == 2 || !strings.HasPrefix(item.place(), id) {
 			break
 		}
 		if item.Place == "" { // the others are found by their ids below
