@@ -16,10 +16,17 @@ type dict struct {
 	blocks []*block
 
 	// recent has terms that cards were added to, by their hashes, because most terms of a new card are on many others.
-	recent [1 << 12]struct {
-		term string
-		list *posting
-	}
+	recent [1 << 12]recentTerm
+}
+
+type recentTerm struct {
+	term string
+	list *posting
+}
+
+// recentOf returns the place of a term in recent, where another term may be.
+func (d *dict) recentOf(term string) *recentTerm {
+	return &d.recent[maphash.String(seed, term)%uint64(len(d.recent))]
 }
 
 // block is a range of terms with their posting lists.
@@ -50,7 +57,7 @@ func (d *dict) get(term string) *posting {
 }
 
 func (d *dict) add(term string, s Slot) {
-	recent := &d.recent[maphash.String(seed, term)%uint64(len(d.recent))]
+	recent := d.recentOf(term)
 	if recent.term == term && recent.list != nil {
 		recent.list.add(s)
 		return
@@ -93,7 +100,7 @@ func (d *dict) remove(term string, s Slot) {
 	if b.lists[pos].len() > 0 {
 		return
 	}
-	if recent := &d.recent[maphash.String(seed, term)%uint64(len(d.recent))]; recent.list == b.lists[pos] {
+	if recent := d.recentOf(term); recent.list == b.lists[pos] {
 		recent.term, recent.list = "", nil
 	}
 	b.terms = slices.Delete(b.terms, pos, pos+1)
