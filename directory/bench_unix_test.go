@@ -3,9 +3,6 @@
 package directory
 
 import (
-	"bufio"
-	"fmt"
-	"io"
 	"maps"
 	"net"
 	"net/http"
@@ -47,42 +44,6 @@ func BenchmarkServerCPU(b *testing.B) {
 				}
 				if _, err := conn.Read(answer); err != nil {
 					b.Fatal(err)
-				}
-			}
-			b.ReportMetric(float64(cpu(b)-before)/float64(b.N), "cpu-ns/op")
-		})
-	}
-}
-
-// BenchmarkListCPU measures the processor time of pages over a real connection, with that of its client: pages that the
-// directory keeps, pages that nobody has asked for, and pages of the feed.
-func BenchmarkListCPU(b *testing.B) {
-	w := benchWorld(b, 1000)
-	for _, tt := range []struct {
-		name, path string
-		queries    int // in turn; more than the cache keeps, or 1
-	}{
-		{"kept list", "/v1/agents?capability=scheduling", 1}, {"cold list", "/v1/agents?capability=scheduling", 200},
-		{"kept search", "/v1/agents?q=agent", 1}, {"cold search", "/v1/agents?q=agent", 200}, {"feed", "/v1/changes?limit=100", 1},
-	} {
-		b.Run(tt.name, func(b *testing.B) {
-			srv := httptest.NewServer(w.edge.Handler())
-			defer srv.Close()
-			conn, err := net.Dial("tcp", srv.Listener.Addr().String())
-			if err != nil {
-				b.Fatal(err)
-			}
-			defer conn.Close()
-			answers := bufio.NewReaderSize(conn, 256<<10)
-			before := cpu(b)
-			for i := 0; b.Loop(); i++ {
-				fmt.Fprintf(conn, "GET %s&x=%d HTTP/1.1\r\nHost: directory.example\r\n\r\n", tt.path, i%tt.queries)
-				resp, err := http.ReadResponse(answers, nil)
-				if err != nil {
-					b.Fatal(err)
-				}
-				if n, err := io.Copy(io.Discard, resp.Body); err != nil || n < 1000 {
-					b.Fatalf("a page of %d bytes, %v", n, err)
 				}
 			}
 			b.ReportMetric(float64(cpu(b)-before)/float64(b.N), "cpu-ns/op")

@@ -181,11 +181,11 @@ func newView(c store.Card, now time.Time) (*cardView, error) {
 		header:     []string{"key=" + stamp(verification.Key) + "; endpoint=" + stamp(verification.Endpoint) + "; alive=" + stamp(verification.Alive)},
 		record:     record,
 		alive:      m.Alive, keySince: m.KeySince,
+		verificationEnd: m.ChangesAt(now),
 	}
 	if c.Owner != [32]byte{} {
 		v.credential = hex.EncodeToString(c.Owner[:])
 	}
-	v.verificationEnd = m.ChangesAt(now)
 	return v, nil
 }
 
