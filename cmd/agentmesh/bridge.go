@@ -3,8 +3,6 @@ package main
 import (
 	"context"
 
-	"github.com/alecthomas/kong"
-
 	"github.com/agentmesh/agentmesh/cmd/internal/daemon"
 )
 
@@ -27,8 +25,8 @@ type bridgeSwitchCmd struct {
 	Kind string `arg:"" help:"mess, agentrelay, moltspeak or a2a."`
 }
 
-func (c *bridgeSwitchCmd) Run(ctx context.Context, a *app, command *kong.Context) error {
-	on := command.Selected().Name == "enable"
+func (c *bridgeSwitchCmd) Run(ctx context.Context, a *app) error {
+	on := a.command == "enable"
 	return callAndShow(ctx, a, daemon.SwitchBridge.With(daemon.BridgeSwitch{Serve: on}, c.Kind), func(change daemon.ConfigChange) {
 		state := map[bool]string{true: "on", false: "off"}[on]
 		if !change.Running {

@@ -51,7 +51,7 @@ type cardReport struct {
 	Derived     bool   `json:"id_is_derived"`
 }
 
-func (c *cardValidateCmd) Run(a *app) error {
+func (c *cardValidateCmd) Run(_ context.Context, a *app) error {
 	v, err := a.readObject(c.File)
 	if err != nil {
 		return err

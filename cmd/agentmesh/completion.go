@@ -14,7 +14,7 @@ type completionCmd struct {
 	Shell string `arg:"" enum:"bash,zsh,fish" help:"Shell: ${enum}."`
 }
 
-func (c *completionCmd) Run(a *app) error {
+func (c *completionCmd) Run(_ context.Context, a *app) error {
 	_, err := a.Write([]byte(manual.CompletionScripts[c.Shell]))
 	return err
 }

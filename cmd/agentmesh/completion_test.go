@@ -5,8 +5,9 @@ import (
 	"slices"
 	"testing"
 
-	"github.com/agentmesh/agentmesh/cmd/internal/manual"
 	"github.com/google/go-cmp/cmp"
+
+	"github.com/agentmesh/agentmesh/cmd/internal/manual"
 )
 
 func TestComplete(t *testing.T) {

@@ -2,6 +2,7 @@ package main
 
 import (
 	"cmp"
+	"context"
 	"slices"
 
 	"github.com/agentmesh/agentmesh/cmd/internal/config"
@@ -28,7 +29,7 @@ type configReport struct {
 	Files   []string `json:"missing_files,omitempty"`
 }
 
-func (c *configCheckCmd) Run(a *app) error {
+func (c *configCheckCmd) Run(_ context.Context, a *app) error {
 	a.server = c.serverFlags
 	src, err := a.source()
 	if err != nil {

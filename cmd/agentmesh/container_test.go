@@ -12,6 +12,7 @@ import (
 
 	"github.com/agentmesh/agentmesh/cmd/internal/config"
 	"github.com/agentmesh/agentmesh/cmd/internal/daemon"
+	"github.com/agentmesh/agentmesh/cmd/internal/manual"
 )
 
 type instruction struct{ name, args string }
@@ -102,7 +103,7 @@ func TestContainerfile(t *testing.T) {
 			continue
 		}
 		var cli commands
-		if _, err := newParser(&cli, io.Discard, io.Discard).Parse(words); err != nil {
+		if _, err := manual.Parse(newParser(&cli, io.Discard, io.Discard), words); err != nil {
 			t.Errorf("%s: %v", what, err)
 		}
 	}

@@ -20,7 +20,7 @@ type demoHookCmd struct {
 	Name string `arg:""`
 }
 
-func (c *demoHookCmd) Run(a *app) error {
+func (c *demoHookCmd) Run(_ context.Context, a *app) error {
 	call, err := a.readObject("-")
 	if err != nil {
 		return err

@@ -36,10 +36,10 @@ func TestHelp(t *testing.T) {
 	for _, cmd := range root.Leaves(true) {
 		path := strings.TrimPrefix(commandPath(cmd), "agentmesh ")
 		out.Reset()
-		func() {
-			defer func() { _ = recover() }() // the exit after the help
-			_, _ = parser.Parse(append(strings.Fields(path), "--help"))
-		}()
+		parsed, err := manual.Parse(parser, append(strings.Fields(path), "--help"))
+		if err != nil || !manual.AsksForHelp(parsed) || parsed.PrintUsage(false) != nil {
+			t.Errorf("%s --help: %v", path, err)
+		}
 		text := out.String()
 		example, flags, global := strings.Index(text, "    $ agentmesh "), strings.Index(text, "\nFlags:"), strings.Index(text, "\nGlobal flags:")
 		if example < 0 || global < example || flags >= 0 && (flags < example || global < flags) {
@@ -86,7 +86,7 @@ func TestHelpShowsItsCommand(t *testing.T) {
 				about, shown = strings.TrimSpace(line), false
 				continue
 			}
-			parsed, err := parser.Parse(shellWords(strings.TrimSpace(call))[1:])
+			parsed, err := manual.Parse(parser, shellWords(strings.TrimSpace(call))[1:])
 			if err != nil {
 				t.Fatalf("%s: %v", call, err)
 			}
@@ -106,7 +106,7 @@ func TestExamplesParse(t *testing.T) {
 		for _, line := range e.Calls {
 			words := shellWords(line)
 			var cli commands
-			if _, err := newParser(&cli, io.Discard, io.Discard, manual.OmitUnnamed(&cli, words[1:])).Parse(words[1:]); err != nil || words[0] != "agentmesh" {
+			if _, err := manual.Parse(newParser(&cli, io.Discard, io.Discard, manual.OmitUnnamed(&cli, words[1:])), words[1:]); err != nil || words[0] != "agentmesh" {
 				t.Errorf("%s: %v", line, err)
 			}
 		}

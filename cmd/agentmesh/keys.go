@@ -106,7 +106,7 @@ type keysGenerateCmd struct {
 	File    string `arg:"" help:"File to write, which must not exist yet."`
 }
 
-func (c *keysGenerateCmd) Run(a *app) error {
+func (c *keysGenerateCmd) Run(_ context.Context, a *app) error {
 	key, err := datadir.GenerateKey(c.Kind)
 	if err != nil {
 		return err

@@ -18,7 +18,7 @@ func TestKeysGenerateEmptyPassphrase(t *testing.T) {
 		t.Fatal(err)
 	}
 	a := &app{environ: []string{config.EnvPassphraseFile + "=" + empty}}
-	err := (&keysGenerateCmd{Kind: "ed25519", Encrypt: true, File: file}).Run(a)
+	err := (&keysGenerateCmd{Kind: "ed25519", Encrypt: true, File: file}).Run(t.Context(), a)
 	if exit.Code(err) != exit.Usage {
 		t.Errorf("keys generate returned %v", err)
 	}

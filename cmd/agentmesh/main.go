@@ -141,6 +141,7 @@ type cardFlags struct {
 type app struct {
 	terminal.UI
 	globals     Globals
+	command     string      // the name of the command that runs
 	yaml        bool        // mess commands print YAML
 	server      serverFlags // the command sets its flags here before it reads the configuration
 	environ     []string
@@ -148,61 +149,64 @@ type app struct {
 	minLogLevel slog.Level     // lower log levels are dropped; serve and mirror set it to debug, other commands keep warn
 }
 
-// helpCommand returns the command that prints the help for err, an error of parsing a command line.
-func helpCommand(err error) string {
-	var command strings.Builder
-	command.WriteString("agentmesh")
-	if wrong, ok := errors.AsType[*kong.ParseError](err); ok && wrong.Context != nil {
-		for _, step := range wrong.Context.Path {
-			if step.Command != nil {
-				command.WriteString(" " + step.Command.Name)
-			}
-		}
-	}
-	return command.String() + " --help"
-}
-
-// exitPanic is the value of the panic that replaces kong's call of os.Exit, for example after --help.
-type exitPanic int
-
 // run runs the program with the given arguments and files, and returns its exit code.
-func run(ctx context.Context, args []string, in io.Reader, out, errOut io.Writer) (code int) {
+func run(ctx context.Context, args []string, in io.Reader, out, errOut io.Writer) int {
 	var cli commands
 	a := &app{UI: terminal.UI{In: in, Out: out, Err: errOut, Interrupted: ctx.Done()}, environ: os.Environ(), minLogLevel: slog.LevelWarn}
-	defer func() {
-		switch s := recover().(type) {
-		case nil:
-		case exitPanic:
-			if code = int(s); len(args) == 0 {
-				code = exit.Usage
-			}
-		default:
-			panic(s)
-		}
-	}()
-	if len(args) == 0 && terminal.IsTerminal(in) && terminal.IsTerminal(out) {
+	afterHelp := exit.OK
+	switch {
+	case len(args) == 0 && terminal.IsTerminal(in) && terminal.IsTerminal(out):
 		args = []string{"start"}
-	}
-	if len(args) == 0 { // print the help to standard error
-		_, _ = newParser(&cli, errOut, errOut).Parse([]string{"--help"}) // ends in an exitPanic
+	case len(args) == 0:
+		args, out, afterHelp = []string{"--help"}, errOut, exit.Usage
 	}
 	args = manual.ExpandArgs(args)
 	// building only the commands that args name saves time
-	parsed, err := newParser(&cli, out, errOut, manual.OmitUnnamed(&cli, args)).Parse(args)
+	parsed, err := manual.Parse(newParser(&cli, out, errOut, manual.OmitUnnamed(&cli, args)), args)
 	if err != nil { // parse again with all commands, because the error may suggest another one
 		cli = commands{}
-		parsed, err = newParser(&cli, out, errOut).Parse(args)
+		parsed, err = manual.Parse(newParser(&cli, out, errOut), args)
 	}
-	if err != nil {
-		a.Note("%s", manual.ExplainMissing(err))
-		a.Hint("%s", helpCommand(err))
+	switch {
+	case err != nil:
+		a.Note("%s", manual.ExplainMissing(parsed, err))
+		a.Hint("%s", manual.HelpCommand(parsed))
 		return exit.Usage
+	case manual.AsksForHelp(parsed):
+		return cmp.Or(a.reportError(parsed.PrintUsage(false)), afterHelp)
 	}
 	a.globals, a.yaml, a.DataFlag = cli.Globals, cli.Mess.YAML, terminal.DataFlag(cli.Data)
 	a.Color = cli.Color
-	_ = errors.Join(parsed.BindToProvider(a.quickstart), parsed.BindToProvider(a.database)) // they fail only for a value that is not a function
-	parsed.BindTo(ctx, (*context.Context)(nil))
-	return a.reportError(cmp.Or(parsed.Run(a), a.WriteError()))
+	return a.reportError(cmp.Or(dispatch(ctx, a, parsed.Selected()), a.WriteError()))
+}
+
+// dispatch runs a command of the grammar. Its method is not looked up by name, as kong would do: the linker keeps every
+// exported method of a program that looks up methods by names, which made this one an eighth larger.
+func dispatch(ctx context.Context, a *app, command *kong.Node) error {
+	a.command = command.Name
+	switch c := command.Target.Addr().Interface().(type) {
+	case interface {
+		Run(ctx context.Context, a *app) error
+	}:
+		return c.Run(ctx, a)
+	case interface {
+		Run(ctx context.Context, e quickstart.Env) error
+	}:
+		env, err := a.quickstart()
+		if err != nil {
+			return err
+		}
+		return c.Run(ctx, env)
+	case interface {
+		Run(ctx context.Context, e database.Env) error
+	}:
+		env, err := a.database()
+		if err != nil {
+			return err
+		}
+		return c.Run(ctx, env)
+	}
+	return fmt.Errorf("agentmesh %s does nothing", command.FullPath())
 }
 
 // newParser returns a parser for command lines. Help goes to out.
@@ -211,7 +215,6 @@ func newParser(cli *commands, out, errOut io.Writer, options ...kong.Option) *ko
 		kong.Name("agentmesh"),
 		kong.Description("A directory and a signed-messaging node for AgentMesh 0.1.0-draft."),
 		kong.Writers(out, errOut),
-		kong.Exit(func(code int) { panic(exitPanic(code)) }),
 		kong.ExplicitGroups([]kong.Group{
 			{Key: "run", Title: "Run:"}, {Key: "mesh", Title: "Talk to other agents:"}, {Key: "nets", Title: "Other networks:"},
 			{Key: "data", Title: "Manage the data:"}, {Key: "debug", Title: "Debug:"},

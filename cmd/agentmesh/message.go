@@ -1,6 +1,7 @@
 package main
 
 import (
+	"context"
 	"errors"
 	"fmt"
 	"os"
@@ -38,7 +39,7 @@ type messageCanonicalCmd struct {
 	File string `arg:"" help:"File with a JSON object, or - for standard input."`
 }
 
-func (c *messageCanonicalCmd) Run(a *app) error {
+func (c *messageCanonicalCmd) Run(_ context.Context, a *app) error {
 	v, err := a.readObject(c.File)
 	if err != nil {
 		return err
@@ -56,7 +57,7 @@ type messageSignCmd struct {
 	File string `arg:"" help:"File with a message, or - for standard input. An existing signature is replaced."`
 }
 
-func (c *messageSignCmd) Run(a *app) error {
+func (c *messageSignCmd) Run(_ context.Context, a *app) error {
 	v, err := a.readObject(c.File)
 	if err != nil {
 		return err
@@ -117,7 +118,7 @@ type verdict struct {
 	Signed        string `json:"signed,omitempty"`   // the bytes that were signed, at the same place
 }
 
-func (c *messageVerifyCmd) Run(a *app) error {
+func (c *messageVerifyCmd) Run(_ context.Context, a *app) error {
 	v, err := a.readObject(c.File)
 	if err != nil {
 		return err

@@ -5,8 +5,6 @@ import (
 	"context"
 	"strings"
 
-	"github.com/alecthomas/kong"
-
 	"github.com/agentmesh/agentmesh/cmd/internal/terminal"
 	"github.com/agentmesh/agentmesh/node/owner"
 )
@@ -104,8 +102,8 @@ type agentArg struct {
 // peersChangeCmd makes the change that has the name of the command.
 type peersChangeCmd struct{ agentArg }
 
-func (c *peersChangeCmd) Run(ctx context.Context, a *app, command *kong.Context) error {
-	return a.changePeer(ctx, c.Agent, owner.PeerChange{Action: command.Selected().Name})
+func (c *peersChangeCmd) Run(ctx context.Context, a *app) error {
+	return a.changePeer(ctx, c.Agent, owner.PeerChange{Action: a.command})
 }
 
 type peersWriteCmd struct {

@@ -12,8 +12,9 @@ import (
 	"strings"
 	"testing"
 
-	"github.com/agentmesh/agentmesh/cmd/internal/manual"
 	"github.com/rogpeppe/go-internal/txtar"
+
+	"github.com/agentmesh/agentmesh/cmd/internal/manual"
 )
 
 // placeholder matches the notation for ids: with an ellipsis in documents, as a variable in scripts.
@@ -166,7 +167,7 @@ func TestSnippets(t *testing.T) {
 				for _, command := range agentmeshCalls(line) {
 					var cli commands
 					words := shellWords(command)[1:]
-					if _, err := newParser(&cli, io.Discard, io.Discard, manual.OmitUnnamed(&cli, words)).Parse(words); err != nil {
+					if _, err := manual.Parse(newParser(&cli, io.Discard, io.Discard, manual.OmitUnnamed(&cli, words)), words); err != nil {
 						t.Errorf("%s: %s: %v", name, command, err)
 					}
 				}

@@ -32,7 +32,7 @@ type skillCmd struct {
 
 type skillShowCmd struct{}
 
-func (c *skillShowCmd) Run(a *app) error {
+func (c *skillShowCmd) Run(_ context.Context, a *app) error {
 	a.Print("%s", strings.TrimRight(string(openclaw.Skill), "\n"))
 	return nil
 }

@@ -1,6 +1,7 @@
 package main
 
 import (
+	"context"
 	"runtime"
 	"runtime/debug"
 
@@ -38,7 +39,7 @@ func thisBuild() daemon.Build {
 	return b
 }
 
-func (c *versionCmd) Run(a *app) error {
+func (c *versionCmd) Run(_ context.Context, a *app) error {
 	b := thisBuild()
 	if a.globals.JSON {
 		return a.JSON(b)

@@ -3,7 +3,6 @@ package manual
 
 import (
 	_ "embed"
-	"errors"
 	"fmt"
 	"slices"
 	"strings"
@@ -103,13 +102,47 @@ func ExpandArgs(args []string) []string {
 	return args
 }
 
+// Parse parses a command line into the grammar. Unlike the parser's own Parse, it calls no hooks: hooks are methods that
+// are found by their names, for which the linker would keep all methods of the program. The context is never nil.
+func Parse(parser *kong.Kong, args []string) (*kong.Context, error) {
+	c, err := kong.Trace(parser, args)
+	if err == nil {
+		err = c.Error
+	}
+	if err != nil || AsksForHelp(c) {
+		return c, err
+	}
+	if err = c.Reset(); err == nil {
+		_, err = c.Apply()
+	}
+	if err == nil {
+		err = c.Validate()
+	}
+	return c, err
+}
+
+// AsksForHelp reports whether the command line has the flag --help.
+func AsksForHelp(c *kong.Context) bool {
+	return slices.ContainsFunc(c.Path, func(p *kong.Path) bool { return p.Flag != nil && p.Flag == c.Model.HelpFlag })
+}
+
+// HelpCommand returns the command that prints the help for a command line.
+func HelpCommand(c *kong.Context) string {
+	command := "agentmesh"
+	for _, step := range c.Path {
+		if step.Command != nil {
+			command += " " + step.Command.Name
+		}
+	}
+	return command + " --help"
+}
+
 // ExplainMissing returns the text of a parse error. If an argument is missing, the text is the argument's name and help.
-func ExplainMissing(err error) string {
-	wrong, ok := errors.AsType[*kong.ParseError](err)
-	if !ok || wrong.Context == nil || wrong.Context.Selected() == nil {
+func ExplainMissing(c *kong.Context, err error) string {
+	if c.Selected() == nil {
 		return err.Error()
 	}
-	for _, arg := range wrong.Context.Selected().Positional {
+	for _, arg := range c.Selected().Positional {
 		if strings.HasPrefix(err.Error(), `expected "`+arg.Summary()) {
 			help := strings.TrimSuffix(arg.Help, ".")
 			// An abbreviation such as "URL" keeps its first letter.
