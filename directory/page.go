@@ -3,7 +3,6 @@ package directory
 import (
 	"context"
 	"errors"
-	"html/template"
 	"net/http"
 	"net/netip"
 	"net/url"
@@ -27,16 +26,16 @@ const pageAgents = 50 // agents, or changes, on a page
 type templates struct {
 	pages                  *httpapi.PublicPages
 	site                   site.Shown
-	search, agent, missing *template.Template
+	search, agent, missing *httpapi.PageTemplate
 }
 
 func newTemplates(e *echo.Echo, r *Registry, guard func(echo.HandlerFunc) echo.HandlerFunc) templates {
 	p := httpapi.NewPublicPages(e)
 	return templates{
 		pages:   p,
-		search:  p.Template(site.Files, "page/shell.html", "page/search.html"),
-		agent:   p.Template(site.Files, "page/shell.html", "page/agent.html"),
-		missing: p.Template(site.Files, "page/shell.html", "page/missing.html"),
+		search:  p.Template(site.Files, nil, "page/shell.html", "page/search.html"),
+		agent:   p.Template(site.Files, nil, "page/shell.html", "page/agent.html"),
+		missing: p.Template(site.Files, nil, "page/shell.html", "page/missing.html"),
 		site: site.Mount(e, site.Config{
 			Shown: site.Shown{
 				Operator: r.cfg.Site, Version: r.cfg.Version, Base: r.cfg.BaseURL, Protocol: wire.Version, Days: int(r.cfg.Lifetime.Hours() / 24),

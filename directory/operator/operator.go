@@ -12,6 +12,7 @@ import (
 
 	"github.com/labstack/echo/v4"
 
+	"github.com/agentmesh/agentmesh/acl/credential"
 	"github.com/agentmesh/agentmesh/directory"
 	"github.com/agentmesh/agentmesh/directory/moderation"
 	"github.com/agentmesh/agentmesh/directory/site"
@@ -51,7 +52,7 @@ const (
 // Mount adds the pages.
 func Mount(shell *httpapi.Pages, cfg Config) {
 	read := func(name string) *httpapi.PageTemplate {
-		return shell.Template(pageFiles, "page/"+name+".html")
+		return shell.Template(pageFiles, map[string]any{"usesLeft": credential.Code.Left}, "page/"+name+".html")
 	}
 	p := &pages{
 		Config: cfg, dir: cfg.Directory, shell: shell, overview: read("overview"), cards: read("cards"), reports: read("reports"),

@@ -8,7 +8,6 @@ import (
 	"embed"
 	"encoding/hex"
 	"errors"
-	"html/template"
 	"io"
 	"net/http"
 	"net/netip"
@@ -88,7 +87,7 @@ type Config struct {
 
 type site struct {
 	Config
-	join, changes, terms, reported, fault *template.Template
+	join, changes, terms, reported, fault *httpapi.PageTemplate
 	cross                                 *http.CrossOriginProtection
 }
 
@@ -100,8 +99,8 @@ type view struct {
 
 // Mount adds the pages, and shows errors to browsers as pages. It returns what the other pages show.
 func Mount(e *echo.Echo, cfg Config) Shown {
-	read := func(name string) *template.Template {
-		return cfg.Pages.Template(Files, "page/shell.html", "page/"+name+".html")
+	read := func(name string) *httpapi.PageTemplate {
+		return cfg.Pages.Template(Files, nil, "page/shell.html", "page/"+name+".html")
 	}
 	s := &site{
 		Config: cfg, join: read("join"), changes: read("changes"), terms: read("terms"), reported: read("reported"), fault: read("fault"),

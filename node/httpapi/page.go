@@ -8,13 +8,14 @@ import (
 	"encoding/hex"
 	"errors"
 	"fmt"
-	"html/template"
 	"io/fs"
 	"net/http"
 	"path"
 	"strconv"
 	"strings"
 	"sync"
+
+	template "github.com/DataDog/datadog-agent/pkg/template/html"
 
 	"github.com/labstack/echo/v4"
 
@@ -75,7 +76,7 @@ type Bar struct {
 // returns when ctx ends.
 type Source func(ctx context.Context, changed func(topic string))
 
-// PageTemplate is the template of a page inside the common shell.
+// PageTemplate is the template of a page, with the templates that it calls.
 type PageTemplate struct{ set *template.Template }
 
 // View is the data of a page. A page template defines "live", the region that is fetched again, and may define "top"
@@ -105,11 +106,12 @@ func newPages(e *echo.Echo, dir string) *Pages {
 	}
 	p.stop = sync.OnceFunc(func() { close(p.stopped) })
 	p.shell = template.Must(template.New("shell").Funcs(pageFuncs).Funcs(template.FuncMap{
-		"asset": func(name string) string { return p.assets[name] },
-		"page":  func(path string) string { return pageURL(path) },
+		"asset":   func(name string) string { return p.assets[name] },
+		"page":    pageURL,
+		"waiting": shellData.Waiting,
 	}).ParseFS(pageFiles, "page/shell.html"))
-	p.loginPage = p.Template(pageFiles, "page/login.html")
-	p.faultPage = p.Template(pageFiles, "page/fault.html")
+	p.loginPage = p.Template(pageFiles, nil, "page/login.html")
+	p.faultPage = p.Template(pageFiles, nil, "page/fault.html")
 	return p
 }
 
@@ -149,9 +151,10 @@ func pageURL(path string) string {
 }
 
 // Template parses a page from files of a service: the first file has the page's parts, the others are shared with other
-// pages. It panics if a template does not parse, which is a programming error.
-func (p *Pages) Template(files fs.FS, names ...string) *PageTemplate {
-	set := template.Must(p.shell.Clone())
+// pages. The templates read fields of the data and call functions: those of pageFuncs, and funcs, which may be methods;
+// they cannot call methods of the data. It panics if a template does not parse, which is a programming error.
+func (p *Pages) Template(files fs.FS, funcs map[string]any, names ...string) *PageTemplate {
+	set := template.Must(p.shell.Clone()).Funcs(funcs)
 	return &PageTemplate{template.Must(set.ParseFS(files, names...))}
 }
 

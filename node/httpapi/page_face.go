@@ -4,10 +4,11 @@ import (
 	"crypto/sha256"
 	"fmt"
 	"html"
-	"html/template"
 	"math"
 	"strings"
 	"unicode"
+
+	template "github.com/DataDog/datadog-agent/pkg/template/html"
 )
 
 // facePoints are the points of a face, clockwise, as the beginnings of paths in SVG.

@@ -3,10 +3,11 @@ package httpapi
 import (
 	"bytes"
 	"fmt"
-	"html/template"
 	"io/fs"
 	"net/http"
 	"strings"
+
+	template "github.com/DataDog/datadog-agent/pkg/template/html"
 
 	"github.com/labstack/echo/v4"
 )
@@ -25,28 +26,28 @@ func newPublicPages(e *echo.Echo, below string) *PublicPages {
 	return &PublicPages{addAssets(e, below, "public", "page.css", "icon.svg", "page.js")}
 }
 
-// Template parses the templates of a service. It panics if a template does not parse, which is a programming error.
-func (p *PublicPages) Template(files fs.FS, names ...string) *template.Template {
-	funcs := template.FuncMap{"asset": func(name string) string { return p.assets[name] }}
-	return template.Must(template.New("").Funcs(pageFuncs).Funcs(funcs).ParseFS(files, names...))
+// Template parses the templates of a service, like [Pages.Template].
+func (p *PublicPages) Template(files fs.FS, funcs map[string]any, names ...string) *PageTemplate {
+	asset := map[string]any{"asset": func(name string) string { return p.assets[name] }}
+	return &PageTemplate{template.Must(template.New("").Funcs(pageFuncs).Funcs(asset).Funcs(funcs).ParseFS(files, names...))}
 }
 
 // publicPolicy lets a page load its style and its icon and send forms to its own origin. Everything else is forbidden.
 const publicPolicy = "default-src 'none'; style-src 'self'; img-src 'self'; form-action 'self'; frame-ancestors 'none'; base-uri 'none'"
 
 // Render responds with the template "page".
-func (p *PublicPages) Render(c echo.Context, t *template.Template, status int, data any) error {
+func (p *PublicPages) Render(c echo.Context, t *PageTemplate, status int, data any) error {
 	return p.render(c, t, status, data, publicPolicy)
 }
 
 // RenderWithScript is Render for a page that may load page.js, and works without it.
-func (p *PublicPages) RenderWithScript(c echo.Context, t *template.Template, status int, data any) error {
+func (p *PublicPages) RenderWithScript(c echo.Context, t *PageTemplate, status int, data any) error {
 	return p.render(c, t, status, data, publicPolicy+"; script-src 'self'")
 }
 
-func (p *PublicPages) render(c echo.Context, t *template.Template, status int, data any, policy string) error {
+func (p *PublicPages) render(c echo.Context, t *PageTemplate, status int, data any, policy string) error {
 	var buf bytes.Buffer
-	if err := t.ExecuteTemplate(&buf, "page", data); err != nil {
+	if err := t.set.ExecuteTemplate(&buf, "page", data); err != nil {
 		return fmt.Errorf("write page: %w", err)
 	}
 	h := c.Response().Header()

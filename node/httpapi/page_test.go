@@ -27,7 +27,7 @@ import (
 // addTestPages adds a page that shows text of strangers, a form, and pages that fail.
 func addTestPages(o *Owner) {
 	p := o.Pages()
-	page := p.Template(fstest.MapFS{"p.html": {Data: []byte(`{{define "live"}}{{text .Data}}{{line .Data}}{{id .Data}}{{end}}`)}}, "p.html")
+	page := p.Template(fstest.MapFS{"p.html": {Data: []byte(`{{define "live"}}{{text .Data}}{{line .Data}}{{id .Data}}{{end}}`)}}, nil, "p.html")
 	p.SetBar(func(context.Context) Bar { return Bar{Name: `<b>"Sarah"</b>`, Paused: true} })
 	p.Add(Nav{Path: "", Title: "Start"}, Nav{Path: "thing", Title: "Thing", Count: func(context.Context) int { return 3 }})
 	show := func(c echo.Context) error {

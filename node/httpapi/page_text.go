@@ -5,12 +5,13 @@ import (
 	"encoding/json"
 	"fmt"
 	"html"
-	"html/template"
 	"strconv"
 	"strings"
 	"time"
 	"unicode"
 	"unicode/utf8"
+
+	template "github.com/DataDog/datadog-agent/pkg/template/html"
 
 	"github.com/agentmesh/agentmesh/node/zone"
 )
@@ -31,6 +32,7 @@ var pageFuncs = template.FuncMap{
 	"json": pageJSON,
 	"time": pageTime,
 	"left": pageTimeLeft,
+	"set":  func(t time.Time) bool { return !t.IsZero() },
 	"id":   pageID,
 	"hash": pageHash,
 	"face": pageFace,

@@ -3,7 +3,6 @@ package httpapi
 import (
 	"encoding/json"
 	"html"
-	"html/template"
 	"os"
 	"path/filepath"
 	"regexp"
@@ -12,6 +11,8 @@ import (
 	"time"
 	"unicode"
 	"unicode/utf8"
+
+	template "github.com/DataDog/datadog-agent/pkg/template/html"
 )
 
 // wrapperTag matches all markup that may surround strangers' text.

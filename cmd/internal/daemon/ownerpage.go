@@ -95,7 +95,7 @@ type linksView struct {
 }
 
 func (p *Process) mountLinksPage(pages *httpapi.Pages) {
-	page := pages.Template(pageFiles, "page/links.html")
+	page := pages.Template(pageFiles, nil, "page/links.html")
 	pages.Add(httpapi.Nav{Path: "links", Title: "Network", Under: "Settings"})
 	show := func(c echo.Context, tested *LinkTest) error {
 		return pages.Render(c, page, httpapi.View{

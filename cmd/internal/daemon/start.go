@@ -24,7 +24,7 @@ func wrapFront(p *Process) echo.MiddlewareFunc {
 		return nil
 	}
 	pages := httpapi.NewPublicPages(p.server.Echo())
-	start := pages.Template(pageFiles, "page/start.html")
+	start := pages.Template(pageFiles, nil, "page/start.html")
 	return func(next echo.HandlerFunc) echo.HandlerFunc {
 		return func(c echo.Context) error {
 			if c.QueryString() != "" || !httpapi.WantsPage(c.Request()) {

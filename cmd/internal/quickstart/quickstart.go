@@ -36,11 +36,12 @@ type Env struct {
 
 // NetworkFlags has the flags for how others reach the process.
 type NetworkFlags struct {
-	TLS    bool   `name:"tls" xor:"edge" help:"Serve HTTPS on port 443 (and redirects on port 80), with a certificate from Let's Encrypt. With this flag you accept the terms of Let's Encrypt."`
-	Proxy  bool   `name:"proxy" xor:"edge" help:"Serve plain HTTP on 127.0.0.1:3141 for a reverse proxy on this machine."`
-	User   string `default:"agentmesh" help:"User that the service runs as."`
-	Yes    bool   `help:"Ask nothing, and use the defaults."`
-	domain string // the host name under which others reach the process, or ""
+	TLS   bool   `name:"tls" xor:"edge" help:"Serve HTTPS on port 443 (and redirects on port 80), with a certificate from Let's Encrypt. With this flag you accept the terms of Let's Encrypt."`
+	Proxy bool   `name:"proxy" xor:"edge" help:"Serve plain HTTP on 127.0.0.1:3141 for a reverse proxy on this machine."`
+	User  string `default:"agentmesh" help:"User that the service runs as."`
+	Yes   bool   `help:"Ask nothing, and use the defaults."`
+
+	Domain string `kong:"-"` // the host name under which others reach the process, or ""
 }
 
 // Directory sets up a directory.
@@ -60,7 +61,8 @@ type Agent struct {
 	Join  string `placeholder:"LINK" help:"Join a directory: the link from its operator (https://…/join#CODE), or its base URL (https://…/v1)."`
 	Host  string `arg:"" optional:"" name:"name" help:"Public host name. Without one, the agent receives through a mailbox at its directory or, if it joins none, from this machine."`
 
-	directory, inviteFile string // base URL of the directory to join, and the file with the link, if that has a code
+	Directory  string `kong:"-"` // the base URL of the directory to join
+	InviteFile string `kong:"-"` // the file with the link, as the configuration names it, if the link has a code
 }
 
 // Run makes a directory.
@@ -69,7 +71,7 @@ func (d *Directory) Run(ctx context.Context, e Env) error {
 	if err != nil {
 		return err
 	}
-	q.askText(&d.Title, "title of the public pages", "Agents of "+d.domain)
+	q.askText(&d.Title, "title of the public pages", "Agents of "+d.Domain)
 	d.askNetwork(q)
 	q.askText(&d.Mail, "mail address of the operator, which is published (empty: none)", "")
 	q.askChoice(&d.Mode, "who may register", "invite", "open", "closed")
@@ -115,7 +117,7 @@ func (a *Agent) Run(ctx context.Context, e Env) error {
 		return err
 	}
 	o, err := write(e, text)
-	if err == nil && a.inviteFile != "" {
+	if err == nil && a.InviteFile != "" {
 		err = undoOnError(e, atomicfile.WriteNew(e.Dir.Path(datadir.FileInvites), []byte(a.Join+"\n")))
 	}
 	if err == nil {
@@ -129,30 +131,18 @@ func (a *Agent) Run(ctx context.Context, e Env) error {
 
 // readJoin sets the directory, and the file for the link if it has a code.
 func (a *Agent) readJoin(e Env) (err error) {
-	if a.directory = strings.TrimRight(a.Join, "/"); a.Join == "" || strings.HasSuffix(a.directory, "/v1") {
+	if a.Directory = strings.TrimRight(a.Join, "/"); a.Join == "" || strings.HasSuffix(a.Directory, "/v1") {
 		return nil
 	}
 	base, code, err := client.ParseJoinLink(a.Join)
 	if err != nil {
 		return exit.FailHint(exit.Usage, fmt.Errorf("--join: %w", err), "the operator of the directory makes one with agentmesh token create")
 	}
-	if a.directory = base; code != "" {
-		a.inviteFile, err = config.Source{File: e.File}.ShortenPath(e.Dir.Path(datadir.FileInvites))
+	if a.Directory = base; code != "" {
+		a.InviteFile, err = config.Source{File: e.File}.ShortenPath(e.Dir.Path(datadir.FileInvites))
 	}
 	return err
 }
-
-// Directory returns the base URL of the directory to join.
-func (a *Agent) Directory() string { return a.directory }
-
-// InviteFile returns the file with the link, as the configuration names it, or "" if the link has no code.
-func (a *Agent) InviteFile() string { return a.inviteFile }
-
-// Public reports whether others can connect to the process.
-func (g *NetworkFlags) Public() bool { return g.domain != "" }
-
-// Domain returns the host name under which others reach the process.
-func (g *NetworkFlags) Domain() string { return g.domain }
 
 // begin refuses a malformed user or host name, and a data directory with content. It returns a prompter for what the
 // flags leave open.
@@ -165,7 +155,7 @@ func (g *NetworkFlags) begin(e Env, name string) (*prompter, error) {
 			return nil, exit.FailHint(exit.Usage, fmt.Errorf("%s is not a public host name", terminal.Clean(name)), "write only the name, such as mesh.example.org")
 		}
 	}
-	g.domain = strings.ToLower(strings.TrimSuffix(name, "."))
+	g.Domain = strings.ToLower(strings.TrimSuffix(name, "."))
 	switch list, err := os.ReadDir(string(e.Dir)); {
 	case err == nil && len(list) > 0:
 		return nil, exit.FailHint(exit.Config, fmt.Errorf("the data directory %s is not empty", e.Dir), "name a new one with --data")

@@ -11,7 +11,8 @@ import (
 	"path/filepath"
 	"runtime"
 	"strings"
-	"text/template"
+
+	template "github.com/DataDog/datadog-agent/pkg/template/text"
 
 	"github.com/agentmesh/agentmesh/cmd/internal/config"
 	"github.com/agentmesh/agentmesh/cmd/internal/datadir"
@@ -29,8 +30,7 @@ var templates = template.Must(template.New("").Funcs(template.FuncMap{
 		data, err := json.Marshal(text) // YAML reads JSON strings
 		return string(data), err
 	},
-	"sh":   terminal.QuoteShell,
-	"join": strings.Join,
+	"sh": terminal.QuoteShell,
 }).ParseFS(texts, "text/*"))
 
 func render(kind string, from any) ([]byte, error) {
@@ -64,10 +64,10 @@ func (g *NetworkFlags) finish(e Env, c config.Config, kind string) error {
 		return exit.Fail(exit.Config, fmt.Errorf("find the configuration: %w", err))
 	}
 	s := steps{
-		Kind: kind, Data: string(e.Dir), File: file, Domain: g.domain, Mode: c.Registration.Mode, User: g.User, TLS: g.TLS,
+		Kind: kind, Data: string(e.Dir), File: file, Domain: g.Domain, Mode: c.Registration.Mode, User: g.User, TLS: g.TLS,
 		Backups: "$HOME/agentmesh-backups", Program: "agentmesh",
 	}
-	if g.Public() {
+	if g.Domain != "" {
 		s.Health = c.PublicURL + "/readyz"
 	}
 	if path, err := os.Executable(); err == nil {
@@ -80,7 +80,7 @@ func (g *NetworkFlags) finish(e Env, c config.Config, kind string) error {
 		data += " --config " + terminal.QuoteShell(file)
 	}
 	s.Run, s.Backup = "agentmesh"+data, terminal.QuoteShell(s.Program)+data // cron may not find it by its name
-	if runtime.GOOS == "linux" && g.Public() {
+	if runtime.GOOS == "linux" && g.Domain != "" {
 		s.Unit, s.Backups, s.Run = e.Dir.Path("agentmesh.service"), "/var/backups", "sudo -u "+s.User+" "+s.Run
 		s.Backup = "sudo -u " + s.User + " " + s.Backup
 		_, err := user.Lookup(s.User)

@@ -37,7 +37,7 @@ type pages struct {
 func (b *Bridge) MountPage(shell *httpapi.Pages) {
 	p := &pages{
 		b: b, x: b.x, shell: shell,
-		threads: shell.Template(pageFiles, "page/threads.html"), thread: shell.Template(pageFiles, "page/thread.html"),
+		threads: shell.Template(pageFiles, nil, "page/threads.html"), thread: shell.Template(pageFiles, nil, "page/thread.html"),
 	}
 	shell.Follow(p.follow)
 	inUse := func() bool { return b.Serving() || len(b.links.All()) > 0 } // most owners never use MESS

@@ -4,11 +4,12 @@ import (
 	"cmp"
 	"encoding/base64"
 	"fmt"
-	"html/template"
 	"net/url"
 	"slices"
 	"strings"
 	"time"
+
+	template "github.com/DataDog/datadog-agent/pkg/template/html"
 
 	"github.com/agentmesh/agentmesh/node/bridge/mess/exchange"
 	"github.com/agentmesh/agentmesh/node/bridge/mess/thread"

@@ -4,7 +4,6 @@ import (
 	"bytes"
 	"context"
 	"encoding/base64"
-	"html/template"
 	"image"
 	"image/jpeg"
 	"mime/multipart"
@@ -13,6 +12,8 @@ import (
 	"net/url"
 	"strings"
 	"testing"
+
+	template "github.com/DataDog/datadog-agent/pkg/template/html"
 
 	"github.com/agentmesh/agentmesh/node/bridge/bridgetest"
 	"github.com/agentmesh/agentmesh/node/bridge/mess/exchange"

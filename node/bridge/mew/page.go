@@ -43,7 +43,7 @@ const topicSpaces = "mew"
 func MountPages(shell *httpapi.Pages, g *gateway.Gateway, b *link.Bridge) {
 	p := &spacePages{
 		shell: shell,
-		list:  shell.Template(pageFiles, "page/spaces.html"), space: shell.Template(pageFiles, "page/space.html"),
+		list:  shell.Template(pageFiles, nil, "page/spaces.html"), space: shell.Template(pageFiles, map[string]any{"nameOf": spaceView.NameOf}, "page/space.html"),
 	}
 	if g != nil {
 		for _, s := range g.Spaces() {

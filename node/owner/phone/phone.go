@@ -122,7 +122,7 @@ func Mount(listener *httpapi.Owner, public *echo.Echo, cfg Config) (*Gate, error
 	if err != nil {
 		return nil, fmt.Errorf("phone: %w", err)
 	}
-	g.page = g.pages.Template(pageFiles, "page/phone.html")
+	g.page = g.pages.Template(pageFiles, nil, "page/phone.html")
 	group := g.pages.Group()
 	group.GET("/phone", g.show)
 	group.POST("/phone/begin", g.begin)

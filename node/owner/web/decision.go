@@ -11,7 +11,6 @@ import (
 	"encoding/json"
 	"errors"
 	"fmt"
-	"html/template"
 	"log/slog"
 	"net/http"
 	"net/url"
@@ -37,7 +36,7 @@ type DecisionLinks struct {
 	cfg   DecisionConfig
 	key   []byte // tokens are derived from it, so that a notice that this process sends again has the same link
 	wrong *rate.Penalties
-	page  *template.Template
+	page  *httpapi.PageTemplate
 	pages *httpapi.PublicPages
 }
 
@@ -73,7 +72,7 @@ func MountDecisions(listener *httpapi.Owner, cfg DecisionConfig) *DecisionLinks 
 	group, pages := listener.Links()
 	l := &DecisionLinks{
 		cfg: cfg, key: make([]byte, sha256.Size), pages: pages, wrong: rate.NewPenalties(maxWrong, wrongPause, maxClients),
-		page: pages.Template(pageFiles, "page/decision.html", "page/message.html"),
+		page: pages.Template(pageFiles, viewFuncs, "page/decision.html", "page/message.html"),
 	}
 	rand.Read(l.key) // never fails
 	group.GET("/:id", l.show)

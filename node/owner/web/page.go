@@ -69,6 +69,27 @@ type pages struct {
 	compose, peers, outbox, notices, audit, profile, connect, person                      *httpapi.PageTemplate
 }
 
+// viewFuncs are the methods that the templates call.
+var viewFuncs = map[string]any{
+	"shown":    func(v interface{ Shown() owner.ShownName }) owner.ShownName { return v.Shown() },
+	"faceless": owner.ShownName.Faceless,
+	"detail":   owner.Notice.Detail,
+
+	"pending": askView.Pending, "outcome": askView.Outcome,
+	"judgment": itemView.Judgment, "deed": content.Deed, "preview": content.Preview, "sentence": content.Sentence,
+	"entry": logView.Entry, "linked": entryView.Linked,
+	"alone": settingsView.Alone, "empty": todayView.Empty, "clock": weekEvent.Clock,
+	"isFixed": Profile.IsFixed, "directoryLines": Profile.DirectoryLines, "noProgram": Programs.NoProgram,
+
+	"matter": conversationView.Matter, "canAnswer": func(v interface{ CanAnswer() bool }) bool { return v.CanAnswer() },
+	"first": part.First, "isLine": part.IsLine, "deeds": part.Deed,
+	"element": offer.ID, "offered": offer.Offered, "length": offer.Length, "choices": offer.Choices,
+	"agreedFacts": agreed.Facts, "when": agreedView.When,
+	"agreedName": func(v interface{ Name() string }) string { return v.Name() },
+	"decided":    func(v interface{ Decided() string }) string { return v.Decided() },
+	"isEvent":    func(v interface{ IsEvent() bool }) bool { return v.IsEvent() },
+}
+
 // door is the name of the page in the audit log and in decisions.
 const door = "page"
 
@@ -82,7 +103,7 @@ const (
 // gets errors that no page shows; nil discards them.
 func Mount(shell *httpapi.Pages, n Node, setup Setup, log *slog.Logger) {
 	read := func(name string) *httpapi.PageTemplate {
-		return shell.Template(pageFiles, "page/"+name+".html", "page/parts.html", "page/message.html")
+		return shell.Template(pageFiles, viewFuncs, "page/"+name+".html", "page/parts.html", "page/message.html")
 	}
 	p := &pages{
 		n: namedNode{owner.WithNames(n), localNode{n}}, setup: setup, log: cmp.Or(log, slog.New(slog.DiscardHandler)), shell: shell,
