@@ -136,7 +136,10 @@ func (v Value) Get(key string) (Value, bool) {
 	return Value{}, false
 }
 
-// GetStr returns the string member named key, or "" if it is absent or not a string.
+// GetStr returns the string member named key, or "" if it is absent or not a string. Inlined in 730 places, it made the
+// program 300 KB larger.
+//
+//go:noinline
 func (v Value) GetStr(key string) string {
 	m, _ := v.Get(key)
 	if m.kind != String {
@@ -157,6 +160,8 @@ func (v Value) GetTexts(key string) (texts []string) {
 }
 
 // With returns a copy of the object v with the value val for key, in the old place of key or at the end.
+//
+//go:noinline
 func (v Value) With(key string, val Value) Value {
 	kids := append(make([]Member, 0, v.Len()+1), v.Members()...)
 	for i := range kids {
