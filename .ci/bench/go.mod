@@ -28,6 +28,7 @@ require rsc.io/qr v0.2.0 // indirect
 
 require (
 	filippo.io/hpke v0.4.0 // indirect
+	github.com/DataDog/datadog-agent/pkg/template v0.85.4 // indirect
 	github.com/VictoriaMetrics/metrics v1.45.0 // indirect
 	github.com/bits-and-blooms/bitset v1.29.0 // indirect
 	github.com/cloudflare/circl v1.6.5 // indirect
