@@ -49,10 +49,13 @@ const (
 	maxInviteDays = 365
 )
 
+// pageFuncs are the methods that the templates call.
+var pageFuncs = map[string]any{"usesLeft": credential.Code.Left}
+
 // Mount adds the pages.
 func Mount(shell *httpapi.Pages, cfg Config) {
 	read := func(name string) *httpapi.PageTemplate {
-		return shell.Template(pageFiles, map[string]any{"usesLeft": credential.Code.Left}, "page/"+name+".html")
+		return shell.Template(pageFiles, pageFuncs, "page/"+name+".html")
 	}
 	p := &pages{
 		Config: cfg, dir: cfg.Directory, shell: shell, overview: read("overview"), cards: read("cards"), reports: read("reports"),

@@ -39,11 +39,14 @@ type spacePages struct {
 // parts again.
 const topicSpaces = "mew"
 
+// pageFuncs are the methods that the templates call.
+var pageFuncs = map[string]any{"nameOf": spaceView.NameOf}
+
 // MountPages adds the navigation entry "MEW" with the spaces of g and those behind the links of b. Either may be nil.
 func MountPages(shell *httpapi.Pages, g *gateway.Gateway, b *link.Bridge) {
 	p := &spacePages{
 		shell: shell,
-		list:  shell.Template(pageFiles, nil, "page/spaces.html"), space: shell.Template(pageFiles, map[string]any{"nameOf": spaceView.NameOf}, "page/space.html"),
+		list:  shell.Template(pageFiles, pageFuncs, "page/spaces.html"), space: shell.Template(pageFiles, pageFuncs, "page/space.html"),
 	}
 	if g != nil {
 		for _, s := range g.Spaces() {
