@@ -281,9 +281,7 @@ func (a Ask) auditEntry(kind AuditKind, now time.Time) AuditEntry {
 }
 
 func decodeAsk(rec store.Record) (storedAsk, error) {
-	s := storedAsk{rev: rec.Rev}
-	if err := json.Unmarshal(rec.Body, &s); err != nil {
-		return storedAsk{}, fmt.Errorf("decode ask: %w", err)
-	}
-	return s, nil
+	s, err := store.Decode[storedAsk](rec)
+	s.rev = rec.Rev
+	return s, err
 }

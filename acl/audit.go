@@ -5,7 +5,6 @@ import (
 	"context"
 	"crypto/rand"
 	"encoding/hex"
-	"encoding/json"
 	"errors"
 	"fmt"
 	"log/slog"
@@ -214,9 +213,9 @@ func (a *Audit) sealSome(ctx context.Context) (took int, err error) {
 	}
 	var changes []store.Change
 	for _, rec := range page.Records {
-		var e AuditEntry
-		if err := json.Unmarshal(rec.Body, &e); err != nil {
-			return 0, fmt.Errorf("decode entry: %w", err)
+		e, err := store.Decode[AuditEntry](rec)
+		if err != nil {
+			return 0, err
 		}
 		e.N, e.Prev = head.N+1, head.Hash
 		if e.Hash, err = e.computeHash(); err != nil {

@@ -13,6 +13,7 @@ import (
 
 	"github.com/agentmesh/agentmesh/node/wire"
 	"github.com/agentmesh/agentmesh/signing"
+	"github.com/agentmesh/agentmesh/store"
 )
 
 // AuditFilter narrows a list. A zero field matches everything.
@@ -59,9 +60,9 @@ func (a *Audit) List(ctx context.Context, f AuditFilter, after uint64, limit int
 			return nil, 0, fmt.Errorf("list audit log: %w", err)
 		}
 		for _, rec := range page.Records {
-			var e AuditEntry
-			if err := json.Unmarshal(rec.Body, &e); err != nil {
-				return nil, 0, fmt.Errorf("decode audit entry %s: %w", rec.Key, err)
+			e, err := store.Decode[AuditEntry](rec)
+			if err != nil {
+				return nil, 0, err
 			}
 			if !f.matches(e) {
 				continue

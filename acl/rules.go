@@ -2,8 +2,6 @@ package acl
 
 import (
 	"context"
-	"encoding/json"
-	"errors"
 	"fmt"
 	"iter"
 	"slices"
@@ -83,15 +81,8 @@ func (r *Rules) standingOf(ctx context.Context, principal string, now time.Time)
 	if _, ok := r.block[principal]; ok {
 		return Blocked, nil
 	}
-	rec, err := r.records.Get(ctx, r.ns, principal, now)
 	var rule Rule
-	switch {
-	case err == nil:
-		err = json.Unmarshal(rec.Body, &rule)
-	case errors.Is(err, store.ErrNotFound):
-		err = nil
-	}
-	if err != nil {
+	if _, _, err := store.ReadRecord(ctx, r.records, r.ns, principal, &rule, now); err != nil {
 		return Unknown, fmt.Errorf("read rule: %w", err)
 	}
 	if _, ok := r.allow[principal]; ok && rule.Standing != Blocked {

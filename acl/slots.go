@@ -3,7 +3,6 @@ package acl
 import (
 	"cmp"
 	"context"
-	"encoding/json"
 	"errors"
 	"fmt"
 	"slices"
@@ -33,11 +32,9 @@ func (t takenSlot) record(key, term string, expires time.Time) store.Record {
 }
 
 func decodeSlot(rec store.Record) (takenSlot, error) {
-	slot := takenSlot{key: rec.Key, rev: rec.Rev}
-	if err := json.Unmarshal(rec.Body, &slot); err != nil {
-		return takenSlot{}, fmt.Errorf("decode slot: %w", err)
-	}
-	return slot, nil
+	slot, err := store.Decode[takenSlot](rec)
+	slot.key, slot.rev = rec.Key, rec.Rev
+	return slot, err
 }
 
 // fullSlots holds the slots of one kind, all of which are taken. It is never changed.

@@ -3,7 +3,6 @@ package node
 import (
 	"cmp"
 	"context"
-	"encoding/json"
 	"errors"
 	"fmt"
 	"iter"
@@ -376,9 +375,9 @@ func (a *acceptance) countOpen(ctx context.Context) (int, error) {
 	}
 	var ended []store.Change
 	for _, rec := range all {
-		var key store.ConvKey
-		if err := json.Unmarshal(rec.Body, &key); err != nil {
-			return 0, fmt.Errorf("decode an open conversation: %w", err)
+		key, err := store.Decode[store.ConvKey](rec)
+		if err != nil {
+			return 0, err
 		}
 		thread, err := a.n.book.Load(ctx, key, a.now)
 		if err != nil {

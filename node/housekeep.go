@@ -3,9 +3,7 @@ package node
 import (
 	"bytes"
 	"context"
-	"encoding/json"
 	"errors"
-	"fmt"
 	"slices"
 	"strconv"
 	"sync"
@@ -170,9 +168,9 @@ func (n *Node) restoreState(ctx context.Context, now time.Time) error {
 
 // takeState applies a stored flag to this process.
 func (n *Node) takeState(r store.Record) error {
-	var on bool
-	if err := json.Unmarshal(r.Body, &on); err != nil {
-		return fmt.Errorf("decode %s: %w", r.Key, err)
+	on, err := store.Decode[bool](r)
+	if err != nil {
+		return err
 	}
 	if r.Key == keyOverfull {
 		n.overfull.Store(on)

@@ -4,7 +4,6 @@ import (
 	"cmp"
 	"context"
 	"crypto/rand"
-	"encoding/json"
 	"errors"
 	"fmt"
 	"iter"
@@ -150,12 +149,9 @@ func (i Item) terms() []string {
 }
 
 func decodeItem(r store.Record) (Item, error) {
-	var i Item
-	if err := json.Unmarshal(r.Body, &i); err != nil {
-		return Item{}, fmt.Errorf("decode inbox item: %w", err)
-	}
+	i, err := store.Decode[Item](r)
 	i.rev = r.Rev
-	return i, nil
+	return i, err
 }
 
 // Item returns one inbox item, or store.ErrNotFound if it does not exist.

@@ -3,8 +3,6 @@ package node
 import (
 	"cmp"
 	"context"
-	"encoding/json"
-	"fmt"
 	"iter"
 	"slices"
 	"time"
@@ -78,11 +76,9 @@ func (e OutboxEntry) change() store.Change {
 }
 
 func decodeEntry(r store.Record) (OutboxEntry, error) {
-	e := OutboxEntry{Keep: r.Expires, rev: r.Rev}
-	if err := json.Unmarshal(r.Body, &e); err != nil {
-		return OutboxEntry{}, fmt.Errorf("decode outbox entry: %w", err)
-	}
-	return e, nil
+	e, err := store.Decode[OutboxEntry](r)
+	e.Keep, e.rev = r.Expires, r.Rev
+	return e, err
 }
 
 // sent returns the entry's state for its sender, under the first message id.

@@ -3,9 +3,7 @@ package node
 import (
 	"cmp"
 	"context"
-	"encoding/json"
 	"errors"
-	"fmt"
 	"net/http"
 	"slices"
 	"time"
@@ -94,9 +92,9 @@ func (k *repeatKey) find(ctx context.Context, n *Node) (owner.Sent, error) {
 	if err != nil {
 		return owner.Sent{}, err
 	}
-	var r repeatResult
-	if err := json.Unmarshal(rec.Body, &r); err != nil {
-		return owner.Sent{}, fmt.Errorf("decode result: %w", err)
+	r, err := store.Decode[repeatResult](rec)
+	if err != nil {
+		return owner.Sent{}, err
 	}
 	if r.Digest != k.digest {
 		return owner.Sent{}, owner.Fault(http.StatusConflict, "another message was sent with this idempotency_key", "choose a new key for a new message")

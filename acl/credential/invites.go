@@ -2,7 +2,6 @@ package credential
 
 import (
 	"context"
-	"encoding/json"
 	"errors"
 	"fmt"
 	"time"
@@ -74,12 +73,9 @@ func (v Invites) Redeem(ctx context.Context, code, agent string, now time.Time) 
 }
 
 func decodeCode(rec store.Record) (Code, error) {
-	c := Code{Expires: rec.Expires}
-	if err := json.Unmarshal(rec.Body, &c); err != nil {
-		return c, fmt.Errorf("read invite %s: %w", rec.Key, err)
-	}
+	c, err := store.Decode[Code](rec)
 	c.ID = rec.Key
-	return c, nil
+	return c, err
 }
 
 // List returns at most limit codes in the order of their ids, without expired codes. Unless Forget is set, it includes

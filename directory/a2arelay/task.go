@@ -3,9 +3,7 @@ package a2arelay
 import (
 	"cmp"
 	"context"
-	"encoding/json"
 	"errors"
-	"fmt"
 	"slices"
 	"time"
 
@@ -81,11 +79,9 @@ func (t *taskRow) mail(size int) mailbox.Mail {
 }
 
 func decodeTask(rec store.Record) (*taskRow, error) {
-	t := &taskRow{rev: rec.Rev}
-	if err := json.Unmarshal(rec.Body, t); err != nil {
-		return nil, fmt.Errorf("read task %s: %w", rec.Key, err)
-	}
-	return t, nil
+	t, err := store.Decode[taskRow](rec)
+	t.rev = rec.Rev
+	return &t, err
 }
 
 // Bounds of a task that an agent reports.

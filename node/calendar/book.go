@@ -3,7 +3,6 @@ package calendar
 import (
 	"cmp"
 	"context"
-	"encoding/json"
 	"fmt"
 	"log/slog"
 	"slices"
@@ -214,9 +213,7 @@ func (b *Book) each(ctx context.Context, term string, now time.Time, fn func(ent
 }
 
 func decodeEntry(rec store.Record) (entry, error) {
-	e := entry{rev: rec.Rev}
-	if err := json.Unmarshal(rec.Body, &e); err != nil {
-		return entry{}, fmt.Errorf("decode agreed event: %w", err)
-	}
-	return e, nil
+	e, err := store.Decode[entry](rec)
+	e.rev = rec.Rev
+	return e, err
 }

@@ -2,7 +2,6 @@ package client
 
 import (
 	"context"
-	"encoding/json"
 	"errors"
 	"fmt"
 	"iter"
@@ -94,12 +93,9 @@ func (c *Cards) loadPin(ctx context.Context, id wire.AgentID, now time.Time) (st
 }
 
 func readPin(rec store.Record) (storedPin, error) {
-	p := storedPin{rev: rec.Rev, expires: rec.Expires}
-	if err := json.Unmarshal(rec.Body, &p.Pin); err != nil {
-		return storedPin{}, fmt.Errorf("read the pin of %s: %w", rec.Key, err)
-	}
-	p.Agent = wire.AgentID(rec.Key)
-	return p, nil
+	pin, err := store.Decode[Pin](rec)
+	pin.Agent = wire.AgentID(rec.Key)
+	return storedPin{Pin: pin, rev: rec.Rev, expires: rec.Expires}, err
 }
 
 // change returns the change that writes the pin. It fails if the stored pin has changed since p was read.
