@@ -47,20 +47,20 @@ func TestAdopt(t *testing.T) {
 		reference.Restart()
 		time.Sleep(20 * time.Minute)
 		synctest.Wait()
-		l := n.Listings()[0]
+		l := n.Registrar().Listings()[0]
 		if n.ID() != first || len(reference.IDs()) != 0 || !l.Refused || !strings.Contains(l.Hint, "register --adopt --directory "+at) {
 			t.Fatalf("after a restart of the directory the node is %s, listed as %v: %+v", n.ID(), reference.IDs(), l)
 		}
-		if _, err := n.Adopt(t.Context(), ""); err == nil {
+		if _, err := n.Registrar().Adopt(t.Context(), ""); err == nil {
 			t.Error("two directories may assign an id at once")
 		}
-		if _, err := n.Adopt(t.Context(), at); err != nil {
+		if _, err := n.Registrar().Adopt(t.Context(), at); err != nil {
 			t.Fatal(err)
 		}
 		synctest.Wait()
 		second := n.ID()
-		if second == first || !slices.Equal(reference.IDs(), []wire.AgentID{second}) || n.Listings()[0].State != owner.Registered {
-			t.Errorf("the node is %s, listed as %v: %+v", second, reference.IDs(), n.Listings()[0])
+		if second == first || !slices.Equal(reference.IDs(), []wire.AgentID{second}) || n.Registrar().Listings()[0].State != owner.Registered {
+			t.Errorf("the node is %s, listed as %v: %+v", second, reference.IDs(), n.Registrar().Listings()[0])
 		}
 		if own.cards[string(second)] == "" || len(own.cards) != 1 {
 			t.Errorf("the other directory lists %v, want only %s", own.cards, second)
@@ -88,7 +88,7 @@ func TestAdoptBesideOwnDirectory(t *testing.T) {
 		if got := listings(t, n); got != "registered pending" || own.cards[string(first)] == "" {
 			t.Fatalf("listings: %s", got)
 		}
-		if _, err := n.Adopt(t.Context(), "https://directory-1.test/v1"); err != nil {
+		if _, err := n.Registrar().Adopt(t.Context(), "https://directory-1.test/v1"); err != nil {
 			t.Fatal(err)
 		}
 		synctest.Wait()
@@ -107,10 +107,10 @@ func TestAdoptForeignID(t *testing.T) {
 		defer stop()
 		synctest.Wait()
 		first := n.ID()
-		if _, err := n.Adopt(t.Context(), ""); err != nil {
+		if _, err := n.Registrar().Adopt(t.Context(), ""); err != nil {
 			t.Fatal(err)
 		}
-		if l := n.Listings()[0]; n.ID() != first || string(first) == minting.assignedID || l.State != owner.Pending || l.Error == "" {
+		if l := n.Registrar().Listings()[0]; n.ID() != first || string(first) == minting.assignedID || l.State != owner.Pending || l.Error == "" {
 			t.Errorf("the node is %s: %+v", n.ID(), l)
 		}
 		if len(minting.cards) != 0 {

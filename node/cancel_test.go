@@ -109,11 +109,11 @@ func TestCancelEvent(t *testing.T) {
 					cfg.Policy.Hold = []acl.HoldRule{{Intent: "mesh.schedule", Actions: []string{"cancel"}, Hold: acl.Always}}
 				}
 			})
-			if _, err := to.Register(t.Context(), ""); err != nil { // at its new address, before another node looks it up
+			if _, err := to.Registrar().Register(t.Context(), ""); err != nil { // at its new address, before another node looks it up
 				t.Fatal(err)
 			}
 			from = mesh.Restart(from, func(cfg *node.Config) { cfgFrom(cfg); cfg.Outbound.Approve = c.outlook })
-			if _, err := from.Register(t.Context(), ""); err != nil {
+			if _, err := from.Registrar().Register(t.Context(), ""); err != nil {
 				t.Fatal(err)
 			}
 			events := agreedEvents(t, from)
@@ -195,7 +195,7 @@ func TestSealIsNoWayIn(t *testing.T) {
 	chris, sarah := mesh.Node("chris", withCalendarFolder(t, dirs[0], day, 12, 13)), mesh.Node("sarah", cfg)
 	agree(t, chris, sarah, day, "conv_coffee", owner.Sealed, dirs...)
 	sarah = mesh.Restart(sarah, func(c *node.Config) { cfg(c); c.Policy.Mode = acl.Allowlist })
-	if _, err := sarah.Register(t.Context(), ""); err != nil { // at its new address
+	if _, err := sarah.Registrar().Register(t.Context(), ""); err != nil { // at its new address
 		t.Fatal(err)
 	}
 	chris = mesh.Restart(chris, withCalendarFolder(t, dirs[0], day, 12, 13)) // looks up the new address

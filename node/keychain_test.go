@@ -72,7 +72,7 @@ func (r *keyring) configure(t *testing.T, meshes ...*meshtest.Mesh) func(*node.C
 func rotate(t *testing.T, l *lone, n int) {
 	t.Helper()
 	for range n {
-		if list, err := l.RotateKey(t.Context()); err != nil || len(list) > 0 && list[0].Error != "" {
+		if list, err := l.Registrar().RotateKey(t.Context()); err != nil || len(list) > 0 && list[0].Error != "" {
 			t.Fatalf("RotateKey = %+v, %v", list, err)
 		}
 	}
@@ -90,7 +90,7 @@ func countLinks(l *lone) int {
 // register registers a node everywhere and returns how each directory verified its id.
 func register(t *testing.T, l *lone, meshes ...*meshtest.Mesh) (ids []string) {
 	t.Helper()
-	list, err := l.Register(t.Context(), "")
+	list, err := l.Registrar().Register(t.Context(), "")
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -134,7 +134,7 @@ func TestRotationCutShort(t *testing.T) {
 	register(t, l, mesh)
 	rotate(t, l, 1)
 	ring.breaks = true
-	if _, err := l.RotateKey(t.Context()); err == nil {
+	if _, err := l.Registrar().RotateKey(t.Context()); err == nil {
 		t.Fatal("a key that was not stored is in use")
 	}
 	l.stop()
@@ -157,7 +157,7 @@ func TestKeyChainWithoutRecord(t *testing.T) {
 			old.stop()
 			ring.keys, ring.lostFirst = append(ring.keys, meshtest.Key("second")), lost
 			l := loneNode(t, t.TempDir(), &wireTransport{deliver: takes}, ring.configure(t, mesh, other)) // no record of a chain
-			list, err := l.Register(t.Context(), "")
+			list, err := l.Registrar().Register(t.Context(), "")
 			if err != nil || list[0].State != owner.Registered {
 				t.Fatalf("lost %v: %+v, %v", lost, list, err)
 			}

@@ -126,7 +126,7 @@ func TestMailFromBeforeARotation(t *testing.T) {
 	if sent := mustSend(t, chris.Node, out, 10*time.Second); sent.State != owner.SendDelivered {
 		t.Fatalf("%+v", sent)
 	}
-	if list, err := chris.RotateKey(t.Context()); err != nil || list[0].Error != "" {
+	if list, err := chris.Registrar().RotateKey(t.Context()); err != nil || list[0].Error != "" {
 		t.Fatalf("RotateKey = %+v, %v", list, err)
 	}
 	sarah = mesh.Restart(sarah, configure)

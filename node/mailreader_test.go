@@ -70,7 +70,7 @@ func TestMailOfReachableNode(t *testing.T) {
 		sarah.CheckMail()
 		synctest.Wait()
 		has(2, "after it was woken")
-		if _, err := sarah.Withdraw(t.Context(), ""); err != nil {
+		if _, err := sarah.Registrar().Withdraw(t.Context(), ""); err != nil {
 			t.Fatal(err)
 		}
 	})
@@ -180,7 +180,7 @@ func TestDirectoryWithoutMailboxes(t *testing.T) {
 		if n := len(polls); n < 12 || n > 30 {
 			t.Errorf("%d polls in twelve hours", n)
 		}
-		if _, err := l.Withdraw(t.Context(), ""); err != nil {
+		if _, err := l.Registrar().Withdraw(t.Context(), ""); err != nil {
 			t.Fatal(err)
 		}
 		time.Sleep(2 * time.Hour) // a pause may still run

@@ -177,7 +177,7 @@ func (s *side) start() {
 	})
 	s.id = m.ID()
 	if s.made == 1 {
-		if _, err := m.Register(context.Background(), ""); err != nil {
+		if _, err := m.Registrar().Register(context.Background(), ""); err != nil {
 			s.w.t.Fatalf("register: %v", err)
 		}
 	}

@@ -321,30 +321,5 @@ func toWireError(err error) error {
 	return wire.ErrInternal.Because(err)
 }
 
-// Listings returns the state of the node's registration in each configured directory.
-func (n *Node) Listings() []owner.Listing { return n.registrar.Listings() }
-
-// Register is [registration.Registrar.Register].
-func (n *Node) Register(ctx context.Context, directory string) ([]owner.Listing, error) {
-	return n.registrar.Register(ctx, directory)
-}
-
-// Adopt is [registration.Registrar.Adopt].
-func (n *Node) Adopt(ctx context.Context, directory string) ([]owner.Listing, error) {
-	return n.registrar.Adopt(ctx, directory)
-}
-
-// Withdraw is [registration.Registrar.Withdraw].
-func (n *Node) Withdraw(ctx context.Context, directory string) ([]owner.Listing, error) {
-	return n.registrar.Withdraw(ctx, directory)
-}
-
-// SetMetadata changes the metadata of the node's card, as [registration.Registrar.SetMetadata] does.
-func (n *Node) SetMetadata(change func(card wire.Card) (metadata wire.Value, err error)) error {
-	return n.registrar.SetMetadata(change)
-}
-
-// RotateKey is [registration.Registrar.RotateKey].
-func (n *Node) RotateKey(ctx context.Context) ([]owner.Listing, error) {
-	return n.registrar.RotateKey(ctx)
-}
+// Registrar keeps the node listed in its directories.
+func (n *Node) Registrar() *registration.Registrar { return n.registrar }

@@ -342,9 +342,9 @@ func (o OwnerAPI) Card() wire.Card { return o.n.Card() }
 
 // RegisterIn implements [owner.Listings].
 func (o OwnerAPI) RegisterIn(ctx context.Context, in owner.Register, by string) ([]owner.Listing, error) {
-	do, what := o.n.Register, "register"
+	do, what := o.n.registrar.Register, "register"
 	if in.Adopt {
-		do, what = o.n.Adopt, "register and adopt the id that the directory assigns"
+		do, what = o.n.registrar.Adopt, "register and adopt the id that the directory assigns"
 	}
 	if err := o.auditListing(ctx, what, in.Directory, by); err != nil {
 		return nil, err
@@ -362,7 +362,7 @@ func (o OwnerAPI) WithdrawFrom(ctx context.Context, in owner.Withdraw, by string
 	if err := o.auditListing(ctx, "withdraw", in.Directory, by); err != nil {
 		return nil, err
 	}
-	return o.n.Withdraw(ctx, in.Directory)
+	return o.n.registrar.Withdraw(ctx, in.Directory)
 }
 
 // auditListing writes an audit line about a change of the node's registrations by the owner.
@@ -374,7 +374,7 @@ func (o OwnerAPI) auditListing(ctx context.Context, what, directory, by string) 
 
 // RotateKey implements [owner.Listings].
 func (o OwnerAPI) RotateKey(ctx context.Context, by string) ([]owner.Listing, error) {
-	listings, err := o.n.RotateKey(ctx)
+	listings, err := o.n.registrar.RotateKey(ctx)
 	if err != nil {
 		return nil, err
 	}

@@ -213,7 +213,7 @@ func TestWaitingSenderGetsReply(t *testing.T) {
 		calls := make(chan hook.Call, 1)
 		ann := ps.mesh.Node("ann", answers(secretReply, calls))
 		other := ps.others(ps.holder())[0]
-		if _, err := ps.holder().Register(t.Context(), ""); err != nil {
+		if _, err := ps.holder().Registrar().Register(t.Context(), ""); err != nil {
 			t.Fatal(err)
 		}
 		waitFor(t, "the other process has not found the holder", func() bool { return other.delivered() == 0 })

@@ -62,7 +62,7 @@ func (n *Node) workAsk(ctx context.Context, rec store.Record, _ bool) (work.Late
 
 // warnOfListings warns the owner once a day about each listing that will soon end because its renewal failed.
 func (n *Node) warnOfListings(ctx context.Context, now time.Time) error {
-	for _, l := range n.Listings() {
+	for _, l := range n.registrar.Listings() {
 		remaining := l.Expires.Sub(now)
 		if l.State == owner.Withdrawn || l.Error == "" || l.Expires.IsZero() || remaining > warnListing || remaining < 0 {
 			continue

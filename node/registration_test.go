@@ -135,7 +135,7 @@ func registeredNode(t *testing.T, dir string, configure func(*node.Config), regi
 func listings(t *testing.T, n *node.Node) string {
 	t.Helper()
 	var parts []string
-	for _, l := range n.Listings() {
+	for _, l := range n.Registrar().Listings() {
 		parts = append(parts, string(l.State))
 	}
 	return strings.Join(parts, " ")
@@ -177,7 +177,7 @@ func TestNodeStaysListed(t *testing.T) {
 		if got := r.log(); len(got) != before || listings(t, n) != "registered" {
 			t.Errorf("after a restart: %v, %s", got[before:], listings(t, n))
 		}
-		if _, err := n.Register(t.Context(), ""); err != nil || r.log()[before] != "PUT 200" {
+		if _, err := n.Registrar().Register(t.Context(), ""); err != nil || r.log()[before] != "PUT 200" {
 			t.Errorf("register on command: %v, %v", r.log()[before:], err)
 		}
 	})
@@ -194,7 +194,7 @@ func TestRegistrationErrors(t *testing.T) {
 		if got := listings(t, n); got != "pending registered" {
 			t.Fatalf("listings: %s", got)
 		}
-		l := n.Listings()[0]
+		l := n.Registrar().Listings()[0]
 		if l.Error == "" || strings.Contains(l.Error, "Bearer") || time.Until(l.Next) > 10*time.Second {
 			t.Errorf("listing: %+v", l)
 		}
@@ -205,7 +205,7 @@ func TestRegistrationErrors(t *testing.T) {
 		bad.setDown(false)
 		time.Sleep(75 * time.Minute)
 		synctest.Wait()
-		if l := n.Listings()[0]; l.State != owner.Registered || l.Error != "" {
+		if l := n.Registrar().Listings()[0]; l.State != owner.Registered || l.Error != "" {
 			t.Errorf("after it is up again: %+v", l)
 		}
 	})
@@ -219,10 +219,10 @@ func TestNodeWithdraws(t *testing.T) {
 		n, stop := registeredNode(t, dir, nil, a, b)
 		defer stop()
 		synctest.Wait()
-		if _, err := n.Withdraw(t.Context(), "https://elsewhere.test/v1"); err == nil {
+		if _, err := n.Registrar().Withdraw(t.Context(), "https://elsewhere.test/v1"); err == nil {
 			t.Error("withdrawn from a directory that is not configured")
 		}
-		if _, err := n.Withdraw(t.Context(), "https://directory-0.test/v1"); err != nil {
+		if _, err := n.Registrar().Withdraw(t.Context(), "https://directory-0.test/v1"); err != nil {
 			t.Fatal(err)
 		}
 		stop()
@@ -233,7 +233,7 @@ func TestNodeWithdraws(t *testing.T) {
 		if got := listings(t, n); got != "withdrawn registered" || len(a.cards) != 0 {
 			t.Errorf("listings %s, %d cards", got, len(a.cards))
 		}
-		if _, err := n.Register(t.Context(), ""); err != nil || listings(t, n) != "registered registered" {
+		if _, err := n.Registrar().Register(t.Context(), ""); err != nil || listings(t, n) != "registered registered" {
 			t.Errorf("registered again: %s, %v", listings(t, n), err)
 		}
 	})
@@ -259,7 +259,7 @@ func TestOperatorRemovesCard(t *testing.T) {
 			a.mu.Unlock()
 			time.Sleep(2 * time.Hour)
 			synctest.Wait()
-			l := n.Listings()[0]
+			l := n.Registrar().Listings()[0]
 			if l.State != owner.Removed || !strings.HasPrefix(l.Error, "the operator of https://directory-0.test/v1 removed the card: sends advertising ") || len(l.Error) > 400 || strings.ContainsAny(l.Error, "\n\u202e\x1b") {
 				t.Errorf("after %v: %s %q", after, l.State, l.Error)
 			}
@@ -281,7 +281,7 @@ func TestOperatorRemovesCard(t *testing.T) {
 			if err != nil || count != 1 {
 				t.Errorf("after %v: %d notices of %+v, %v", after, count, notices.Items, err)
 			}
-			if _, err := n.Register(t.Context(), ""); err != nil || listings(t, n) != "registered" {
+			if _, err := n.Registrar().Register(t.Context(), ""); err != nil || listings(t, n) != "registered" {
 				t.Errorf("registered again: %s, %v", listings(t, n), err)
 			}
 		})
@@ -301,12 +301,12 @@ func TestWithdrawWithoutRecord(t *testing.T) {
 		defer stop()
 		synctest.Wait()
 		a.setDown(false)
-		if _, err := n.Withdraw(t.Context(), ""); err != nil {
+		if _, err := n.Registrar().Withdraw(t.Context(), ""); err != nil {
 			t.Fatal(err)
 		}
 		time.Sleep(time.Hour)
 		synctest.Wait()
-		l := n.Listings()[0]
+		l := n.Registrar().Listings()[0]
 		if listed := len(a.cards) != 0; l.State != owner.Withdrawn || listed != (l.Error != "") {
 			t.Errorf("listed %v, but the state is %q with error %q", listed, l.State, l.Error)
 		}

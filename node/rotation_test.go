@@ -37,7 +37,7 @@ func TestKeyRotation(t *testing.T) {
 		t.Fatalf("before: %+v", sent)
 	}
 	id, old := chris.ID(), chris.Card().PublicKey
-	list, err := chris.RotateKey(t.Context())
+	list, err := chris.Registrar().RotateKey(t.Context())
 	if err != nil || list[0].Error != "" {
 		t.Fatalf("RotateKey = %+v, %v", list, err)
 	}
@@ -89,7 +89,7 @@ func TestRestartAfterRotation(t *testing.T) {
 			t.Fatalf("before: %+v", sent)
 		}
 		line.off.Store(cut)
-		if list, err := chris.RotateKey(t.Context()); err != nil || (list[0].Error != "") != cut {
+		if list, err := chris.Registrar().RotateKey(t.Context()); err != nil || (list[0].Error != "") != cut {
 			t.Fatalf("RotateKey = %+v, %v", list, err)
 		}
 		chris = mesh.Restart(chris, configure)
@@ -110,7 +110,7 @@ func TestOutboxEntryAfterRotation(t *testing.T) {
 		})
 		defer l.stop()
 		mustSend(t, l.Node, to("ann", "conv_1", "hello"), time.Minute)
-		if _, err := l.RotateKey(t.Context()); err != nil {
+		if _, err := l.Registrar().RotateKey(t.Context()); err != nil {
 			t.Fatal(err)
 		}
 		time.Sleep(time.Minute)
@@ -168,12 +168,12 @@ func TestRotationOverRestart(t *testing.T) {
 		credential := client.NewCredential()
 		same := func(cfg *node.Config) { configure(cfg); cfg.Credential = credential }
 		l := loneNode(t, dir, &wireTransport{deliver: takes}, same)
-		if _, err := l.Register(t.Context(), ""); err != nil {
+		if _, err := l.Registrar().Register(t.Context(), ""); err != nil {
 			t.Fatal(err)
 		}
 		id := l.ID()
 		line.off.Store(true)
-		if list, err := l.RotateKey(t.Context()); err != nil || list[0].Error == "" {
+		if list, err := l.Registrar().RotateKey(t.Context()); err != nil || list[0].Error == "" {
 			t.Fatalf("RotateKey over a cut line = %+v, %v", list, err)
 		}
 		l.stop()
@@ -199,7 +199,7 @@ func TestRotationOverRestart(t *testing.T) {
 		}
 		line.off.Store(false)
 		again := loneNode(t, dir, &wireTransport{deliver: takes}, same)
-		if _, err := again.Register(t.Context(), ""); err != nil {
+		if _, err := again.Registrar().Register(t.Context(), ""); err != nil {
 			t.Fatal(err)
 		}
 		keys, err := mesh.Directory().Keys(t.Context(), id)

@@ -193,7 +193,7 @@ func TestRotationReachesProcesses(t *testing.T) {
 	must(t, other.Post(chris.Sign(chris.Draft(other.ID(), wire.Deliver, hello))), http.StatusOK)
 	time.Sleep(100 * time.Millisecond) // everybody follows by now
 	old := other.Card().PublicKey
-	if _, err := other.RotateKey(t.Context()); err != nil {
+	if _, err := other.Registrar().RotateKey(t.Context()); err != nil {
 		t.Fatal(err)
 	}
 	rotated := other.Card().PublicKey

@@ -44,7 +44,7 @@ type Member struct {
 func (m *Mesh) Node(name string, configure func(*node.Config)) *Member {
 	m.t.Helper()
 	mem := m.newMember(name, Store(m.t), configure)
-	if _, err := mem.Register(context.Background(), ""); err != nil {
+	if _, err := mem.Registrar().Register(context.Background(), ""); err != nil {
 		m.t.Fatalf("register node %s: %v", name, err)
 	}
 	if m.inProcess == nil {

@@ -64,7 +64,7 @@ func putServedMetadata(p *Process) error {
 	if p.node == nil {
 		return nil
 	}
-	return p.node.SetMetadata(func(card wire.Card) (wire.Value, error) {
+	return p.node.Registrar().SetMetadata(func(card wire.Card) (wire.Value, error) {
 		metadata, _ := card.Tree.Get("metadata")
 		metadata = metadata.Without("moltspeak", "moltspeak_agent", "moltspeak_key", "moltspeak_enc_key", "a2a")
 		metadata, err := p.addMoltSpeakMetadata(card, metadata)

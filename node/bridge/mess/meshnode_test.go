@@ -49,7 +49,7 @@ func newMeshNodeWith(t *testing.T, mesh *meshtest.Mesh, name string, change func
 	first := mesh.Node(name, more)
 	first.Stop()
 	p.node = mesh.Copy(first, more)
-	if _, err := p.node.Register(t.Context(), ""); err != nil {
+	if _, err := p.node.Registrar().Register(t.Context(), ""); err != nil {
 		t.Fatal(err)
 	}
 	p.lab = labOn(t, p.node.Store)
