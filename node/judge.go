@@ -97,6 +97,17 @@ func (n *Node) judgeOut(ctx context.Context, out Outgoing) (why string) {
 	return explainVerdict(v)
 }
 
+// permitJudged is permit, and then asks the guard about a message that may leave.
+func (n *Node) permitJudged(ctx context.Context, out Outgoing) (rules.Permission, error) {
+	p, err := n.permit(ctx, out, time.Now())
+	if err == nil && !p.NeedsOwner {
+		if why := n.judgeOut(ctx, out); why != "" {
+			p = rules.Permission{NeedsOwner: true, Rule: ruleGuard, Reason: why}
+		}
+	}
+	return p, err
+}
+
 // explainVerdict tells the owner why a text waits, or returns "" if it does not.
 func explainVerdict(v guard.Verdict) string {
 	switch {

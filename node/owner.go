@@ -12,7 +12,6 @@ import (
 	"time"
 
 	"github.com/agentmesh/agentmesh/acl"
-	"github.com/agentmesh/agentmesh/node/httpapi"
 	"github.com/agentmesh/agentmesh/node/notify"
 	"github.com/agentmesh/agentmesh/node/owner"
 	"github.com/agentmesh/agentmesh/node/wire"
@@ -151,66 +150,41 @@ func (o OwnerAPI) Status(ctx context.Context) (owner.Status, error) {
 
 // Overview is [OwnerAPI.Status] with maxCount instead of statusCap.
 func (o OwnerAPI) Overview(ctx context.Context, maxCount int) (owner.Status, error) {
-	n, now := o.n, time.Now()
-	items, err := o.CountItems(ctx, string(owner.ItemNew), maxCount)
-	if err != nil {
-		return owner.Status{}, err
+	n, now, id := o.n, time.Now(), o.n.registrar.Identity()
+	var failed error
+	count := func(ns, term string) int {
+		found, err := n.store.Records().Count(ctx, ns, term, maxCount, now)
+		failed = errors.Join(failed, err)
+		return found
 	}
-	needing, err := o.CountItems(ctx, owner.NeedsOwner, maxCount)
-	if err != nil {
-		return owner.Status{}, err
-	}
-	asks, err := o.CountApprovals(ctx, maxCount)
-	if err != nil {
-		return owner.Status{}, err
-	}
-	queued, err := n.store.Records().Count(ctx, nsOutbox, stateTerm(owner.SendQueued), maxCount, now)
-	if err != nil {
-		return owner.Status{}, err
-	}
-	outbox := map[string]int{"queued": queued, "delivering": n.work.Running(nsOutbox)}
-	failing, _, err := n.listEntries(ctx, false, termFailing, "", 1)
-	if err != nil {
-		return owner.Status{}, err
-	}
-	var delayed *owner.OutboxEntry
-	if len(failing) > 0 {
-		delayed = &failing[0].OutboxEntry
-	}
-	notifyStatus, err := n.notices.Status(ctx, now)
-	if err != nil {
-		return owner.Status{}, err
-	}
-	storeState := "ok"
-	if err := n.store.Ping(ctx); err != nil {
-		storeState = err.Error()
-	}
-	id := n.registrar.Identity()
-	var process httpapi.ProcessStatus
-	if n.cfg.Process != nil {
-		process = n.cfg.Process(ctx)
-	}
-	waiting, err := o.CountItems(ctx, string(owner.ItemWaiting), maxCount)
-	if err != nil {
-		return owner.Status{}, err
-	}
-	var hooks []owner.HookStatus
-	for _, r := range n.runs.Stats.List() {
-		hooks = append(hooks, owner.HookStatus{Route: r.Route, Runs: r.Runs, Failures: r.Failures, LastFailure: r.LastAt, Fault: string(r.Last)})
-	}
-	autonomy, err := n.turns.list(ctx, now)
-	if err != nil {
-		return owner.Status{}, err
-	}
-	late, err := n.lateWork(ctx, now)
-	if err != nil {
-		return owner.Status{}, err
-	}
-	return owner.Status{
-		ProcessStatus: process, AgentID: id.Card.ID, Name: id.Card.Name, Endpoint: id.Card.Endpoint, Fingerprint: id.Key.Public().Fingerprint(),
+	s := owner.Status{
+		AgentID: id.Card.ID, Name: id.Card.Name, Endpoint: id.Card.Endpoint, Fingerprint: id.Key.Public().Fingerprint(),
 		Paused: n.IsPaused(), Started: n.started, Mode: n.mode(), Outgoing: n.cfg.Outbound.mode(), Directories: n.registrar.Listings(),
-		Inbox: items, NeedsOwner: needing, Approvals: asks, Outbox: outbox, Delayed: delayed, Hooks: hooks, Waiting: waiting, Autonomy: autonomy, Late: late, Store: storeState, Notify: notifyStatus,
-	}, nil
+		Inbox: count(nsInbox, stateTerm(owner.ItemNew)), NeedsOwner: count(nsInbox, owner.NeedsOwner), Waiting: count(nsInbox, stateTerm(owner.ItemWaiting)),
+		Approvals: count(acl.AskNamespace, acl.TermPending), Store: "ok",
+		Outbox: map[string]int{"queued": count(nsOutbox, stateTerm(owner.SendQueued)), "delivering": n.work.Running(nsOutbox)},
+	}
+	if n.cfg.Process != nil {
+		s.ProcessStatus = n.cfg.Process(ctx)
+	}
+	if err := n.store.Ping(ctx); err != nil {
+		s.Store = err.Error()
+	}
+	for _, r := range n.runs.Stats.List() {
+		s.Hooks = append(s.Hooks, owner.HookStatus{Route: r.Route, Runs: r.Runs, Failures: r.Failures, LastFailure: r.LastAt, Fault: string(r.Last)})
+	}
+	failing, _, err := n.listEntries(ctx, false, termFailing, "", 1)
+	if len(failing) > 0 {
+		s.Delayed = &failing[0].OutboxEntry
+	}
+	var notifyErr, turnsErr, lateErr error
+	s.Notify, notifyErr = n.notices.Status(ctx, now)
+	s.Autonomy, turnsErr = n.turns.list(ctx, now)
+	s.Late, lateErr = n.lateWork(ctx, now)
+	if err := errors.Join(failed, err, notifyErr, turnsErr, lateErr); err != nil {
+		return owner.Status{}, err
+	}
+	return s, nil
 }
 
 // lateWork returns the queues whose work waits for more than a minute beyond its time.

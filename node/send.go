@@ -13,7 +13,6 @@ import (
 	"github.com/agentmesh/agentmesh/node/client"
 	"github.com/agentmesh/agentmesh/node/httpapi"
 	"github.com/agentmesh/agentmesh/node/owner"
-	"github.com/agentmesh/agentmesh/node/rules"
 	"github.com/agentmesh/agentmesh/node/wire"
 	"github.com/agentmesh/agentmesh/store"
 )
@@ -98,14 +97,9 @@ func (n *Node) Send(ctx context.Context, out Outgoing, wait time.Duration) (owne
 	if err := n.resolveSeal(ctx, &out, time.Now()); err != nil {
 		return owner.Sent{}, err
 	}
-	p, err := n.permit(ctx, out, time.Now())
+	p, err := n.permitJudged(ctx, out)
 	if err != nil {
 		return owner.Sent{}, err
-	}
-	if !p.NeedsOwner {
-		if why := n.judgeOut(ctx, out); why != "" {
-			p = rules.Permission{NeedsOwner: true, Rule: ruleGuard, Reason: why}
-		}
 	}
 	if p.NeedsOwner {
 		return n.askOutgoing(ctx, out, p)

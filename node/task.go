@@ -87,14 +87,9 @@ func (o OwnerAPI) answerTask(ctx context.Context, item Item, m owner.NewReply) (
 		return owner.Sent{}, owner.Fault(http.StatusConflict, "an answer to this task already waits for the owner", "agentmesh approvals show "+item.Ask)
 	}
 	out := Outgoing{To: item.Peer, Intent: item.Intent, Payload: m.Payload, Via: owner.Author(m.By)}
-	p, err := n.permit(ctx, out, time.Now())
+	p, err := n.permitJudged(ctx, out)
 	if err != nil {
 		return owner.Sent{}, err
-	}
-	if !p.NeedsOwner {
-		if why := n.judgeOut(ctx, out); why != "" {
-			p = rules.Permission{NeedsOwner: true, Rule: ruleGuard, Reason: why}
-		}
 	}
 	if p.NeedsOwner {
 		return n.askTaskAnswer(ctx, item, out, p)
