@@ -3,6 +3,7 @@ package main
 import (
 	"bufio"
 	"bytes"
+	"cmp"
 	"context"
 	"encoding/json"
 	"errors"
@@ -239,10 +240,7 @@ func (c *cardsImportCmd) Run(ctx context.Context, a *app) error {
 			a.Note("%s: %s", countText(result.Reasons[why], "card"), terminal.Clean(why))
 		}
 	})
-	if err == nil && result.Refused > 0 {
-		err = exit.FailSilently(exit.Input)
-	}
-	return err
+	return cmp.Or(err, exit.Unless(result.Refused == 0, exit.Input))
 }
 
 // sendBatches imports the cards of a file, one per line, and returns the sum of the results of all batches.

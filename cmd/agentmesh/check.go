@@ -1,6 +1,7 @@
 package main
 
 import (
+	"cmp"
 	"context"
 
 	"github.com/agentmesh/agentmesh/cmd/internal/datadir"
@@ -30,8 +31,5 @@ func (c *checkCmd) Run(ctx context.Context, a *app) error {
 			a.Print("ok: %s, every transcript is complete", countText(r.Conversations, "conversation"))
 		}
 	})
-	if err == nil && !r.OK {
-		err = exit.FailSilently(exit.No)
-	}
-	return err
+	return cmp.Or(err, exit.Unless(r.OK, exit.No))
 }

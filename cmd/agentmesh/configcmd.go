@@ -52,27 +52,18 @@ func (c *configCheckCmd) Run(_ context.Context, a *app) error {
 			report.Files = append(report.Files, key+": "+err.Error())
 		}
 	}
-	if a.globals.JSON {
-		report.Opened = append([]string{}, report.Opened...) // a JSON list, never null
-		return cmp.Or(a.JSON(report), report.err())
-	}
-	a.Print("ok: %s profile", report.Profile)
-	for _, o := range report.Opened {
-		a.Print("guard opened: %s", o)
-	}
-	for _, name := range report.Unknown {
-		a.Note("the environment variable %s sets nothing", name)
-	}
-	for _, m := range slices.Concat(report.Missing, report.Files) {
-		a.Note("%s", terminal.Clean(m))
-	}
-	return report.err()
-}
-
-// err returns an error without a text if a hook's program or a file is missing, because the output has named it.
-func (r configReport) err() error {
-	if len(r.Missing)+len(r.Files) > 0 {
-		return exit.FailSilently(exit.Config)
-	}
-	return nil
+	report.Opened = append([]string{}, report.Opened...) // a JSON list, never null
+	err = a.report(report, func() {
+		a.Print("ok: %s profile", report.Profile)
+		for _, o := range report.Opened {
+			a.Print("guard opened: %s", o)
+		}
+		for _, name := range report.Unknown {
+			a.Note("the environment variable %s sets nothing", name)
+		}
+		for _, m := range slices.Concat(report.Missing, report.Files) {
+			a.Note("%s", terminal.Clean(m))
+		}
+	})
+	return cmp.Or(err, exit.Unless(len(report.Missing)+len(report.Files) == 0, exit.Config))
 }

@@ -35,7 +35,7 @@ func (c *discoverCmd) Run(ctx context.Context, a *app) error {
 	if c.ARD != "" {
 		query.Set("url", c.ARD)
 		page, err := fetchAndShow(ctx, a, owner.DiscoverARD.Call().WithQuery(query), a.showARD)
-		return cmp.Or(err, foundError(len(page.Items)))
+		return cmp.Or(err, exit.Unless(len(page.Items) > 0, exit.No))
 	}
 	page, err := fetchDirectories(ctx, a, c.Directory, func(directory string) owner.Call[owner.List[owner.Found]] {
 		query.Set("directory", directory)
@@ -54,15 +54,7 @@ func (c *discoverCmd) Run(ctx context.Context, a *app) error {
 		}
 		found += len(f.Listing.Agents)
 	}
-	return foundError(found)
-}
-
-// foundError returns an error without a text if the search found nothing.
-func foundError(found int) error {
-	if found == 0 {
-		return exit.FailSilently(exit.No)
-	}
-	return nil
+	return exit.Unless(found > 0, exit.No)
 }
 
 func (a *app) showFound(page owner.List[owner.Found]) {

@@ -1,6 +1,7 @@
 package main
 
 import (
+	"cmp"
 	"context"
 
 	"github.com/agentmesh/agentmesh/cmd/internal/doctor"
@@ -27,11 +28,7 @@ func (c *doctorCmd) Run(ctx context.Context, a *app) error {
 	if err != nil {
 		return err
 	}
-	err = a.report(report, func() { a.showDoctor(report) })
-	if err == nil && !report.OK {
-		err = exit.FailSilently(exit.No)
-	}
-	return err
+	return cmp.Or(a.report(report, func() { a.showDoctor(report) }), exit.Unless(report.OK, exit.No))
 }
 
 func (a *app) showDoctor(r doctor.Report) {

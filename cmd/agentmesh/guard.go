@@ -44,11 +44,7 @@ func (c *guardTestCmd) Run(ctx context.Context, a *app) (err error) {
 	if err != nil {
 		return err
 	}
-	err = a.report(trial, func() { c.show(a, trial) })
-	if err == nil && !trial.OK {
-		return exit.FailSilently(exit.Unavailable)
-	}
-	return err
+	return cmp.Or(a.report(trial, func() { c.show(a, trial) }), exit.Unless(trial.OK, exit.Unavailable))
 }
 
 func (c *guardTestCmd) show(a *app, t guard.Trial) {

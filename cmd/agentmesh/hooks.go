@@ -1,6 +1,7 @@
 package main
 
 import (
+	"cmp"
 	"context"
 	"strings"
 	"time"
@@ -46,10 +47,7 @@ func (c *hooksTestCmd) Run(ctx context.Context, a *app) (err error) {
 		return err
 	}
 	err = a.report(hookReport{route, trial}, func() { c.show(a, route, trial) })
-	if err == nil && !trial.OK {
-		return exit.FailSilently(exit.Unavailable)
-	}
-	return err
+	return cmp.Or(err, exit.Unless(trial.OK, exit.Unavailable))
 }
 
 func (c *hooksTestCmd) show(a *app, route string, t hook.Trial) {

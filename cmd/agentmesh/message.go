@@ -1,6 +1,7 @@
 package main
 
 import (
+	"cmp"
 	"context"
 	"errors"
 	"fmt"
@@ -158,30 +159,20 @@ func (c *messageVerifyCmd) Run(_ context.Context, a *app) error {
 	} else {
 		out.Verified, out.Form, out.Digest = true, checked.Form.String(), fmt.Sprintf("%x", checked.Digest)
 	}
-	if err := a.showVerdict(out); err != nil {
-		return err
-	}
-	if !out.Verified {
-		return exit.FailSilently(exit.No)
-	}
-	return nil
+	return cmp.Or(a.report(out, func() { a.showVerdict(out) }), exit.Unless(out.Verified, exit.No))
 }
 
-func (a *app) showVerdict(v verdict) error {
-	switch {
-	case a.globals.JSON:
-		return a.JSON(v)
-	case v.Verified:
+func (a *app) showVerdict(v verdict) {
+	if v.Verified {
 		a.Print("valid signature: canonical form %s, key %s", v.Form, v.Key)
-	default:
-		a.Print("%s", v.Reason)
-		a.Print("%s", v.Diagnosis)
-		if v.Signed != "" || v.Expected != "" {
-			a.Print("must be: %s", terminal.Clean(v.Expected))
-			a.Print("signed:  %s", terminal.Clean(v.Signed))
-		}
+		return
 	}
-	return nil
+	a.Print("%s", v.Reason)
+	a.Print("%s", v.Diagnosis)
+	if v.Signed != "" || v.Expected != "" {
+		a.Print("must be: %s", terminal.Clean(v.Expected))
+		a.Print("signed:  %s", terminal.Clean(v.Signed))
+	}
 }
 
 // signatureWindow returns the window in which the OpenPGP signature of a message with time t must have been made. It is

@@ -120,8 +120,5 @@ func (a *app) showListings(page owner.List[owner.Listing]) error {
 			code = exit.Unavailable // another attempt may succeed
 		}
 	}
-	if code != exit.OK {
-		return exit.FailSilently(code)
-	}
-	return nil
+	return exit.Unless(code == exit.OK, code)
 }

@@ -68,8 +68,7 @@ func (c *sendFlags) payload(a *app, text string) (wire.Value, error) {
 // examplePayload returns an example of a payload of the intent, as JSON, for a first message or for a reply.
 func (c *sendFlags) examplePayload() string {
 	intent := wire.Intent(c.Intent)
-	switch {
-	case c.isReply && (intent == wire.Schedule || intent == wire.Negotiate):
+	if c.isReply && (intent == wire.Schedule || intent == wire.Negotiate) {
 		return `{"action":"accept"}`
 	}
 	switch intent {

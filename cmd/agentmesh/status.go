@@ -39,10 +39,7 @@ func (c *statusCmd) Run(ctx context.Context, a *app) error {
 	for _, text := range faults {
 		a.Note("link %s", terminal.Clean(text))
 	}
-	if err == nil && s.Store != "ok" {
-		return exit.FailSilently(exit.TryAgain) // so that a health check fails
-	}
-	return err
+	return cmp.Or(err, exit.Unless(s.Store == "ok", exit.TryAgain)) // so that a health check fails
 }
 
 func (a *app) showStatus(s owner.Status) {

@@ -93,3 +93,11 @@ func Code(err error) int {
 
 // FailSilently returns a failure without a text, for a command that has already printed the reason as its result.
 func FailSilently(code int) error { return &Error{Code: code} }
+
+// Unless returns nil if the result of a command is good, and otherwise what [FailSilently] returns.
+func Unless(ok bool, code int) error {
+	if ok {
+		return nil
+	}
+	return FailSilently(code)
+}
