@@ -6,7 +6,6 @@ import (
 	"crypto/hkdf"
 	"crypto/sha256"
 	"encoding/hex"
-	"encoding/json"
 	"errors"
 	"fmt"
 	"log/slog"
@@ -233,11 +232,8 @@ func (r *Registrar) loadRecord(ctx context.Context, key string, dst any, now tim
 }
 
 func (r *Registrar) storeRecord(ctx context.Context, key string, v any, ifRev store.Rev) error {
-	body, err := json.Marshal(v)
-	if err != nil {
-		return err
-	}
-	return r.cfg.Store.Records().Apply(ctx, []store.Change{{Record: store.Record{NS: Namespace, Key: key, Body: body}, IfRev: ifRev}}, time.Now())
+	rec := store.Record{NS: Namespace, Key: key, Body: wire.MustMarshal(v)}
+	return r.cfg.Store.Records().Apply(ctx, []store.Change{{Record: rec, IfRev: ifRev}}, time.Now())
 }
 
 // Credential derives the bearer token for one directory from the node's secret, so that the node stores one secret and

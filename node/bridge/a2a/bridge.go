@@ -1,6 +1,7 @@
 package a2a
 
 import (
+	"cmp"
 	"context"
 	"fmt"
 	"log/slog"
@@ -65,9 +66,7 @@ var _ bridge.Service = (*Bridge)(nil)
 
 // New returns a bridge. [Bridge.Run] starts it.
 func New(cfg Config) (*Bridge, error) {
-	if cfg.Logger == nil {
-		cfg.Logger = slog.New(slog.DiscardHandler)
-	}
+	cfg.Logger = cmp.Or(cfg.Logger, slog.New(slog.DiscardHandler))
 	cfg.Store = store.Observe(cfg.Store)
 	b := &Bridge{
 		cfg: cfg, log: cfg.Logger, records: cfg.Store.Records(),

@@ -96,11 +96,7 @@ func (o *outbound) resolve(ctx context.Context, a bridge.Address, maxAge time.Du
 			return knownAgent{}, errPinned
 		}
 		found.Address, found.Fetched = a.String(), now.UTC()
-		body, err := json.Marshal(found)
-		if err != nil {
-			return knownAgent{}, err
-		}
-		change := store.Change{IfRev: rev, Record: store.Record{NS: nsPeers, Key: wire.HashOf(a.String()), Body: body}}
+		change := store.Change{IfRev: rev, Record: store.Record{NS: nsPeers, Key: wire.HashOf(a.String()), Body: wire.MustMarshal(found)}}
 		if err := o.records.Apply(ctx, []store.Change{change}, now); err != nil && !errors.Is(err, store.ErrConflict) {
 			return knownAgent{}, &client.SendError{Retry: true, Cause: err}
 		}

@@ -46,13 +46,9 @@ func pushKey(task, id string) string { return task + "/" + wire.HashOf(id) }
 // change returns the change that stores the row. While Due is set, the row waits for delivery.
 func (r *pushRow) change(rev store.Rev, now time.Time) store.Change {
 	r.Config.TaskID = a2a.TaskID(r.Task)
-	body, err := json.Marshal(r)
-	if err != nil {
-		panic(err) // never: the row has only texts and times
-	}
 	terms := []string{callerTerm(r.Party), "task:" + r.Task}
 	return store.Change{IfRev: rev, Max: maxOfCaller, Record: r.Schedule(store.Record{
-		NS: nsPush, Key: pushKey(r.Task, r.Config.ID), Body: body, Terms: terms, Expires: now.Add(keepOpen),
+		NS: nsPush, Key: pushKey(r.Task, r.Config.ID), Body: wire.MustMarshal(r), Terms: terms, Expires: now.Add(keepOpen),
 	}, now)}
 }
 

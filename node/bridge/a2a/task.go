@@ -84,12 +84,8 @@ func (t *taskRow) convKey() store.ConvKey {
 
 // change returns the change that stores the task.
 func (t *taskRow) change(now time.Time) store.Change {
-	body, err := json.Marshal(t)
-	if err != nil {
-		panic(err) // never: the row has only texts and times
-	}
 	rec := store.Record{
-		NS: nsTasks, Key: t.ID, Body: body, Expires: now.Add(keepEnded),
+		NS: nsTasks, Key: t.ID, Body: wire.MustMarshal(t), Expires: now.Add(keepEnded),
 		Terms: []string{callerTerm(t.Address), contextTerm(t.Address, t.Context), convTerm(t.convKey())},
 	}
 	if !t.last().State.Terminal() {
@@ -139,11 +135,7 @@ func (b *Bridge) findTask(ctx context.Context, address, id string) (*taskRow, er
 // tasksWith returns the tasks with a term, newest state first.
 func (b *Bridge) tasksWith(ctx context.Context, term string) ([]*taskRow, error) {
 	var out []*taskRow
-	for rec, err := range store.AllRecords(ctx, b.records, nsTasks, term, time.Now()) {
-		if err != nil {
-			return nil, err
-		}
-		t, err := decodeTask(rec)
+	for t, err := range store.DecodeAll(ctx, b.records, nsTasks, term, time.Now(), decodeTask) {
 		if err != nil {
 			return nil, err
 		}

@@ -2,7 +2,6 @@ package a2a
 
 import (
 	"context"
-	"encoding/json"
 	"errors"
 	"net/http"
 	"strings"
@@ -15,6 +14,7 @@ import (
 	"github.com/agentmesh/agentmesh/node/bridge/a2a/message"
 	"github.com/agentmesh/agentmesh/node/httpapi"
 	"github.com/agentmesh/agentmesh/node/owner"
+	"github.com/agentmesh/agentmesh/node/wire"
 	"github.com/agentmesh/agentmesh/store"
 )
 
@@ -67,11 +67,7 @@ func (b *Bridge) Operations() []owner.Operation {
 
 func (b *Bridge) tokens(ctx context.Context) ([]Token, error) {
 	out := []Token{}
-	for rec, err := range store.AllRecords(ctx, b.records, nsTokens, "", time.Now()) {
-		var t Token
-		if err == nil {
-			err = json.Unmarshal(rec.Body, &t)
-		}
+	for t, err := range store.DecodeAll(ctx, b.records, nsTokens, "", time.Now(), store.Decode[Token]) {
 		if err != nil {
 			return nil, err
 		}
@@ -97,10 +93,6 @@ func (b *Bridge) addToken(ctx context.Context, name string) (Token, error) {
 	now := time.Now().UTC()
 	secret := credential.New("a2a_")
 	t := Token{Name: name, Created: now}
-	body, err := json.Marshal(t)
-	if err != nil {
-		return Token{}, err
-	}
 	all, err := b.tokens(ctx)
 	if err != nil {
 		return Token{}, err
@@ -109,7 +101,7 @@ func (b *Bridge) addToken(ctx context.Context, name string) (Token, error) {
 		return Token{}, owner.Fault(http.StatusConflict, "there are too many tokens", "revoke one with: agentmesh a2a token revoke NAME")
 	}
 	err = b.records.Apply(ctx, []store.Change{{Max: 1, Record: store.Record{
-		NS: nsTokens, Key: credential.HashOf(secret).String(), Body: body, Terms: []string{nameTerm(name)},
+		NS: nsTokens, Key: credential.HashOf(secret).String(), Body: wire.MustMarshal(t), Terms: []string{nameTerm(name)},
 	}}}, now)
 	if errors.Is(err, store.ErrQuota) {
 		return Token{}, owner.Fault(http.StatusConflict, "the caller already has a token", "revoke it first with: agentmesh a2a token revoke "+name)
@@ -129,8 +121,8 @@ func (b *Bridge) revokeToken(ctx context.Context, name string) (Token, error) {
 		return Token{}, owner.Fault(http.StatusNotFound, "there is no such token", "list them with: agentmesh a2a token list")
 	}
 	rec := page.Records[0]
-	var t Token
-	if err = json.Unmarshal(rec.Body, &t); err != nil {
+	t, err := store.Decode[Token](rec)
+	if err != nil {
 		return Token{}, err
 	}
 	t.Address = b.out.addressOf(name).String()

@@ -13,7 +13,6 @@ import (
 	"github.com/agentmesh/agentmesh/node/bridge"
 	"github.com/agentmesh/agentmesh/node/bridge/mess/exchange"
 	"github.com/agentmesh/agentmesh/node/bridge/mess/registry"
-	"github.com/agentmesh/agentmesh/node/bridge/mess/thread"
 	"github.com/agentmesh/agentmesh/node/client"
 	"github.com/agentmesh/agentmesh/node/wire"
 	"github.com/agentmesh/agentmesh/store"
@@ -34,7 +33,7 @@ func (r *restRemote) stateKey() string { return "link/" + r.cfg.Name + "/rest" }
 
 // save stores the state, and a notice to the owner if notice is not empty. The caller holds r.mu.
 func (r *restRemote) save(ctx context.Context, v restState, notice string) error {
-	changes := []store.Change{{Record: store.Record{NS: exchange.NSMeta, Key: r.stateKey(), Body: thread.Encode(v)}, IfRev: store.Any}}
+	changes := []store.Change{{Record: store.Record{NS: exchange.NSMeta, Key: r.stateKey(), Body: wire.MustMarshal(v)}, IfRev: store.Any}}
 	var err error
 	if notice == "" {
 		err = r.cfg.Records.Apply(ctx, changes, time.Now())

@@ -8,7 +8,6 @@ import (
 
 	"github.com/agentmesh/agentmesh/node/bridge/mess/exchange"
 	"github.com/agentmesh/agentmesh/node/bridge/mess/folder"
-	"github.com/agentmesh/agentmesh/node/bridge/mess/thread"
 	"github.com/agentmesh/agentmesh/node/client"
 	"github.com/agentmesh/agentmesh/node/wire"
 	"github.com/agentmesh/agentmesh/store"
@@ -63,7 +62,7 @@ const maxBefore = 3
 
 // change returns the change that stores what we remember of a thread.
 func (l *link) change(k shared) store.Change {
-	c := store.Change{Record: store.Record{NS: exchange.NSShared, Key: k.Key, Body: thread.Encode(k), Terms: []string{l.threadTerm(k.There)}}, IfRev: store.Any}
+	c := store.Change{Record: store.Record{NS: exchange.NSShared, Key: k.Key, Body: wire.MustMarshal(k), Terms: []string{l.threadTerm(k.There)}}, IfRev: store.Any}
 	if !k.Mine {
 		part := "link/" + l.cfg.Name + "/" + exchange.IDKey(l.cfg.Name, k.There)[:1]
 		c.Record.Terms, c.Max = []string{part, c.Record.Terms[0]}, maxKnown

@@ -11,6 +11,7 @@ import (
 
 	"github.com/agentmesh/agentmesh/node/bridge/mess/exchange"
 	"github.com/agentmesh/agentmesh/node/bridge/mess/thread"
+	"github.com/agentmesh/agentmesh/node/wire"
 	"github.com/agentmesh/agentmesh/store"
 )
 
@@ -22,7 +23,7 @@ func TestPageFormsInBrowser(t *testing.T) {
 	for _, code := range thread.Codes() {
 		th := before.thread(before.request("agent", "{intent: look}"))
 		th.Status = code
-		changes := []store.Change{{Record: store.Record{NS: exchange.NSThreads, Key: th.Ref, Body: thread.Encode(th)}, IfRev: store.Any}}
+		changes := []store.Change{{Record: store.Record{NS: exchange.NSThreads, Key: th.Ref, Body: wire.MustMarshal(th)}, IfRev: store.Any}}
 		if err := before.store.Records().Apply(t.Context(), changes, time.Now()); err != nil {
 			t.Fatal(err)
 		}

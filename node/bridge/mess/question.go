@@ -65,7 +65,7 @@ func (b *Bridge) newestMessage(ctx context.Context, ref string, serial int, matc
 
 // openQuestion returns the changes that ask the owner about a subject: a thread or a registration.
 func (b *Bridge) openQuestion(kind, about string, body askBody, title string, now time.Time) []store.Change {
-	raw := thread.Encode(body)
+	raw := wire.MustMarshal(body)
 	_, changes := b.cfg.Mesh.Asks().Open(acl.Ask{
 		Kind: kind, Subject: "mess:" + body.Requester, About: about, Title: title, Body: raw, Hash: acl.HashBody(raw), Created: now,
 		Lasting: kind == askRegister,

@@ -12,6 +12,7 @@ import (
 	"github.com/agentmesh/agentmesh/node/bridge/mess/folder"
 	"github.com/agentmesh/agentmesh/node/bridge/mess/thread"
 	"github.com/agentmesh/agentmesh/node/bridge/mess/thread/threadtest"
+	"github.com/agentmesh/agentmesh/node/wire"
 )
 
 // TestThreadFile: a version 1 file is read, imported, exported as version 2 and read back equal (MESS-46 to MESS-50).
@@ -62,7 +63,7 @@ func (s *httpLab) importFile(wrong, text string) (end folder.ImportProgress) {
 	if err := os.WriteFile(name, []byte(text), 0o600); err != nil {
 		s.t.Fatal(err)
 	}
-	v := s.want(200, "", "POST", "/owner/mess/import", string(thread.Encode(folder.ImportCall{Path: name})), "Content-Type", "application/json")
+	v := s.want(200, "", "POST", "/owner/mess/import", string(wire.MustMarshal(folder.ImportCall{Path: name})), "Content-Type", "application/json")
 	if err := json.Unmarshal(v.JSON(), &end); err != nil || !end.Ended || (end.Error == "") != (wrong == "") || !strings.Contains(end.Error, wrong) {
 		s.t.Errorf("the import ended with %+v, %v; want the error %q", end, err, wrong)
 	}

@@ -1,6 +1,7 @@
 package moltspeak
 
 import (
+	"cmp"
 	"context"
 	"errors"
 	"log/slog"
@@ -119,9 +120,7 @@ type Bridge struct {
 
 // New returns a bridge. [Bridge.Run] starts it.
 func New(cfg Config) (*Bridge, error) {
-	if cfg.Logger == nil {
-		cfg.Logger = slog.New(slog.DiscardHandler)
-	}
+	cfg.Logger = cmp.Or(cfg.Logger, slog.New(slog.DiscardHandler))
 	if !message.ValidName(cfg.Agent.Agent) || !message.ValidName(cfg.Agent.Org) {
 		return nil, errors.New("agent and org must each be 1 to 128 characters from A-Z a-z 0-9 _ -")
 	}

@@ -100,9 +100,7 @@ func New(cfg Config) *Door {
 	if cfg.Hub == nil {
 		cfg.Hub = &Hub{}
 	}
-	if cfg.Logger == nil {
-		cfg.Logger = slog.New(slog.DiscardHandler)
-	}
+	cfg.Logger = cmp.Or(cfg.Logger, slog.New(slog.DiscardHandler))
 	cfg.BlockFor, cfg.StreamFor = cmp.Or(cfg.BlockFor, BlockFor), cmp.Or(cfg.StreamFor, time.Hour)
 	return &Door{cfg: cfg, log: cfg.Logger}
 }

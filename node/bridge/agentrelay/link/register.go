@@ -17,6 +17,7 @@ import (
 	"github.com/agentmesh/agentmesh/node/atomicfile"
 	"github.com/agentmesh/agentmesh/node/bridge/agentrelay/frame"
 	"github.com/agentmesh/agentmesh/node/client"
+	"github.com/agentmesh/agentmesh/node/wire"
 )
 
 var (
@@ -107,11 +108,7 @@ func (l *Link) register(ctx context.Context) (client.Credential, error) {
 	if !frame.ValidAgentID(got.AgentID) || got.Token == "" || len(got.Token) > 4096 {
 		return "", errors.New("the relay's answer to the registration is not usable")
 	}
-	data, err := json.Marshal(got)
-	if err != nil {
-		return "", err
-	}
-	if err := atomicfile.Write(l.tokenFile(), append(data, '\n')); err != nil {
+	if err := atomicfile.Write(l.tokenFile(), append(wire.MustMarshal(got), '\n')); err != nil {
 		return "", fmt.Errorf("store the token of the link: %w", err)
 	}
 	return client.Credential(got.Token), nil
@@ -123,12 +120,7 @@ var errNoRelay = errors.New("no AgentRelay server answers the registration")
 // registerAt asks for an id at one URL.
 func (l *Link) registerAt(ctx context.Context, u *url.URL) (frame.Credentials, error) {
 	var got frame.Credentials
-	body := []byte("{}")
-	if id := l.ownID(); id != "" {
-		body, _ = json.Marshal(struct {
-			ID string `json:"agent_id"`
-		}{id}) // a string always encodes
-	}
+	body := wire.Obj().WithOptional("agent_id", l.ownID()).JSON()
 	req, err := http.NewRequestWithContext(ctx, http.MethodPost, u.String(), bytes.NewReader(body))
 	if err != nil {
 		return got, err

@@ -23,7 +23,7 @@ type Attachment struct {
 }
 
 func (a Attachment) record(ref string) store.Record {
-	return store.Record{NS: NSFiles, Key: ref + "/" + a.Name, Body: thread.Encode(a)}
+	return store.Record{NS: NSFiles, Key: ref + "/" + a.Name, Body: wire.MustMarshal(a)}
 }
 
 // Tree returns the value that stands for the file in a stored message. name is the name that the sender gave the file.

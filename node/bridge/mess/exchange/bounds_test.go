@@ -8,7 +8,6 @@ import (
 	"time"
 
 	"github.com/agentmesh/agentmesh/node/bridge/mess/registry"
-	"github.com/agentmesh/agentmesh/node/bridge/mess/thread"
 	"github.com/agentmesh/agentmesh/node/wire"
 	"github.com/agentmesh/agentmesh/store"
 )
@@ -57,7 +56,7 @@ func TestMemoryOfThreadsAndExecutors(t *testing.T) {
 	}
 	s.refuse(http.StatusRequestEntityTooLarge, "eve", "- config: {executor: {id: eve, capabilities: [{dig: {note: "+large+"}}]}}")
 	s.refuse(http.StatusBadRequest, "eve", "- suggestion: {id: s, type: alternative, re: "+ref+", proposed: "+large+"}")
-	if n := len(thread.Encode(s.Executors.Get("eve"))); n > 32<<10 {
+	if n := len(wire.MustMarshal(s.Executors.Get("eve"))); n > 32<<10 {
 		t.Errorf("eve has %d bytes", n)
 	}
 }

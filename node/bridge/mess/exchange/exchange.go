@@ -71,9 +71,7 @@ type Exchange struct {
 func New(cfg Config) *Exchange {
 	cfg.ID, cfg.Registration = cmp.Or(cfg.ID, "home"), cmp.Or(cfg.Registration, string(credential.Approval))
 	cfg.Retention = cmp.Or(cfg.Retention, 90*24*time.Hour)
-	if cfg.Logger == nil {
-		cfg.Logger = slog.New(slog.DiscardHandler)
-	}
+	cfg.Logger = cmp.Or(cfg.Logger, slog.New(slog.DiscardHandler))
 	x := &Exchange{
 		cfg: cfg, id: cfg.ID, log: cfg.Logger, records: cfg.Store.Records(), index: newIndex(), mustRecheck: make(chan struct{}, 1),
 	}

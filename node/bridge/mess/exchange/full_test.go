@@ -9,6 +9,7 @@ import (
 	"time"
 
 	"github.com/agentmesh/agentmesh/node/bridge/mess/thread"
+	"github.com/agentmesh/agentmesh/node/wire"
 	"github.com/agentmesh/agentmesh/store"
 )
 
@@ -35,7 +36,7 @@ func TestFullThread(t *testing.T) {
 	for l.accepts("bob", step) {
 	}
 	th := l.thread(busy)
-	if n := len(thread.Encode(th)); n > 4<<20 || len(th.History) > thread.MaxEvents {
+	if n := len(wire.MustMarshal(th)); n > 4<<20 || len(th.History) > thread.MaxEvents {
 		t.Errorf("the thread has %d bytes and %d events", n, len(th.History))
 	}
 	l.do("agent", "- cancel: {re: "+busy+"}")

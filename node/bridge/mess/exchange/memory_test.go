@@ -8,6 +8,7 @@ import (
 	"time"
 
 	"github.com/agentmesh/agentmesh/node/bridge/mess/thread"
+	"github.com/agentmesh/agentmesh/node/wire"
 	"github.com/agentmesh/agentmesh/store"
 )
 
@@ -37,7 +38,7 @@ func BenchmarkResidentThreads(b *testing.B) {
 		if i%10 == 0 {
 			th.Deadline = now.Add(time.Duration(i) * time.Minute)
 		}
-		changes = append(changes, store.Change{Record: store.Record{NS: NSThreads, Key: th.Ref, Body: thread.Encode(th)}})
+		changes = append(changes, store.Change{Record: store.Record{NS: NSThreads, Key: th.Ref, Body: wire.MustMarshal(th)}})
 		if len(changes) == batch {
 			if err := l.records.Apply(b.Context(), changes, now); err != nil {
 				b.Fatal(err)

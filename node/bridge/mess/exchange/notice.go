@@ -6,6 +6,7 @@ import (
 	"time"
 
 	"github.com/agentmesh/agentmesh/node/bridge/mess/thread"
+	"github.com/agentmesh/agentmesh/node/wire"
 	"github.com/agentmesh/agentmesh/store"
 )
 
@@ -110,7 +111,7 @@ func (n *notices) addChange(th *thread.Thread, was snapshot) {
 // another process has stored a notice with the same key, the transaction fails and runs again with other counts.
 func (n Notice) change(now time.Time, count uint64) store.Change {
 	key := fmt.Sprintf("%019d-%s-%012d", now.UnixNano(), n.Ref, count)
-	return store.Change{Record: store.Record{NS: NSNotices, Key: key, Body: thread.Encode(n), Due: store.DueNow, Party: n.To}, IfRev: store.Absent}
+	return store.Change{Record: store.Record{NS: NSNotices, Key: key, Body: wire.MustMarshal(n), Due: store.DueNow, Party: n.To}, IfRev: store.Absent}
 }
 
 // DecodeNotice returns the notice in a record of NSNotices.

@@ -134,7 +134,7 @@ func (x *Exchange) OfferTo(ctx context.Context, ref, peer, address string, extra
 		t.Version++
 		err = send(conv, body, append(slices.Clone(extra),
 			store.Change{Record: threadRecord(t), IfRev: t.Rev},
-			store.Change{Record: store.Record{NS: NSShared, Key: SharedKey(peer, conv), Body: thread.Encode(Shared{Conv: conv, Ref: ref})}}))
+			store.Change{Record: store.Record{NS: NSShared, Key: SharedKey(peer, conv), Body: wire.MustMarshal(Shared{Conv: conv, Ref: ref})}}))
 		if err == nil {
 			x.index.publish(t)
 		}

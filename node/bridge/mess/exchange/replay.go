@@ -85,7 +85,7 @@ func (t *tx) saveReplay(k *ReplayKey) error {
 		return nil
 	}
 	r := t.result
-	body := thread.Encode(replayRecord{Digest: k.digest, Mess: r.Answers.Tree(), Created: r.Created, Ref: r.Ref, Status: r.Status})
+	body := wire.MustMarshal(replayRecord{Digest: k.digest, Mess: r.Answers.Tree(), Created: r.Created, Ref: r.Ref, Status: r.Status})
 	if len(body) > maxReplaySize {
 		if len(t.changes) == 0 && len(t.changedRefs) == 0 {
 			return nil

@@ -414,7 +414,7 @@ const (
 )
 
 func threadRecord(t *thread.Thread) store.Record {
-	return store.Record{NS: NSThreads, Key: t.Ref, Body: thread.Encode(t), Due: dueTime(t), Party: t.Requester}
+	return store.Record{NS: NSThreads, Key: t.Ref, Body: wire.MustMarshal(t), Due: dueTime(t), Party: t.Requester}
 }
 
 func decodeThread(rec store.Record) (*thread.Thread, error) {
@@ -426,5 +426,5 @@ func decodeThread(rec store.Record) (*thread.Thread, error) {
 func messageKey(ref string, serial int) string { return fmt.Sprintf("%s/%06d", ref, serial) }
 
 func messageRecord(m thread.Message, ref string) store.Record {
-	return store.Record{NS: NSMessages, Key: messageKey(ref, m.Serial), Body: thread.Encode(m)}
+	return store.Record{NS: NSMessages, Key: messageKey(ref, m.Serial), Body: wire.MustMarshal(m)}
 }

@@ -123,7 +123,7 @@ func (t *tx) applyRequest(ctx context.Context, e thread.Entry, path string, rese
 		th.Peers = map[string]thread.Peer{t.who.ID: *t.opts.Peer}
 	}
 	if r.ID != "" {
-		body := thread.Encode(clientIDRecord{Ref: ref, Digest: thread.Digest(e.Body), At: t.now})
+		body := wire.MustMarshal(clientIDRecord{Ref: ref, Digest: thread.Digest(e.Body), At: t.now})
 		t.changes = append(t.changes, store.Change{Record: store.Record{NS: NSIDs, Key: IDKey(t.who.ID, r.ID), Body: body}, IfRev: reserved.idRev})
 	}
 	t.post(th, e)

@@ -14,6 +14,7 @@ import (
 	"github.com/agentmesh/agentmesh/node/bridge/mess/exchange"
 	"github.com/agentmesh/agentmesh/node/bridge/mess/thread"
 	"github.com/agentmesh/agentmesh/node/bridge/mess/thread/threadtest"
+	"github.com/agentmesh/agentmesh/node/wire"
 	"github.com/agentmesh/agentmesh/store"
 )
 
@@ -366,12 +367,12 @@ func TestPurge(t *testing.T) {
 	s.add(s.file(thread.Received, old), "from: bob\nreceived: 2026-02-01T10:00:00Z\nMESS:\n- status: {re: "+old+", code: claimed}\n- response: {content: [{image: 'data:image/png;base64,"+strings.Repeat("A", 2*thread.MaxInline)+"'}]}\n")
 	s.sync()
 	s.do(thread.OwnerID, "- note: {re: "+old+", text: x}")
-	if err := s.store.Records().Apply(t.Context(), []store.Change{{Record: store.Record{NS: exchange.NSShared, Key: exchange.SharedKey("am_peer", "conv_1"), Body: thread.Encode(exchange.Shared{Conv: "conv_1", Ref: old})}}}, time.Now()); err != nil {
+	if err := s.store.Records().Apply(t.Context(), []store.Change{{Record: store.Record{NS: exchange.NSShared, Key: exchange.SharedKey("am_peer", "conv_1"), Body: wire.MustMarshal(exchange.Shared{Conv: "conv_1", Ref: old})}}}, time.Now()); err != nil {
 		t.Fatal(err)
 	}
 	th := s.thread(old)
 	th.Peers = map[string]thread.Peer{"am_peer": {Conv: "conv_1"}}
-	if err := s.store.Records().Apply(t.Context(), []store.Change{{Record: store.Record{NS: exchange.NSThreads, Key: th.Ref, Body: thread.Encode(th)}, IfRev: th.Rev}}, time.Now()); err != nil {
+	if err := s.store.Records().Apply(t.Context(), []store.Change{{Record: store.Record{NS: exchange.NSThreads, Key: th.Ref, Body: wire.MustMarshal(th)}, IfRev: th.Rev}}, time.Now()); err != nil {
 		t.Fatal(err)
 	}
 	s.status("bob", old, "completed")

@@ -100,7 +100,7 @@ func (r *Executors) AddCapabilities(ctx context.Context, list []Capability) erro
 	}
 	var changes []store.Change
 	for _, c := range list {
-		changes = append(changes, store.Change{Record: store.Record{NS: NSCapabilities, Key: c.ID, Body: thread.Encode(c)}, IfRev: store.Any})
+		changes = append(changes, store.Change{Record: store.Record{NS: NSCapabilities, Key: c.ID, Body: wire.MustMarshal(c)}, IfRev: store.Any})
 	}
 	if err := r.cfg.Records.Apply(ctx, changes, time.Now()); err != nil {
 		return err

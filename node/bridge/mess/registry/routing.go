@@ -21,7 +21,7 @@ func (r *Executors) Rules() (wire.Value, error) {
 
 // RulesChange returns the change that stores the routing rules.
 func RulesChange(rules wire.Value) store.Change {
-	return store.Change{Record: store.Record{NS: NSMeta, Key: "routing", Body: thread.Encode(rules)}, IfRev: store.Any}
+	return store.Change{Record: store.Record{NS: NSMeta, Key: "routing", Body: wire.MustMarshal(rules)}, IfRev: store.Any}
 }
 
 func (r *Executors) setRules(rules wire.Value) {

@@ -106,7 +106,7 @@ func (d *Server) importFiles(c echo.Context) error {
 		}
 		lastLine = time.Now()
 		// a caller that has gone needs no progress
-		_, _ = w.Write(append(thread.Encode(folder.ImportProgress{Done: done, All: all}), '\n'))
+		_, _ = w.Write(append(wire.MustMarshal(folder.ImportProgress{Done: done, All: all}), '\n'))
 		w.Flush()
 	})
 	last := folder.ImportProgress{Imported: res, Ended: true}
@@ -116,7 +116,7 @@ func (d *Server) importFiles(c echo.Context) error {
 			d.Log.Error("an import failed", "error", err)
 		}
 	}
-	_, _ = w.Write(append(thread.Encode(last), '\n'))
+	_, _ = w.Write(append(wire.MustMarshal(last), '\n'))
 	return nil
 }
 

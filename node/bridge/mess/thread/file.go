@@ -350,7 +350,7 @@ func (f ParsedFile) Adopt() (*Thread, []Message) {
 		for _, e := range b {
 			t.adoptQuestions(e)
 		}
-		t.Bytes += len(Encode(m))
+		t.Bytes += len(wire.MustMarshal(m))
 		messages = append(messages, m)
 	}
 	if t.Serial == 0 {

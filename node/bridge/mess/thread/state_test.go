@@ -52,12 +52,12 @@ func TestEveryTransition(t *testing.T) {
 					allowed := column(from, func(i int) string { return section5[i].holder })
 					want = slices.Contains(allowed, string(code)) || from == code && !from.Terminal()
 				}
-				before := string(Encode(th))
+				before := string(wire.MustMarshal(th))
 				err := th.SetStatus(Status{Code: code, Message: "m"}, "bob", r, now)
 				if (err == nil) != want {
 					t.Errorf("%s sets %s on a thread that is %s: %v, want allowed %t", name, code, from, err, want)
 				}
-				if err != nil && string(Encode(th)) != before {
+				if err != nil && string(wire.MustMarshal(th)) != before {
 					t.Errorf("%s sets %s on %s: refused, and the thread changed", name, code, from)
 				}
 				if err == nil && from.Terminal() {

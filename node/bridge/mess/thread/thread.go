@@ -1,8 +1,6 @@
 package thread
 
 import (
-	"encoding/json"
-	"fmt"
 	"slices"
 	"time"
 
@@ -121,15 +119,6 @@ func (t *Thread) FullReason() string {
 		return "the thread has changed too often"
 	}
 	return ""
-}
-
-// Encode returns v as JSON. It panics if v cannot be encoded, so v must consist of our own types.
-func Encode(v any) []byte {
-	data, err := json.Marshal(v)
-	if err != nil {
-		panic(fmt.Sprintf("mess: encode: %v", err))
-	}
-	return data
 }
 
 // CapabilityIDs returns the ids of the required capabilities.

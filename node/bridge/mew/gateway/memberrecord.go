@@ -149,11 +149,7 @@ func (e *edit) commit(entries ...acl.AuditEntry) *envelope.Refusal {
 	defer cancel()
 	changes := slices.Clone(e.more)
 	for _, m := range e.order {
-		body, err := json.Marshal(e.changed[m])
-		if err != nil {
-			e.s.gatewayCfg.Logger.Error("participant not encoded; the change is refused", "space", e.s.cfg.ID, "err", err)
-			return envelope.RefuseStore()
-		}
+		body := wire.MustMarshal(e.changed[m])
 		changes = append(changes, store.Change{IfRev: store.Any, Record: store.Record{NS: nsMembers, Key: m.record.ID, Body: body}})
 	}
 	for _, entry := range entries {
