@@ -2,6 +2,7 @@ package bridge
 
 import (
 	"context"
+	"fmt"
 	"slices"
 	"sync"
 	"time"
@@ -10,33 +11,11 @@ import (
 	"github.com/agentmesh/agentmesh/node/waiting"
 )
 
-// WatchLinks tests the links of a service that keeps no connections, now and every ten minutes, so that the owner sees a
-// link that does not answer. It leaves out links that are down, and returns when ctx ends.
-func WatchLinks(ctx context.Context, s interface {
-	Links() []LinkStatus
-	Test(ctx context.Context, link string) error
-}) {
-	const every, patience = 10 * time.Minute, 30 * time.Second
-	for tick := time.Tick(every); ctx.Err() == nil; {
-		testing, cancel := context.WithTimeout(ctx, patience)
-		var tests sync.WaitGroup
-		for _, l := range s.Links() {
-			if l.State != LinkDown {
-				tests.Go(func() { _ = s.Test(testing, l.Name) }) // Test records the error
-			}
-		}
-		tests.Wait()
-		cancel()
-		select {
-		case <-tick:
-		case <-ctx.Done():
-		}
-	}
-}
-
-// RunningLink is a link with a connection of its own.
+// RunningLink is a link in a [LinkSet].
 type RunningLink interface {
 	Status() LinkStatus
+	// Test connects as if for the first time, and returns the error that prevents the link from working, or nil.
+	Test(ctx context.Context) error
 	// Run keeps the link connected until ctx ends, and returns when everything that it started has stopped. A link runs
 	// once.
 	Run(ctx context.Context) error
@@ -88,6 +67,15 @@ func (s *LinkSet[L]) States() []LinkStatus {
 		out = append(out, l.Status())
 	}
 	return out
+}
+
+// Test tests the link with a name; see [RunningLink].
+func (s *LinkSet[L]) Test(ctx context.Context, name string) error {
+	l, ok := s.Find(name)
+	if !ok {
+		return fmt.Errorf("there is no link %s", name)
+	}
+	return l.Test(ctx)
 }
 
 // Put adds a link, and starts it if the set runs. A link with the same name stops first.
@@ -159,82 +147,57 @@ func (s *LinkSet[L]) Run(ctx context.Context) error {
 	}
 }
 
-// LinkList holds the links of a service that keeps no connections, with their tokens and what the last call over each
-// showed. The zero value is an empty list. A LinkList is safe for concurrent use.
-type LinkList struct {
+// CalledLink is a link of a service that keeps no connections, with its token and what the last call over it showed. It
+// is safe for concurrent use.
+type CalledLink struct {
+	Link
+	Token client.Credential
+	test  func(ctx context.Context, l *CalledLink) error // also records the result
+
 	mu     sync.Mutex
-	links  []Link // replaced, never changed
-	tokens map[string]client.Credential
-	states map[string]LinkStatus
+	status LinkStatus
 }
 
-// Put adds a link, or replaces the one with the same name.
-func (s *LinkList) Put(l Link, token client.Credential) {
-	s.Remove(l.Name)
-	s.mu.Lock()
-	defer s.mu.Unlock()
-	if s.tokens == nil {
-		s.tokens, s.states = make(map[string]client.Credential), make(map[string]LinkStatus)
-	}
-	s.links, s.tokens[l.Name] = append(slices.Clip(s.links), l), token
-	s.states[l.Name] = LinkStatus{Name: l.Name, Kind: l.Kind, To: l.URL, State: LinkConnecting}
+// NewCalledLink returns a link that test tests. The function test records what it finds.
+func NewCalledLink(l Link, token client.Credential, test func(ctx context.Context, l *CalledLink) error) *CalledLink {
+	return &CalledLink{Link: l, Token: token, test: test, status: LinkStatus{Name: l.Name, Kind: l.Kind, To: l.URL, State: LinkConnecting}}
 }
 
-// Remove removes a link.
-func (s *LinkList) Remove(name string) {
-	s.mu.Lock()
-	defer s.mu.Unlock()
-	s.links = slices.DeleteFunc(slices.Clone(s.links), func(l Link) bool { return l.Name == name })
-	delete(s.tokens, name)
-	delete(s.states, name)
+// Status returns the state of the link.
+func (l *CalledLink) Status() LinkStatus {
+	l.mu.Lock()
+	defer l.mu.Unlock()
+	return l.status
 }
 
-// All returns the links in the order in which they were added.
-func (s *LinkList) All() []Link {
-	s.mu.Lock()
-	defer s.mu.Unlock()
-	return s.links
-}
+// Test implements [RunningLink].
+func (l *CalledLink) Test(ctx context.Context) error { return l.test(ctx, l) }
 
-// Find returns the link with a name, and its token.
-func (s *LinkList) Find(name string) (l Link, token client.Credential, ok bool) {
-	s.mu.Lock()
-	defer s.mu.Unlock()
-	if i := slices.IndexFunc(s.links, func(l Link) bool { return l.Name == name }); i >= 0 {
-		return s.links[i], s.tokens[name], true
-	}
-	return l, "", false
-}
-
-// States returns the state of each link.
-func (s *LinkList) States() []LinkStatus {
-	s.mu.Lock()
-	defer s.mu.Unlock()
-	out := []LinkStatus{}
-	for _, l := range s.links {
-		out = append(out, s.states[l.Name])
-	}
-	return out
-}
-
-// State returns the state of a link; the zero value means that there is no such link.
-func (s *LinkList) State(name string) LinkStatus {
-	s.mu.Lock()
-	defer s.mu.Unlock()
-	return s.states[name]
-}
-
-// Record sets the state of a link, and returns the one before. See [LinkStatus.Set].
-func (s *LinkList) Record(name string, state LinkState, fault string) (before LinkState) {
-	s.mu.Lock()
-	defer s.mu.Unlock()
-	if status, ok := s.states[name]; ok {
-		before = status.State
-		if state == LinkUp { // the agent at the URL of the link
-			status.Peers = 1
+// Run tests the link now and every ten minutes, unless it is down, so that the owner sees a link that does not answer.
+func (l *CalledLink) Run(ctx context.Context) error {
+	const every, patience = 10 * time.Minute, 30 * time.Second
+	for tick := time.Tick(every); ctx.Err() == nil; {
+		if l.Status().State != LinkDown {
+			testing, cancel := context.WithTimeout(ctx, patience)
+			_ = l.Test(testing) // records the error
+			cancel()
 		}
-		status.Set(state, fault)
-		s.states[name] = status
+		select {
+		case <-tick:
+		case <-ctx.Done():
+		}
 	}
+	return nil
+}
+
+// Record sets the state of the link, and returns the one before. See [LinkStatus.Set].
+func (l *CalledLink) Record(state LinkState, fault string) (before LinkState) {
+	l.mu.Lock()
+	defer l.mu.Unlock()
+	before = l.status.State
+	if state == LinkUp { // the agent at the URL of the link
+		l.status.Peers = 1
+	}
+	l.status.Set(state, fault)
 	return before
 }

@@ -18,6 +18,8 @@ type setLink struct {
 
 func (l *setLink) Status() bridge.LinkStatus { return bridge.LinkStatus{Name: l.name} }
 
+func (l *setLink) Test(context.Context) error { return l.fail }
+
 func (l *setLink) Run(ctx context.Context) error {
 	l.runs++
 	if l.fail != nil {
@@ -59,6 +61,12 @@ func TestLinkSet(t *testing.T) {
 		check(first, 1, 0)
 		if found, ok := set.Find("second"); !ok || found != again || len(set.States()) != 2 {
 			t.Errorf("the set has %v", set.States())
+		}
+		if err := set.Test(t.Context(), "second"); err != nil {
+			t.Error(err)
+		}
+		if err := set.Test(t.Context(), "late"); err == nil || err.Error() != "there is no link late" {
+			t.Errorf("the test of a removed link: %v", err)
 		}
 		cancel()
 		if err := <-ended; err != nil {

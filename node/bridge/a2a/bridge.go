@@ -103,7 +103,7 @@ func (b *Bridge) PutLink(l bridge.Link, token client.Credential) error {
 			return fmt.Errorf("link %s: the only option is replies: push", l.Name)
 		}
 	}
-	b.out.links.Put(l, token)
+	b.out.links.Put(bridge.NewCalledLink(l, token, b.testLink))
 	return nil
 }
 
@@ -115,7 +115,7 @@ func (b *Bridge) Run(ctx context.Context) error {
 	var all sync.WaitGroup
 	defer all.Wait()
 	all.Go(func() { b.due.Run(ctx) })
-	all.Go(func() { bridge.WatchLinks(ctx, b) })
+	all.Go(func() { _ = b.out.links.Run(ctx) })
 	stale := make(chan struct{}, 1)
 	stale <- struct{}{} // compare at the start, too
 	all.Go(func() {
@@ -165,13 +165,12 @@ func (b *Bridge) Run(ctx context.Context) error {
 func (b *Bridge) Links() []bridge.LinkStatus { return b.out.links.States() }
 
 // Test fetches the card of the agent behind a link and checks its signature and its key.
-func (b *Bridge) Test(ctx context.Context, link string) error {
-	if _, _, ok := b.out.links.Find(link); !ok {
-		return fmt.Errorf("there is no link %s", link)
-	}
+func (b *Bridge) Test(ctx context.Context, link string) error { return b.out.links.Test(ctx, link) }
+
+func (b *Bridge) testLink(ctx context.Context, l *bridge.CalledLink) error {
 	const maxAge = 0 // fetch the card even if we know it
-	_, err := b.out.resolve(ctx, bridge.Address{Kind: Kind, Link: link, Peer: linkPeer}, maxAge)
-	b.out.recordLink(link, err)
+	_, err := b.out.resolve(ctx, bridge.Address{Kind: Kind, Link: l.Name, Peer: linkPeer}, maxAge)
+	b.out.recordLink(l.Name, err)
 	return err
 }
 
@@ -193,7 +192,7 @@ func (b *Bridge) Deliver(ctx context.Context, d bridge.Delivery) (bridge.Deliver
 			b.log.WarnContext(ctx, "a2a: cannot store an answer", "err", err)
 			return bridge.Delivered{}, &client.SendError{Retry: true, Cause: err}
 		}
-		if l, _, _ := b.out.links.Find(address.Link); l.Options["replies"] != "push" {
+		if l, ok := b.out.links.Find(address.Link); !ok || l.Options["replies"] != "push" {
 			return bridge.Delivered{}, nil
 		}
 	}

@@ -42,8 +42,8 @@ var errPinned = errors.New("the agent card has changed in a way that its key doe
 // link may lead anywhere, because the owner configured it. The guard of the HTTP client checks any other URL.
 func (o *outbound) locate(a bridge.Address) (base *url.URL, token client.Credential, reach client.Reach, err error) {
 	text := a.Peer
-	if l, key, ok := o.links.Find(a.Link); ok {
-		text, token, reach = l.URL, key, client.Owner
+	if l, ok := o.links.Find(a.Link); ok {
+		text, token, reach = l.URL, l.Token, client.Owner
 	} else if a.Link != bridge.WebLink {
 		return nil, "", 0, fmt.Errorf("there is no a2a link %s", a.Link)
 	}

@@ -23,7 +23,7 @@ func LinkKind() bridge.Kind { return bridge.Kind{Name: Kind, Inbound: InboundLin
 // addressOf returns the address of a caller. The caller whose token has the name of a link is the agent behind it, so
 // that our answers go to the URL of the link, and policy.access of the link applies.
 func (o *outbound) addressOf(name string) bridge.Address {
-	if _, _, ok := o.links.Find(name); ok {
+	if _, ok := o.links.Find(name); ok {
 		return bridge.Address{Kind: Kind, Link: name, Peer: linkPeer}
 	}
 	return bridge.Address{Kind: Kind, Link: InboundLink, Peer: name}

@@ -55,7 +55,7 @@ type outbound struct {
 	cfg     Config
 	log     *slog.Logger
 	records store.Records
-	links   bridge.LinkList
+	links   bridge.LinkSet[*bridge.CalledLink]
 }
 
 func sentKey(address string, conv wire.ConversationID) string {
@@ -339,7 +339,7 @@ func asSendError(err error) error {
 	return &client.SendError{Retry: again, Processed: processed, Status: status, Refusal: &wire.Error{Code: code, Status: status, Message: refusal.Message, Retry: again}}
 }
 
-// recordLink records the state of a link after a call that ended with err. An agent that refuses one message has
+// recordLink records the state of a link, if there is one with this name, after a call that ended with err. An agent that refuses one message has
 // answered, so the link is up. A refused token takes the link down.
 func (o *outbound) recordLink(link string, err error) {
 	state, text := bridge.LinkUp, ""
@@ -351,5 +351,7 @@ func (o *outbound) recordLink(link string, err error) {
 	case err != nil && (!isRefusal || refusal.Status == http.StatusNotFound || refusal.Status >= http.StatusInternalServerError):
 		state, text = bridge.LinkConnecting, err.Error()
 	}
-	o.links.Record(link, state, text)
+	if l, ok := o.links.Find(link); ok {
+		l.Record(state, text)
+	}
 }

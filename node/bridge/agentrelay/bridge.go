@@ -125,13 +125,7 @@ func (b *Bridge) Run(ctx context.Context) error {
 func (b *Bridge) Links() []bridge.LinkStatus { return b.links.States() }
 
 // Test tests a link, as [link.Link.Test] does.
-func (b *Bridge) Test(ctx context.Context, name string) error {
-	l, err := b.link(name)
-	if err != nil {
-		return err
-	}
-	return l.Test(ctx)
-}
+func (b *Bridge) Test(ctx context.Context, name string) error { return b.links.Test(ctx, name) }
 
 func (b *Bridge) link(name string) (*link.Link, error) {
 	if l, ok := b.links.Find(name); ok {

@@ -54,13 +54,7 @@ func (b *Bridge) Links() []bridge.LinkStatus { return b.links.States() }
 
 // Test asks the exchange of a link for its list, even if the link is down. If that works, a link that is down starts
 // again.
-func (b *Bridge) Test(ctx context.Context, name string) error {
-	l, err := b.findLink(name)
-	if err != nil {
-		return fmt.Errorf("there is no link %s", name)
-	}
-	return l.Test(ctx)
-}
+func (b *Bridge) Test(ctx context.Context, name string) error { return b.links.Test(ctx, name) }
 
 // sendThrough sends a thread to the exchange behind a link.
 func (b *Bridge) sendThrough(c echo.Context, _ owner.None) (SentTo, error) {

@@ -153,7 +153,7 @@ func New(cfg Config) (*Bridge, error) {
 	}
 	b.registrar = &registry.Registrar{
 		Self:  registry.Entry{ID: b.self.Name(), AgentName: b.self.Agent, Org: b.self.Org, PublicKey: b.self.Key, Endpoint: cfg.URL, Capabilities: b.capabilities},
-		Links: b.links.All, HTTP: cfg.HTTP, Token: cfg.RegistryToken, Logger: cfg.Logger,
+		Links: b.links.configured, HTTP: cfg.HTTP, Token: cfg.RegistryToken, Logger: cfg.Logger,
 		Reachable: func(base string) bool { return urlOf(b).reachableFrom(base) != "" },
 	}
 	b.pins = newPins(cfg, b.links, &listedKeys{
@@ -179,7 +179,7 @@ func (b *Bridge) Links() []bridge.LinkStatus { return b.links.States() }
 func (b *Bridge) Run(ctx context.Context) error {
 	var all sync.WaitGroup
 	all.Go(func() { b.due.Run(ctx) })
-	all.Go(func() { bridge.WatchLinks(ctx, b) })
+	all.Go(func() { _ = b.links.Run(ctx) }) // fails never
 	if b.registry != nil {
 		all.Go(func() { b.registry.Reload(ctx) })
 	}

@@ -14,7 +14,7 @@ import (
 
 // links holds the links. MoltSpeak keeps no connection to a peer.
 type links struct {
-	bridge.LinkList
+	bridge.LinkSet[*bridge.CalledLink]
 	log *slog.Logger
 }
 
@@ -32,33 +32,45 @@ func (b *Bridge) PutLink(l bridge.Link, token client.Credential) error {
 			return fmt.Errorf("link %s: the only options are peer: agent@org and reply_ops: core", l.Name)
 		}
 	}
-	b.links.Put(l, token)
+	b.links.Put(bridge.NewCalledLink(l, token, b.testLink))
 	return nil
+}
+
+// configured returns the links as they are configured.
+func (s *links) configured() (out []bridge.Link) {
+	for _, l := range s.All() {
+		out = append(out, l.Link)
+	}
+	return out
 }
 
 // RemoveLink removes a link.
 func (b *Bridge) RemoveLink(name string) { b.links.Remove(name) }
 
 func (s *links) encryptsAlways(name string) bool {
-	l, _, _ := s.Find(name)
-	return l.Policy.Encrypt == encryptAlways
+	l, ok := s.Find(name)
+	return ok && l.Policy.Encrypt == encryptAlways
 }
 
 // usesCoreOnly reports whether to answer a peer with the nine core operations only, because the public SDKs read no
 // others (MS-25). It returns true until the peer uses another operation, and always if the peer's link demands it.
 func (s *links) usesCoreOnly(a message.Agent, p peer) bool {
-	return !p.AllOps || slices.ContainsFunc(s.All(), func(l bridge.Link) bool {
+	return !p.AllOps || slices.ContainsFunc(s.All(), func(l *bridge.CalledLink) bool {
 		return l.Options["peer"] == a.Name() && l.Options["reply_ops"] == "core"
 	})
 }
 
-// record sets the status of a link after a call that ended with err.
+// record sets the status of a link, if there is one with this name, after a call that ended with err.
 func (s *links) record(name string, err error) {
+	l, ok := s.Find(name)
+	if !ok {
+		return
+	}
 	state, text := stateAfter(err), ""
 	if state != bridge.LinkUp {
 		text = err.Error()
 	}
-	if before := s.Record(name, state, text); before != "" && before != bridge.LinkDown && state == bridge.LinkDown {
+	if before := l.Record(state, text); before != bridge.LinkDown && state == bridge.LinkDown {
 		s.log.Warn("moltspeak: the link is down until agentmesh links test succeeds or the node restarts", "link", name, "err", err)
 	}
 }
@@ -90,13 +102,10 @@ func linkAddress(name string) bridge.Address { return bridge.Address{Kind: Kind,
 
 // errorIfDown refuses a delivery over a link that is down. The message waits until `agentmesh links test` succeeds. A
 // link that names no peer cannot be tested, so its deliveries go on.
-func (s *links) errorIfDown(name string) error {
-	if l, _, _ := s.Find(name); l.Options["peer"] == "" {
+func errorIfDown(l *bridge.CalledLink) error {
+	status := l.Status()
+	if status.State != bridge.LinkDown || l.Options["peer"] == "" {
 		return nil
 	}
-	status := s.State(name)
-	if status.State != bridge.LinkDown {
-		return nil
-	}
-	return &client.SendError{Retry: true, Awaits: linkAddress(name).String(), Cause: fmt.Errorf("link %s is down (%s); mend it, then: agentmesh links test %s", name, status.Error, name)}
+	return &client.SendError{Retry: true, Awaits: linkAddress(l.Name).String(), Cause: fmt.Errorf("link %s is down (%s); mend it, then: agentmesh links test %s", l.Name, status.Error, l.Name)}
 }

@@ -103,9 +103,9 @@ type target struct {
 // targetOf returns a peer with the endpoint from its link, or else from its signed messages. The error says why a
 // delivery to it must wait or fail.
 func (b *Bridge) targetOf(ctx context.Context, a bridge.Address, agent message.Agent, now time.Time) (to target, err error) {
-	if l, _, ok := b.links.Find(a.Link); ok {
+	if l, ok := b.links.Find(a.Link); ok {
 		to, err = targetBehind(l, agent)
-		return to, cmp.Or(err, b.links.errorIfDown(l.Name))
+		return to, cmp.Or(err, errorIfDown(l))
 	}
 	to = target{agent: agent, address: a, reach: b.cfg.reach()}
 	if a.Link != InboundLink {
@@ -120,7 +120,7 @@ func (b *Bridge) targetOf(ctx context.Context, a bridge.Address, agent message.A
 }
 
 // targetBehind returns the agent with the endpoint of a link.
-func targetBehind(l bridge.Link, agent message.Agent) (to target, err error) {
+func targetBehind(l *bridge.CalledLink, agent message.Agent) (to target, err error) {
 	to = target{agent: agent, address: bridge.Address{Kind: Kind, Link: l.Name, Peer: agent.Name()}, reach: client.Owner}
 	to.endpoint, err = message.Endpoint(l.URL)
 	return to, err
@@ -339,7 +339,10 @@ func (b *Bridge) post(ctx context.Context, to target, raw []byte, boxed bool) (*
 	if err != nil {
 		return nil, err
 	}
-	_, token, _ := b.links.Find(to.address.Link)
+	var token client.Credential
+	if l, ok := b.links.Find(to.address.Link); ok {
+		token = l.Token
+	}
 	return b.transmit(ctx, to.endpoint, to.reach, token, body)
 }
 

@@ -116,15 +116,13 @@ func (b *Bridge) unpin(ctx context.Context, name string) error {
 }
 
 // Test sends a hello to the peer behind a link and verifies the answer.
-func (b *Bridge) Test(ctx context.Context, name string) error {
-	l, _, ok := b.links.Find(name)
-	if !ok {
-		return fmt.Errorf("there is no link %s", name)
-	}
+func (b *Bridge) Test(ctx context.Context, name string) error { return b.links.Test(ctx, name) }
+
+func (b *Bridge) testLink(ctx context.Context, l *bridge.CalledLink) error {
 	peer, named := message.ParseName(l.Options["peer"])
 	if !named {
 		err := &bridge.LinkFault{Why: errors.New("the link names no peer"), Fix: "add it with --option peer=agent@org, or set options.peer in the configuration"}
-		b.links.record(name, err)
+		b.links.record(l.Name, err)
 		return err
 	}
 	to, err := targetBehind(l, peer)
@@ -132,8 +130,8 @@ func (b *Bridge) Test(ctx context.Context, name string) error {
 		return err
 	}
 	err = b.greet(ctx, to)
-	if b.links.record(name, err); err == nil {
-		b.cfg.Mesh.Reachable(linkAddress(name))
+	if b.links.record(l.Name, err); err == nil {
+		b.cfg.Mesh.Reachable(linkAddress(l.Name))
 	}
 	return err
 }

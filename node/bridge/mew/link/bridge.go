@@ -113,14 +113,13 @@ func (b *Bridge) Link(name string) *Link {
 	return l
 }
 
-// Test joins the space of a link, leaves it at once, and returns the error. If the link is up, Test does nothing,
+// Test tests a link, as [Link.Test] does.
+func (b *Bridge) Test(ctx context.Context, name string) error { return b.links.Test(ctx, name) }
+
+// Test joins the space of the link, leaves it at once, and returns the error. If the link is up, Test does nothing,
 // because a second connection would replace the first one (MEW-J5). After a test that succeeds, the link connects at
 // once, unless it is down.
-func (b *Bridge) Test(ctx context.Context, name string) error {
-	l := b.Link(name)
-	if l == nil {
-		return errors.New("there is no such link; run agentmesh links list to see the names of the links")
-	}
+func (l *Link) Test(ctx context.Context) error {
 	err := l.space.testJoin(ctx)
 	if err == nil && !l.space.isDown() {
 		l.Connect()
