@@ -2,6 +2,7 @@ package a2a
 
 import (
 	"bytes"
+	"cmp"
 	"context"
 	"encoding/json"
 	"errors"
@@ -60,9 +61,7 @@ func (b *Bridge) readPush(call message.Call, v wire.Value, from caller) (*pushRo
 		return nil, message.ErrParams.Because(err)
 	}
 	r.Config.Tenant = ""
-	if r.Config.ID == "" {
-		r.Config.ID = wire.HashOf(from.name, r.Config.URL)
-	}
+	r.Config.ID = cmp.Or(r.Config.ID, wire.HashOf(from.name, r.Config.URL))
 	u, err := url.Parse(r.Config.URL)
 	reach := b.cfg.reach()
 	switch {

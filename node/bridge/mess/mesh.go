@@ -112,11 +112,8 @@ func (b *Bridge) keepConflict(ctx context.Context, l *link, opts exchange.Option
 
 // ackPayload returns the synchronous reply: {"action": "ack", "ref": …, "mess": [acks]}.
 func ackPayload(res exchange.Result) wire.Value {
-	v := wire.Obj(wire.TextField("action", "ack"))
-	if ref, ok := res.RequestRef(); ok {
-		v = v.With("ref", wire.Text(ref))
-	}
-	return v.With("mess", res.Answers.Tree())
+	ref, _ := res.RequestRef()
+	return wire.Obj(wire.TextField("action", "ack")).WithOptional("ref", ref).With("mess", res.Answers.Tree())
 }
 
 // sentThread returns the ref of the thread that we offered to peer in the message's conversation, or "". A response

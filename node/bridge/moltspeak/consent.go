@@ -1,6 +1,7 @@
 package moltspeak
 
 import (
+	"cmp"
 	"context"
 	"encoding/base64"
 	"encoding/json"
@@ -193,12 +194,8 @@ func (r consentResolver) Resolve(ctx context.Context, ask acl.Ask, d acl.Decisio
 		if err := ask.CheckBody(); err != nil {
 			return err
 		}
-		subject := body.Human
-		if subject == "" {
-			subject = "owner@" + r.b.self.Org
-		}
 		g := Grant{
-			ID: newID(), Issuer: r.b.self.Name(), Subject: subject, Peer: body.Peer, Issued: d.Now.Unix(),
+			ID: newID(), Issuer: r.b.self.Name(), Subject: cmp.Or(body.Human, "owner@"+r.b.self.Org), Peer: body.Peer, Issued: d.Now.Unix(),
 			Expires: d.Now.Add(durations[body.Duration]).Unix(), Scope: body.Types, Purpose: body.Purpose,
 			Constraints: body.Constraints,
 		}

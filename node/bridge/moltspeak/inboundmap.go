@@ -32,10 +32,7 @@ func (b *Bridge) handleQuery(c *request, q message.Query) (answer, *message.Erro
 	if slices.Contains(b.cfg.Domains, q.Domain) {
 		return b.passOn(c, IntentQuery, withAction("query", c.m.P), conv, convState{})
 	}
-	ask := wire.Obj(wire.TextField("domain", q.Domain))
-	if q.Intent != "" {
-		ask = ask.With("intent", wire.Text(q.Intent))
-	}
+	ask := wire.Obj(wire.TextField("domain", q.Domain)).WithOptional("intent", q.Intent)
 	if q.Params.Len() > 0 {
 		ask = ask.With("params", q.Params)
 	}
@@ -413,10 +410,7 @@ func replyPayload(p message.Payload) (payload wire.Value, end string) {
 			return r.Data, end
 		}
 		v := wire.Obj(wire.TextField("action", "respond"), wire.TextField("status", r.Status), wire.Field("data", r.Data))
-		if r.Schema != "" {
-			v = v.With("schema", wire.Text(r.Schema))
-		}
-		return v, end
+		return v.WithOptional("schema", r.Schema), end
 	}
 	return wire.Obj(wire.TextField("action", "respond")), ""
 }

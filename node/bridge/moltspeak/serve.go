@@ -224,9 +224,7 @@ func discoverResult(card wire.Value) wire.Value {
 		v = v.With("capabilities", caps)
 	}
 	for _, m := range []struct{ from, to string }{{"moltspeak", "endpoint"}, {"moltspeak_agent", "agent"}, {"moltspeak_key", "public_key"}} {
-		if s := meta.GetStr(m.from); s != "" {
-			v = v.With(m.to, wire.Text(s))
-		}
+		v = v.WithOptional(m.to, meta.GetStr(m.from))
 	}
 	if name, ok := message.ParseName(meta.GetStr("moltspeak_agent")); ok {
 		v = v.With("org", wire.Text(name.Org))

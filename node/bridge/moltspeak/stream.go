@@ -196,10 +196,5 @@ func (st *openStream) payload(id string) wire.Value {
 		text = base64.StdEncoding.EncodeToString(st.data)
 	}
 	payload := wire.Obj(wire.TextField("action", "stream"), wire.TextField("stream_id", id))
-	for _, m := range []struct{ key, value string }{{"type", st.kind}, {"content_type", st.contentType}} {
-		if m.value != "" {
-			payload = payload.With(m.key, wire.Text(m.value))
-		}
-	}
-	return payload.With("data", wire.Text(text))
+	return payload.WithOptional("type", st.kind).WithOptional("content_type", st.contentType).With("data", wire.Text(text))
 }

@@ -307,9 +307,7 @@ func ReadREST(method, path string, query url.Values, body []byte, version string
 		}
 		c.Params = c.Params.With(key, wire.Text(task))
 	}
-	if config != "" {
-		c.Params = c.Params.With("id", wire.Text(config))
-	}
+	c.Params = c.Params.WithOptional("id", config)
 	return c, e
 }
 

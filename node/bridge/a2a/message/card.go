@@ -1,6 +1,7 @@
 package message
 
 import (
+	"cmp"
 	"encoding/hex"
 	"encoding/json"
 	"errors"
@@ -33,10 +34,7 @@ type CardInfo struct {
 // NewCard returns the agent card for a card of the mesh (A2A-2), with a skill for each capability and our extension.
 func NewCard(i CardInfo) a2a.AgentCard {
 	c := i.Card
-	text := c.Description
-	if text == "" {
-		text = c.Name + ", an agent of the mesh"
-	}
+	text := cmp.Or(c.Description, c.Name+", an agent of the mesh")
 	digest := signing.Digest(c.Tree)
 	params := map[string]any{"agent_id": string(c.ID), "key": c.PublicKey, "card_digest": "sha256:" + hex.EncodeToString(digest[:])}
 	if i.Directory != "" {

@@ -1,6 +1,7 @@
 package message
 
 import (
+	"cmp"
 	"slices"
 	"strings"
 
@@ -155,10 +156,7 @@ func FindInterface(card wire.Value) (Interface, bool) {
 		all = append(all, Interface{URL: i.GetStr("url"), Binding: Binding(i.GetStr("protocolBinding")), Tenant: i.GetStr("tenant"), Version: i.GetStr("protocolVersion")})
 	}
 	version := card.GetStr("protocolVersion") // only a card of 0.3 has it
-	binding := Binding(card.GetStr("preferredTransport"))
-	if binding == "" {
-		binding = JSONRPC
-	}
+	binding := cmp.Or(Binding(card.GetStr("preferredTransport")), JSONRPC)
 	all = append(all, Interface{URL: card.GetStr("url"), Binding: binding, Version: version})
 	more, _ := card.Get("additionalInterfaces")
 	for i := range more.Elems() {

@@ -33,9 +33,7 @@ func (i Interface) Request(method string, params wire.Value) (verb, target strin
 		}
 		return verb, i.URL + path, body
 	}
-	if i.Tenant != "" {
-		params = params.With("tenant", wire.Text(i.Tenant))
-	}
+	params = params.WithOptional("tenant", i.Tenant)
 	if i.form() == formRPC {
 		method = oldNames[method]
 	}

@@ -1,6 +1,7 @@
 package message
 
 import (
+	"cmp"
 	"slices"
 	"strings"
 	"time"
@@ -159,9 +160,7 @@ func ReadReply(intent wire.Intent, payload wire.Value, id string, withPayload bo
 	rest := withoutNodeMetadata(payload).Without("action", "task", "artifacts", "metadata")
 	switch {
 	case len(r.Artifacts) > 0 || !hasResult:
-		if r.Text == "" {
-			r.Text = body
-		}
+		r.Text = cmp.Or(r.Text, body)
 	case body != "" && rest.Len() == 1: // the payload has only a body
 		r.Artifacts = append(r.Artifacts, artifactOf(id, wire.Obj(wire.TextField("text", body))))
 	case rest.Len() > 0: // its other members become a data part
@@ -221,15 +220,9 @@ func ReadArtifact(v wire.Value) (artifact wire.Value, ok bool) {
 			parts = append(parts, fromMesh(part))
 		}
 	}
-	id := v.GetStr("id")
-	if id == "" {
-		id = "artifact"
-	}
-	artifact = artifactOf(id, parts...)
+	artifact = artifactOf(cmp.Or(v.GetStr("id"), "artifact"), parts...)
 	for _, key := range []string{"name", "description"} {
-		if text := v.GetStr(key); text != "" {
-			artifact = artifact.With(key, wire.Text(text))
-		}
+		artifact = artifact.WithOptional(key, v.GetStr(key))
 	}
 	return artifact, len(parts) > 0
 }
@@ -328,14 +321,8 @@ func (r Remote) Payload(intent wire.Intent) (wire.Intent, wire.Value) {
 		artifacts = append(artifacts, toMeshArtifact(a, parts))
 	}
 	said := textOf(r.parts)
-	body := textOf(results)
-	if body == "" {
-		body = said
-	}
-	task := wire.Obj(wire.TextField("state", StateName(r.State)))
-	if said != "" {
-		task = task.With("text", wire.Text(said))
-	}
+	body := cmp.Or(textOf(results), said)
+	task := wire.Obj(wire.TextField("state", StateName(r.State))).WithOptional("text", said)
 	payload := wire.Obj(wire.TextField("action", "answer"), wire.TextField("answer", body))
 	if intent != wire.RequestInfo {
 		intent, payload = wire.Deliver, wire.Obj(wire.TextField("action", "deliver"), wire.Field("message", wire.Obj(wire.TextField("body", body))))

@@ -196,22 +196,13 @@ type Notice struct {
 // Encode returns the bytes of the notice. It omits an empty Ref.
 func (n Notice) Encode() []byte {
 	v := wire.Obj(wire.TextField("id", n.ID), wire.TextField("from", RelayID), wire.Field("to", wire.Texts([]string{n.To})), wire.TextField("type", n.Type))
-	if n.Ref != "" {
-		v = v.With("ref", wire.Text(n.Ref))
-	}
-	return v.With("payload", n.Payload).With("ts", wire.Int(n.TS)).JSON()
+	return v.WithOptional("ref", n.Ref).With("payload", n.Payload).With("ts", wire.Int(n.TS)).JSON()
 }
 
 // Request returns a frame from a client to one agent, to the relay or to everybody. It omits an empty kind or ref.
 func Request(to, kind, ref string, payload wire.Value) wire.Value {
 	v := wire.Obj(wire.Field("to", wire.Texts([]string{to})))
-	if kind != "" {
-		v = v.With("type", wire.Text(kind))
-	}
-	if ref != "" {
-		v = v.With("ref", wire.Text(ref))
-	}
-	return v.With("payload", payload)
+	return v.WithOptional("type", kind).WithOptional("ref", ref).With("payload", payload)
 }
 
 // NewID returns an id for a frame: 128 random bits.

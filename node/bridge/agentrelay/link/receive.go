@@ -1,11 +1,13 @@
 package link
 
 import (
+	"cmp"
 	"context"
 	"crypto/sha256"
 	"encoding/json"
 	"errors"
 	"log/slog"
+	"slices"
 	"time"
 
 	"github.com/agentmesh/agentmesh/node/bridge"
@@ -48,21 +50,13 @@ func (l *Link) handleFrame(ctx context.Context, v wire.Value) {
 }
 
 func hasTarget(to wire.Value, id string) bool {
-	for e := range to.Elems() {
-		if s, _ := e.Str(); s == id {
-			return true
-		}
-	}
-	return false
+	return slices.ContainsFunc(slices.Collect(to.Elems()), func(e wire.Value) bool { s, _ := e.Str(); return s == id })
 }
 
 // handleNotice logs a frame from the relay itself, or shows it to the owner. Such a frame changes nothing (AR-30).
 func (l *Link) handleNotice(h *incoming) {
 	if h.kind == "error" {
-		code := h.payload.GetStr("code")
-		if code == "" {
-			code = h.payload.GetStr("error")
-		}
+		code := cmp.Or(h.payload.GetStr("code"), h.payload.GetStr("error"))
 		l.log.Info("the relay refused a frame", slog.String("code", wire.OneLine(code, 64)))
 	}
 	if h.kind == "vote_result" {

@@ -91,11 +91,7 @@ func (r *Relay) answerQuery(s *session, f frame.Frame) *frame.Refusal {
 
 // summary returns the message as a query_result shows it.
 func (e *entry) summary() wire.Value {
-	v := wire.Obj(wire.TextField("id", e.id), wire.TextField("from", e.from))
-	if e.kind != "" {
-		v = v.With("type", wire.Text(e.kind))
-	}
-	v = v.With("ts", wire.Int(e.ts))
+	v := wire.Obj(wire.TextField("id", e.id), wire.TextField("from", e.from)).WithOptional("type", e.kind).With("ts", wire.Int(e.ts))
 	if full, err := wire.ParseForeign(e.raw, frame.MaxDepth, frame.MaxValues); err == nil {
 		payload, _ := full.Get("payload")
 		v = v.With("payload", payload)

@@ -2,6 +2,7 @@ package thread
 
 import (
 	"bytes"
+	"cmp"
 	"fmt"
 	"net/http"
 	"regexp"
@@ -37,13 +38,8 @@ func AttachmentFile(serial int, kind, name, mime string) string {
 	if !IsFileKind(kind) {
 		kind = "file"
 	}
-	name = strings.Trim(unsafeChars.ReplaceAllString(name, "_"), "_")
-	if name == "" {
-		name = kind
-	}
-	if len(name) > 100 {
-		name = name[len(name)-100:]
-	}
+	name = cmp.Or(strings.Trim(unsafeChars.ReplaceAllString(name, "_"), "_"), kind)
+	name = name[max(0, len(name)-100):]
 	if !strings.Contains(name, ".") {
 		name += "." + extension(mime)
 	}

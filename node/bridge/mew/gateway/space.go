@@ -90,10 +90,7 @@ func (s *Space) handle(m *member, e envelope.Envelope, fault *envelope.Refusal, 
 		body = body.With(field.Key, field.Value)
 	}
 	body = body.With("timestamp", wire.Text(envelope.FormatTime(p.at)))
-	if p.code == 0 {
-		p.code = 200
-	}
-	return httpAnswer{p.code, body}, nil
+	return httpAnswer{cmp.Or(p.code, 200), body}, nil
 }
 
 // checkRate counts an envelope or frame of m, and refuses it if m has sent too many.

@@ -141,15 +141,11 @@ func (e *Error) Payload(brief bool) wire.Value {
 		hint = hint.With("delay_ms", wire.Int(max(e.Delay, time.Second).Milliseconds()))
 	}
 	if !brief {
-		if e.Capability != "" {
-			hint = hint.With("capability", wire.Text(e.Capability))
-		}
+		hint = hint.WithOptional("capability", e.Capability)
 		if len(e.Types) > 0 {
 			hint = hint.With("data_types", wire.Texts(e.Types))
 		}
-		if e.Fix != "" {
-			hint = hint.With("fix", wire.Text(e.Fix))
-		}
+		hint = hint.WithOptional("fix", e.Fix)
 	}
 	return v.With("suggestion", hint)
 }

@@ -216,10 +216,7 @@ func (d Draft) Tree() wire.Value {
 		wire.TextField("v", Version), wire.TextField("id", d.ID), wire.Field("ts", wire.Int(d.Time.UnixMilli())),
 		wire.TextField("op", string(d.Op)), wire.Field("from", d.From.Value()), wire.Field("to", d.To.Value()),
 		wire.Field("p", d.P), wire.TextField("cls", string(d.Class)),
-	)
-	if d.Re != "" {
-		v = v.With("re", wire.Text(d.Re))
-	}
+	).WithOptional("re", d.Re)
 	if !d.Expires.IsZero() {
 		v = v.With("exp", wire.Int(d.Expires.UnixMilli()))
 	}
@@ -237,14 +234,7 @@ func (d Draft) Tree() wire.Value {
 
 // Value returns the agent as a member of a message.
 func (a Agent) Value() wire.Value {
-	v := wire.Obj(wire.TextField("agent", a.Agent), wire.TextField("org", a.Org))
-	if a.Key != "" {
-		v = v.With("key", wire.Text(a.Key))
-	}
-	if a.EncKey != "" {
-		v = v.With("enc_key", wire.Text(a.EncKey))
-	}
-	return v
+	return wire.Obj(wire.TextField("agent", a.Agent), wire.TextField("org", a.Org)).WithOptional("key", a.Key).WithOptional("enc_key", a.EncKey)
 }
 
 // ToCore returns an answer that uses only the core operations, for peers that know no others (MS-25). It turns any

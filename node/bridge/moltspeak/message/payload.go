@@ -322,9 +322,5 @@ func parseAck(*reader) Payload { return Ack{} }
 
 // Value returns the p of a respond message.
 func (a Respond) Value() wire.Value {
-	v := wire.Obj(wire.TextField("status", a.Status), wire.Field("data", a.Data))
-	if a.Schema != "" {
-		v = v.With("schema", wire.Text(a.Schema))
-	}
-	return v
+	return wire.Obj(wire.TextField("status", a.Status), wire.Field("data", a.Data)).WithOptional("schema", a.Schema)
 }
