@@ -1,8 +1,13 @@
 package exchange
 
 import (
+	"bytes"
 	"cmp"
 	"context"
+	"crypto/hmac"
+	"crypto/rand"
+	"crypto/sha256"
+	"encoding/hex"
 	"errors"
 	"fmt"
 	"io/fs"
@@ -181,4 +186,156 @@ func (s *files) keepNamed(ctx context.Context, records store.Records, now time.T
 		}
 	}
 	return changes, nil
+}
+
+// The owner uploads a file before the message that names it. Until then the file expires after a day, because the message
+// may be refused, or never sent.
+const (
+	keepUploads = 24 * time.Hour
+	maxUploads  = 100 // files of one thread that no message names yet
+)
+
+// Upload stores a file of the owner with a thread and returns the content entry that shows it (MESS-58). Uploading the
+// same file again returns the same entry, as long as the thread gets no new message.
+func (x *Exchange) Upload(ctx context.Context, who Actor, ref, name string, data []byte) (wire.Value, error) {
+	t, err := x.Thread(ctx, who, ref)
+	if err != nil {
+		return wire.Value{}, err
+	}
+	switch {
+	case len(data) > thread.MaxUpload:
+		return wire.Value{}, thread.TooLarge("the file is larger than 10 MiB")
+	case len(data) == 0:
+		return wire.Value{}, thread.Bad("file", "is empty")
+	}
+	kind, mime := thread.Sniff(data)
+	for n := range maxUploads {
+		file := thread.AttachmentFile(t.Serial+1, kind, name, mime)
+		if n > 0 {
+			file = thread.AttachmentFile(t.Serial+1, kind, fmt.Sprintf("%d-%s", n, name), mime)
+		}
+		a := Attachment{Name: file, Mime: mime, Size: len(data), Data: data}
+		err := x.saveUpload(ctx, t.Ref, a)
+		switch {
+		case errors.Is(err, store.ErrConflict):
+			continue
+		case errors.Is(err, store.ErrQuota):
+			return wire.Value{}, thread.Conflict("too many uploaded files of the thread are in no message yet: send a message that names them")
+		case err != nil:
+			return wire.Value{}, err
+		}
+		return wire.Obj(wire.Field(kind, a.Tree(name))), nil
+	}
+	return wire.Value{}, thread.Conflict("too many files of this name: choose another name")
+}
+
+// saveUpload stores a file that no message names yet. If the same file is stored already, its day begins again. If another
+// file has the same name, the error is [store.ErrConflict].
+func (x *Exchange) saveUpload(ctx context.Context, ref string, a Attachment) error {
+	now := time.Now()
+	upload := store.Change{Record: a.record(ref), Max: maxUploads}
+	upload.Record.Terms, upload.Record.Expires = []string{"upload/" + ref}, now.Add(keepUploads)
+	err := x.records.Apply(ctx, []store.Change{upload}, now)
+	if !errors.Is(err, store.ErrConflict) {
+		return err
+	}
+	stored, err := x.records.Get(ctx, NSFiles, upload.Record.Key, now)
+	if err != nil || stored.Expires.IsZero() || !bytes.Equal(stored.Body, upload.Record.Body) {
+		return cmp.Or(IgnoreMissing(err), store.ErrConflict)
+	}
+	upload.IfRev = stored.Rev
+	return x.records.Apply(ctx, []store.Change{upload}, now)
+}
+
+// eachFile calls do with the name of every attachment in a tree.
+func eachFile(v wire.Value, do func(name string)) {
+	if name := v.GetStr("file"); thread.IsAttachmentName(name) {
+		do(name)
+	}
+	for _, m := range v.Members() {
+		eachFile(m.Value, do)
+	}
+	for e := range v.Elems() {
+		eachFile(e, do)
+	}
+}
+
+// tidy removes what is past its retention, unless the clock is in doubt.
+func (x *Exchange) tidy(ctx context.Context) {
+	if !x.clock.Reliable() {
+		return
+	}
+	if _, err := x.Purge(ctx, time.Now()); err != nil && ctx.Err() == nil {
+		x.log.Error("old threads could not be removed", "error", err)
+	}
+}
+
+// Attachment is a file of a thread. The exchange never interprets its bytes.
+type Attachment struct {
+	Name string `json:"name"` // such as att-003-image-photo.jpg
+	Mime string `json:"mime"`
+	Size int    `json:"size"`
+	Data []byte `json:"data,omitempty"`
+}
+
+func (a Attachment) record(ref string) store.Record {
+	return store.Record{NS: NSFiles, Key: ref + "/" + a.Name, Body: wire.MustMarshal(a)}
+}
+
+// Tree returns the value that stands for the file in a stored message. name is the name that the sender gave the file.
+func (a Attachment) Tree(name string) wire.Value {
+	return wire.Obj(
+		wire.TextField("file", a.Name), wire.TextField("mime", a.Mime),
+		wire.Field("size", wire.Int(int64(a.Size))),
+	).WithOptional("name", name)
+}
+
+// KeepAttachment stores a file with a thread. The error is [store.ErrConflict] if the thread has a file of this name.
+func (x *Exchange) KeepAttachment(ctx context.Context, ref string, a Attachment) error {
+	return x.records.Apply(ctx, []store.Change{{Record: a.record(ref)}}, time.Now())
+}
+
+// Attachment returns a file of a thread that the actor may see.
+func (x *Exchange) Attachment(ctx context.Context, who Actor, ref, file string) (Attachment, error) {
+	if _, err := x.Thread(ctx, who, ref); err != nil {
+		return Attachment{}, err
+	}
+	if !thread.IsAttachmentName(file) {
+		return Attachment{}, thread.Bad("file", "is not the name of an attachment")
+	}
+	var a Attachment
+	_, found, err := store.ReadRecord(ctx, x.records, NSFiles, ref+"/"+file, &a, time.Now())
+	if err == nil && !found {
+		err = thread.Missing("no such attachment")
+	}
+	return a, err
+}
+
+// shareKey is the key of the record with the secret behind all share tokens. Such a token in the address of a file lets
+// anybody fetch the file without an API key.
+const shareKey = "share/key"
+
+// shareSecret returns the secret behind all share tokens, and creates it on the first call.
+func (x *Exchange) shareSecret(ctx context.Context) (secret []byte, err error) {
+	err = store.Retry(func() error {
+		rec, err := x.records.Get(ctx, NSMeta, shareKey, time.Now())
+		if secret = rec.Body; !errors.Is(err, store.ErrNotFound) {
+			return err
+		}
+		secret = make([]byte, 32)
+		rand.Read(secret) // never fails: crypto/rand
+		return x.records.Apply(ctx, []store.Change{{Record: store.Record{NS: NSMeta, Key: shareKey, Body: secret}}}, time.Now())
+	})
+	return secret, err
+}
+
+// ShareToken returns the token that the address of a shared file must carry.
+func (x *Exchange) ShareToken(ctx context.Context, ref, file string) (string, error) {
+	secret, err := x.shareSecret(ctx)
+	if err != nil {
+		return "", err
+	}
+	mac := hmac.New(sha256.New, secret)
+	mac.Write([]byte(ref + "/" + file)) // neither part contains a slash
+	return hex.EncodeToString(mac.Sum(nil)), nil
 }
