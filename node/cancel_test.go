@@ -72,6 +72,7 @@ func agree(t *testing.T, chris, sarah *meshtest.Member, day time.Time, conv wire
 // TestCancelEvent (AM-87): if either side cancels an agreed event, it leaves both calendars, although the conversation
 // in which it was agreed has ended. The other owner gets one notice that names the event.
 func TestCancelEvent(t *testing.T) {
+	t.Parallel() // it mostly waits
 	for _, c := range []struct {
 		name    string
 		byOpen  bool // the opener of the conversation cancels

@@ -210,6 +210,7 @@ func TestTailShownIsDecided(t *testing.T) {
 
 // TestTailReachesHookInOrder: the agent gets the released messages one after the other, even if it is slow.
 func TestTailReachesHookInOrder(t *testing.T) {
+	t.Parallel() // it mostly waits
 	var working atomic.Int32
 	got := make(chan string, 16)
 	chris, sarah, _ := newHeldStranger(t, configureHook(func(_ context.Context, c hook.Call) (hook.Answer, error) {

@@ -18,6 +18,7 @@ import (
 
 // TestOldOutboxEntry (AM-48): what happens to an outbox entry whose signature is older than 14 minutes.
 func TestOldOutboxEntry(t *testing.T) {
+	t.Parallel() // it mostly waits
 	for _, c := range []struct {
 		name   string
 		first  func(http.ResponseWriter, wire.Message)
@@ -32,6 +33,7 @@ func TestOldOutboxEntry(t *testing.T) {
 		{"maybe, and it does not", status(500), false, 15 * time.Minute, owner.SendUnknown, false},
 	} {
 		t.Run(c.name, func(t *testing.T) {
+			t.Parallel()
 			mesh := meshtest.New(t)
 			ann := newPeer(t, mesh, "ann")
 			ann.serves = c.serves

@@ -15,6 +15,7 @@ import (
 // TestMessageWaitsForAnswer checks that a message waits until the agent has answered the previous one of the
 // conversation. It is then a new task.
 func TestMessageWaitsForAnswer(t *testing.T) {
+	t.Parallel() // it mostly waits
 	p := newPeerAgent(t)
 	working := p.answer
 	var done atomic.Value // id of the task that has ended

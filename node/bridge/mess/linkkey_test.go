@@ -91,6 +91,7 @@ func TestLinkCannotRegister(t *testing.T) {
 
 // TestForgottenLinkRegistersAgain: if an exchange has forgotten the key of a link, the link registers again, once.
 func TestForgottenLinkRegistersAgain(t *testing.T) {
+	t.Parallel() // it mostly waits
 	s := &publicServer{keys: map[string][2]string{}}
 	w := newPublicLink(t, s, serve(t, s), func(c *Config) {
 		delete(c.Tokens, "town")
@@ -108,6 +109,7 @@ func TestForgottenLinkRegistersAgain(t *testing.T) {
 // TestLinkWaitsForApproval: a link waits for an exchange that approves registrations, and so do its messages; the
 // exchange id is the one that the server names.
 func TestLinkWaitsForApproval(t *testing.T) {
+	t.Parallel() // it mostly waits
 	away := newHTTPLab(t, func(c *exchange.Config) { c.Registration = "approval" })
 	home := newMeshNode(t, meshtest.New(t), "home", func(c *Config) {
 		c.HTTP = client.NewHTTP(client.HTTPConfig{Local: true})
@@ -245,8 +247,10 @@ func TestDownLinkIsQuiet(t *testing.T) {
 // TestUselessRegistrationsEnd: a server that accepts registrations but no key is not asked forever: the link registers
 // once more and is then down, even if the server fails in between.
 func TestUselessRegistrationsEnd(t *testing.T) {
+	t.Parallel() // it mostly waits
 	for name, fails := range map[string]bool{"refuses": false, "refuses and fails in turn": true} {
 		t.Run(name, func(t *testing.T) {
+			t.Parallel()
 			s := &publicServer{keys: map[string][2]string{}}
 			var registered, calls atomic.Int32
 			srv := serve(t, http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
