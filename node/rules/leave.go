@@ -2,13 +2,8 @@ package rules
 
 import (
 	"net/http"
-	"regexp"
-	"slices"
-	"time"
 
 	"github.com/agentmesh/agentmesh/acl"
-	"github.com/agentmesh/agentmesh/conversations"
-	"github.com/agentmesh/agentmesh/node/calendar"
 	"github.com/agentmesh/agentmesh/node/owner"
 	"github.com/agentmesh/agentmesh/node/wire"
 )
@@ -95,64 +90,3 @@ func Leave(d Departure) (Permission, error) {
 	}
 	return Permission{NeedsOwner: true, Rule: "outgoing.mode=" + string(d.Mode), AllowAlways: true}, nil
 }
-
-// Appointment is what a message of ours proposes or accepts under a hold rule with a mandate.
-type Appointment struct {
-	Peer   string
-	Action string
-	Terms  conversations.Terms
-	Theirs *conversations.Proposal // the standing proposal of the peer, or nil
-	Before *conversations.Proposal // our proposal that it replaced, or nil
-	Free   bool                    // every time in Terms is free
-	Spent  bool                    // the peer has had all its conversations of the day
-}
-
-// IsWithin reports whether the owner's agent may make the appointment alone.
-func (a Appointment) IsWithin(m acl.Mandate) bool {
-	length, ok := calendar.ParseLength(a.Terms.Duration)
-	switch {
-	case !slices.Contains(m.Peers, a.Peer), !slices.Contains([]string{"propose", "counter", "accept"}, a.Action),
-		!ok || length > m.Length,
-		m.Calendar != "" && !a.Free,
-		m.Place != "" && !a.isOurPlace(m.Places),
-		a.Spent:
-		return false
-	}
-	return true
-}
-
-// isOurPlace reports whether our side named the place, or the owner has it in a list, or there is none.
-func (a Appointment) isOurPlace(list []string) bool {
-	place := a.Terms.Location
-	return place == "" || slices.Contains(list, place) || a.Theirs == nil || a.Theirs.Location != place ||
-		a.Before != nil && a.Before.Location == place
-}
-
-// HasText reports whether a payload has words that could instruct an agent, so that a guard judges it (AM-95). A receipt,
-// a close or a bare decision has none if its reason is a code or one of our own texts.
-func HasText(payload wire.Value) bool {
-	return slices.ContainsFunc(payload.Members(), func(m wire.Member) bool {
-		text, _ := m.Value.Str()
-		switch m.Key {
-		case "action":
-			return !slices.Contains(bareActions, text)
-		case "status":
-			return text != string(conversations.Completed) && text != string(conversations.Failed)
-		case "estimated_response":
-			_, err := time.Parse(time.RFC3339, text)
-			return err != nil
-		case "reason":
-			return !reasonCode.MatchString(text) && !slices.Contains(ourReasons, text)
-		case "metadata":
-			return m.Value.Without("in_reply_to").Len() > 0 || !wire.MessageID(m.Value.GetStr("in_reply_to")).Valid()
-		}
-		return true
-	})
-}
-
-var (
-	bareActions = []string{
-		wire.ActionReceived, wire.ActionPending, wire.ActionClose, "confirmed", "acknowledged", "accept", "decline", "reject", "withdraw", "cancel",
-	}
-	reasonCode = regexp.MustCompile(`^[A-Z]{1,20}(_[A-Z]{1,20}){0,3}$`)
-)

@@ -2,7 +2,6 @@ package thread
 
 import (
 	"slices"
-	"strconv"
 	"time"
 
 	"github.com/agentmesh/agentmesh/node/wire"
@@ -169,85 +168,3 @@ func (t *Thread) HasOffer(peer string) bool { return t.Peers[peer].Offered && t.
 // ChannelRefused is the channel of a refused message: it came in a thread file or through a link, and the state machine
 // refused it. The message is stored but has no effect (MESS-51).
 const ChannelRefused = "refused"
-
-// Kinds of turns. It is the owner's turn in a thread if the owner can do something about the thread.
-const (
-	TurnWork       = "work"       // the owner may claim the thread, or holds it
-	TurnAnswer     = "answer"     // an executor waits for an answer about the owner's request
-	TurnConfirm    = "confirm"    // an executor waits until the owner confirms or refuses an action
-	TurnRelease    = "release"    // the thread waits until the owner approves it
-	TurnSuggestion = "suggestion" // the owner can decide about a suggestion to change the owner's request
-)
-
-// Turn returns the owner's turn in the thread, or "" if the owner can do nothing about it. A turn is a kind and, except
-// for TurnRelease, a slash and a number. The number changes when the same kind of turn comes again, for example with
-// another question.
-func (t *Thread) Turn() string {
-	switch mine := t.Requester == OwnerID; {
-	case mine && t.Status == NeedsInput:
-		return TurnAnswer + "/" + strconv.Itoa(t.Serial)
-	case mine && t.Status == NeedsConfirmation:
-		return TurnConfirm + "/" + strconv.Itoa(t.Serial)
-	case t.Parked == ParkedApproval:
-		return TurnRelease
-	case mine && t.Status.Open() && t.OpenSuggestion("") > 0:
-		return TurnSuggestion + "/" + strconv.Itoa(t.OpenSuggestion(""))
-	case !mine && t.Offered && t.IsClaimable() && t.IsOfferedTo(OwnerID), !mine && t.Holder == OwnerID && t.Status.Open() && !t.AwaitsRequester():
-		questions := 0
-		for _, e := range t.History {
-			if c := Code(e.Action); c == NeedsInput || c == NeedsConfirmation {
-				questions++
-			}
-		}
-		return TurnWork + "/" + strconv.Itoa(questions)
-	}
-	return ""
-}
-
-// Apply applies an entry of an actor to a thread outside of an exchange (the server that keeps threads), for example to
-// a thread file. The roles of the actor follow from the requester and the holder of the thread. If the thread has no
-// holder, any actor may claim it.
-func (t *Thread) Apply(e Entry, actor string, now time.Time) error {
-	r := Role(0)
-	if actor == t.Requester {
-		r |= AsRequester
-	}
-	switch t.Holder {
-	case actor:
-		r |= AsHolder
-	case "":
-		r |= AsEligible
-	}
-	switch e.Type {
-	case "status":
-		s, err := ReadStatus(e.Body, "status", Lax)
-		if err != nil {
-			return err
-		}
-		return t.SetStatus(s, actor, r, now)
-	case "response":
-		const isLone = false // a status completes the thread
-		return t.Respond(actor, r, isLone, now)
-	case "reply":
-		reply, err := ReadReply(e.Body, "reply", Strict)
-		if err != nil || reply.Accept != nil {
-			return err
-		}
-		if reply.Confirm != nil {
-			return t.Confirm(*reply.Confirm, reply.Reason, actor, r, now)
-		}
-		return t.AnswerAll("", reply.Answers, actor, r, now)
-	case "answer":
-		id := e.Body.GetStr("id")
-		if t.OpenQuestion(id) == nil { // perhaps the questions have no ids
-			id = ""
-		}
-		return t.Answer(id, actor, r, now)
-	case "cancel":
-		if !r.Has(AsRequester) {
-			return Forbidden("only the requester may cancel")
-		}
-		return t.Cancel(e.Body.GetStr("reason"), actor, now)
-	}
-	return nil
-}

@@ -3,8 +3,6 @@ package view
 import (
 	"cmp"
 	"encoding/json"
-	"fmt"
-	"strings"
 	"time"
 
 	"github.com/agentmesh/agentmesh/node/bridge/mew/envelope"
@@ -112,29 +110,4 @@ func NewFault(status int, text string) error {
 // NewRefusal returns an error that tells the owner why a space refused an envelope, with the payload of a system/error.
 func NewRefusal(status int, payload wire.Value) error {
 	return NewFault(status, "the space refused the envelope: "+envelope.ToPrintable(string(payload.JSON()), 300))
-}
-
-// Line describes an envelope on one line, with the names of participants of the space, and with at most 300 characters
-// of its text. It does not clean the parts that participants wrote, such as names and ids.
-func (s Space) Line(v wire.Value) string {
-	payload, _ := v.Get("payload")
-	text := payload.GetStr("text")
-	if text == "" {
-		text = string(payload.JSON())
-	}
-	ts := v.GetStr("ts")
-	if sentAt, ok := wire.ParseTime(ts); ok {
-		ts = sentAt.Local().Format("15:04:05")
-	}
-	to, _ := v.Get("to")
-	var names []string
-	for e := range to.Elems() {
-		id, _ := e.Str()
-		names = append(names, s.NameOf(id))
-	}
-	arrow := ""
-	if len(names) > 0 {
-		arrow = " → " + strings.Join(names, ", ")
-	}
-	return fmt.Sprintf("%s %s%s %s %s: %s", ts, s.NameOf(v.GetStr("from")), arrow, v.GetStr("kind"), v.GetStr("id"), wire.OneLine(text, 300))
 }
