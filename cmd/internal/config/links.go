@@ -25,8 +25,6 @@ func (c Config) checkLinks(p *problems, kinds []bridge.Kind) {
 			}
 		}
 		p.checkOneOf(key+".kind", l.Kind, names...)
-		if !c.Has(RoleNode) {
-			p.add(key, "needs the role node")
-		}
+		p.addIf(!c.Has(RoleNode), key, "needs the role node")
 	}
 }
