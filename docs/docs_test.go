@@ -128,10 +128,11 @@ var layers = []struct {
 
 // sameLayer lists the allowed imports between packages of one layer.
 var sameLayer = map[string][]string{
+	"store":                   {"node/waiting"},
 	"store/bolt":              {"store", "store/cardindex", "store/engine", "store/local"},
 	"store/cardindex":         {"store"},
 	"store/engine":            {"store", "store/cardindex"},
-	"store/postgres":          {"store", "store/cardindex", "store/engine", "store/local"},
+	"store/postgres":          {"node/waiting", "store", "store/cardindex", "store/engine", "store/local"},
 	"store/local":             {"store"},
 	"store/storetest":         {"store"},
 	"directory/a2arelay":      {"directory/mailbox"}, // calls are mail

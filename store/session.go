@@ -8,6 +8,8 @@ import (
 	"slices"
 	"sync"
 	"time"
+
+	"github.com/agentmesh/agentmesh/node/waiting"
 )
 
 // retryLease is the time after which a [Session] tries again to acquire a lease that another process holds.
@@ -91,7 +93,7 @@ func (s *Session) Do(ctx context.Context, name string, work func(ctx context.Con
 			if !errors.Is(err, ErrLeaseTaken) && ctx.Err() == nil {
 				s.log.Warn("lease not acquired; tries again", "lease", name, "err", err)
 			}
-			wait(ctx, retryLease)
+			waiting.Pause(ctx, retryLease)
 			continue
 		}
 		if s.do(ctx, lease, askedAt, work) {
@@ -125,7 +127,7 @@ func (s *Session) Claim(ctx context.Context, name string) (duty context.Context,
 func (s *Session) ClaimSoon(ctx context.Context, name string, patience time.Duration) (duty context.Context, end func(), err error) {
 	for giveUp := time.Now().Add(patience); ; {
 		duty, end, err = s.Claim(ctx, name)
-		if !errors.Is(err, ErrLeaseTaken) || time.Now().After(giveUp) || !wait(ctx, retryLeaseSoon) {
+		if !errors.Is(err, ErrLeaseTaken) || time.Now().After(giveUp) || !waiting.Pause(ctx, retryLeaseSoon) {
 			return duty, end, err
 		}
 	}
@@ -248,15 +250,5 @@ func (s *Session) lose(lease Lease, h *heldLease) {
 	s.elsewhere[lease.Name] = true
 	for stop := range h.work {
 		(*stop)(fmt.Errorf("%w: %s", ErrLeaseLost, lease.Name))
-	}
-}
-
-// wait waits for d. It returns false if ctx ended first.
-func wait(ctx context.Context, d time.Duration) bool {
-	select {
-	case <-time.After(d):
-		return true
-	case <-ctx.Done():
-		return false
 	}
 }

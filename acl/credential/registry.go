@@ -13,6 +13,7 @@ import (
 	"time"
 
 	"github.com/agentmesh/agentmesh/acl/rate"
+	"github.com/agentmesh/agentmesh/node/waiting"
 	"github.com/agentmesh/agentmesh/node/wire"
 	"github.com/agentmesh/agentmesh/store"
 )
@@ -155,10 +156,7 @@ func (r *Registry[T, P]) Reload(ctx context.Context, log *slog.Logger) {
 			return
 		}
 		log.WarnContext(ctx, "accounts of strangers not read; tries again", "namespace", r.cfg.NS, "err", err)
-		select {
-		case <-ctx.Done():
-		case <-time.After(time.Second):
-		}
+		waiting.Pause(ctx, time.Second)
 	}
 }
 

@@ -291,14 +291,7 @@ func AddNames(ctx context.Context, names Names, v wire.Value, ids ...string) (wi
 		if err != nil {
 			return v, err
 		}
-		one := wire.Obj()
-		if found.PeerAlias != "" {
-			one = one.With("peer_alias", wire.Text(found.PeerAlias))
-		}
-		if found.PeerName != "" {
-			one = one.With("peer_name", wire.Text(found.PeerName))
-		}
-		if one.Len() > 0 {
+		if one := wire.Obj().WithOptional("peer_alias", found.PeerAlias).WithOptional("peer_name", found.PeerName); one.Len() > 0 {
 			all = all.With(id, one)
 		}
 	}

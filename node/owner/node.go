@@ -1,5 +1,7 @@
 package owner
 
+import "slices"
+
 // Node is everything that the owner API needs of a node.
 type Node interface {
 	Control
@@ -22,12 +24,8 @@ func Operations(n Node) []Operation {
 }
 
 func operationsOf(n Node) []Operation {
-	var all []Operation
-	for _, list := range [][]Operation{
+	return slices.Concat(
 		controlOperations(n), eventOperations(n), inboxOperations(n), messageOperations(n), approvalOperations(n),
 		conversationOperations(n), peerOperations(n), listingOperations(n),
-	} {
-		all = append(all, list...)
-	}
-	return all
+	)
 }

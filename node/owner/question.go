@@ -12,6 +12,7 @@ import (
 
 	"github.com/agentmesh/agentmesh/acl"
 	"github.com/agentmesh/agentmesh/node/notify"
+	"github.com/agentmesh/agentmesh/node/waiting"
 	"github.com/agentmesh/agentmesh/node/wire"
 	"github.com/agentmesh/agentmesh/store"
 )
@@ -149,10 +150,7 @@ func (q Questions) await(ctx context.Context, id string, wait time.Duration) (Qu
 		if ask.State != acl.AskPending || ctx.Err() != nil {
 			return Question{ask.ID, ask.Kind, ask.State, ask.Answer, ask.Created, ask.Expires, ask.Decided}, nil
 		}
-		select {
-		case <-ctx.Done():
-		case <-time.After(pollQuestion):
-		}
+		waiting.Pause(ctx, pollQuestion)
 	}
 }
 

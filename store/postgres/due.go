@@ -3,6 +3,7 @@ package postgres
 import (
 	"bytes"
 	"context"
+	"maps"
 	"math"
 	"slices"
 	"strings"
@@ -101,12 +102,7 @@ func (t *txn) more(prefix []byte, l *lane) error {
 			rows[key] = c.after.value
 		}
 	}
-	var keys []string
-	for key := range rows {
-		keys = append(keys, key)
-	}
-	slices.Sort(keys)
-	for _, key := range keys {
+	for _, key := range slices.Sorted(maps.Keys(rows)) {
 		if err := l.add(prefix, []byte(key), rows[key]); err != nil {
 			return err
 		}

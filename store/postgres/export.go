@@ -9,6 +9,7 @@ import (
 
 	"github.com/jackc/pgx/v5"
 
+	"github.com/agentmesh/agentmesh/node/waiting"
 	"github.com/agentmesh/agentmesh/node/wire"
 	"github.com/agentmesh/agentmesh/store"
 	"github.com/agentmesh/agentmesh/store/engine"
@@ -108,10 +109,8 @@ func lockExclusive(ctx context.Context, conn *pgx.Conn) error {
 		case time.Since(start) > copyWait:
 			return ErrCopying
 		}
-		select {
-		case <-ctx.Done():
+		if !waiting.Pause(ctx, 100*time.Millisecond) {
 			return ctx.Err()
-		case <-time.After(100 * time.Millisecond):
 		}
 	}
 }

@@ -12,6 +12,7 @@ import (
 
 	"github.com/jackc/pgx/v5"
 
+	"github.com/agentmesh/agentmesh/node/waiting"
 	"github.com/agentmesh/agentmesh/node/wire"
 	"github.com/agentmesh/agentmesh/store"
 	"github.com/agentmesh/agentmesh/store/local"
@@ -111,10 +112,7 @@ func (s *Store) listen(ctx context.Context, conn *pgx.Conn) {
 			s.watchers.Lose()
 		}
 		if conn == nil {
-			select {
-			case <-ctx.Done():
-			case <-time.After(listenRetry):
-			}
+			waiting.Pause(ctx, listenRetry)
 			continue
 		}
 		s.receive(ctx, conn)

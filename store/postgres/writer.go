@@ -12,6 +12,7 @@ import (
 	"github.com/jackc/pgx/v5"
 	"github.com/jackc/pgx/v5/pgconn"
 
+	"github.com/agentmesh/agentmesh/node/waiting"
 	"github.com/agentmesh/agentmesh/store"
 	"github.com/agentmesh/agentmesh/store/engine"
 )
@@ -253,10 +254,8 @@ func (w *writer) resolve(cause error) error {
 		case err == nil:
 			return fmt.Errorf("%w: %w", errLost, cause)
 		}
-		select {
-		case <-ctx.Done():
+		if !waiting.Pause(ctx, 100*time.Millisecond) {
 			return fmt.Errorf("%w: %w", errUnknown, cause)
-		case <-time.After(100 * time.Millisecond):
 		}
 	}
 }

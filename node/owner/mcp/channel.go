@@ -16,6 +16,7 @@ import (
 
 	"github.com/agentmesh/agentmesh/node/owner"
 	"github.com/agentmesh/agentmesh/node/untrusted"
+	"github.com/agentmesh/agentmesh/node/waiting"
 	"github.com/agentmesh/agentmesh/node/wire"
 )
 
@@ -69,10 +70,7 @@ func (c *Channel) run(ctx context.Context) {
 			}
 		}
 		_ = c.pushNew(ctx) // in case no event stream is free; after an error, the next stream makes up for it
-		select {
-		case <-ctx.Done():
-		case <-time.After(retryFeed):
-		}
+		waiting.Pause(ctx, retryFeed)
 	}
 }
 
