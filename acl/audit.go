@@ -116,9 +116,7 @@ func (a *Audit) OnSeal(f func()) { a.onSeal = f }
 // Change returns the change that stores an entry. The caller adds it to the unit of the decision. Sealing sets N, Prev
 // and Hash.
 func (a *Audit) Change(e AuditEntry) store.Change {
-	if e.By == "" {
-		e.By = ByRule
-	}
+	e.By = cmp.Or(e.By, ByRule)
 	e.At, e.Until = e.At.UTC(), e.Until.UTC()
 	e.N, e.Prev, e.Hash = 0, "", ""
 	e.Note = strings.ToValidUTF8(e.Note[:min(len(e.Note), 300)], "")

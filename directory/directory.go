@@ -149,9 +149,7 @@ type Registry struct {
 // New returns a directory that keeps its data in cfg.Store.
 func New(cfg Config) *Registry {
 	cfg.BaseURL = strings.TrimRight(cfg.BaseURL, "/")
-	if cfg.Logger == nil {
-		cfg.Logger = slog.New(slog.DiscardHandler)
-	}
+	cfg.Logger = cmp.Or(cfg.Logger, slog.New(slog.DiscardHandler))
 	cfg.Site.Name = cmp.Or(cfg.Site.Name, "AgentMesh directory")
 	if cfg.Mode == "" || cfg.Local {
 		cfg.Mode = Open

@@ -1,6 +1,7 @@
 package rate
 
 import (
+	"cmp"
 	"net/netip"
 	"sync/atomic"
 	"time"
@@ -79,10 +80,7 @@ func (p *Penalties) Admit(addr netip.Addr, now time.Time) time.Duration {
 
 // admit is [Penalties.Admit] for an address with these networks; see [Networks].
 func (p *Penalties) admit(keys []netip.Prefix, now time.Time) time.Duration {
-	list := p.barred
-	if list == nil {
-		list = p.faults
-	}
+	list := cmp.Or(p.barred, p.faults)
 	if wait := list.waitIfEmpty(keys[0], now); wait > 0 {
 		return wait
 	}

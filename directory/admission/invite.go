@@ -1,6 +1,7 @@
 package admission
 
 import (
+	"cmp"
 	"context"
 	"crypto/rand"
 	"errors"
@@ -85,10 +86,7 @@ func (g *Gate) Admit(ctx context.Context, a Applicant, now time.Time) ([]store.C
 	if g.cfg.Mode != credential.Invite {
 		return nil, wire.ErrClosed
 	}
-	code := a.Invite
-	if code == "" {
-		code = a.Bearer // the code itself becomes the credential
-	}
+	code := cmp.Or(a.Invite, a.Bearer) // the code itself becomes the credential
 	t, change, err := g.invites.Redeem(ctx, code, string(a.Agent), now)
 	switch {
 	case errors.Is(err, store.ErrNotFound):

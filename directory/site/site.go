@@ -3,6 +3,7 @@
 package site
 
 import (
+	"cmp"
 	"context"
 	"crypto/sha256"
 	"embed"
@@ -194,10 +195,7 @@ var faultTitles = map[int]string{
 }
 
 func (s *site) renderFault(c echo.Context, e *wire.Error) {
-	title := faultTitles[e.Status]
-	if title == "" {
-		title = "This did not work"
-	}
+	title := cmp.Or(faultTitles[e.Status], "This did not work")
 	text := e.Message
 	if errors.Is(e, wire.ErrRoute) {
 		text = "There is nothing at this address."

@@ -1,6 +1,7 @@
 package owner
 
 import (
+	"cmp"
 	"context"
 	"encoding/json"
 	"errors"
@@ -81,10 +82,7 @@ func (a Approval) Address() string {
 // Says returns the text of the question on one line: what the party wrote, or our title if it wrote nothing. The text
 // is untrusted.
 func (a Approval) Says() string {
-	if a.Summary != "" {
-		return a.Summary
-	}
-	return a.ShowTitle()
+	return cmp.Or(a.Summary, a.ShowTitle())
 }
 
 // Because returns why the question is asked: the rule that holds the first message, or the reason that a hook or the

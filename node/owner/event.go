@@ -1,6 +1,7 @@
 package owner
 
 import (
+	"cmp"
 	"encoding/json"
 	"fmt"
 	"net/http"
@@ -85,10 +86,7 @@ func streamEvents(c echo.Context, n Events) error {
 	if err != nil {
 		return err
 	}
-	last := c.Request().Header.Get("Last-Event-ID")
-	if last == "" {
-		last = c.QueryParam("last")
-	}
+	last := cmp.Or(c.Request().Header.Get("Last-Event-ID"), c.QueryParam("last"))
 	stream, err := n.FollowEvents(last)
 	if err != nil {
 		return err

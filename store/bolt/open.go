@@ -1,6 +1,7 @@
 package bolt
 
 import (
+	"cmp"
 	"context"
 	"errors"
 	"fmt"
@@ -54,15 +55,9 @@ type Config struct {
 }
 
 func (c Config) withDefaults() Config {
-	if c.Logger == nil {
-		c.Logger = slog.New(slog.DiscardHandler)
-	}
-	if c.MinFree == 0 {
-		c.MinFree = 64 << 20
-	}
-	if c.InitialMmapSize == 0 {
-		c.InitialMmapSize = mapAhead
-	}
+	c.Logger = cmp.Or(c.Logger, slog.New(slog.DiscardHandler))
+	c.MinFree = cmp.Or(c.MinFree, 64<<20)
+	c.InitialMmapSize = cmp.Or(c.InitialMmapSize, mapAhead)
 	if c.Committed == nil {
 		c.Committed = func(Commit) {}
 	}

@@ -1,6 +1,7 @@
 package postgres
 
 import (
+	"cmp"
 	"strings"
 	"syscall"
 
@@ -18,8 +19,5 @@ func limitUnconfirmed(network, _ string, raw syscall.RawConn) error {
 	controlErr := raw.Control(func(fd uintptr) {
 		err = unix.SetsockoptInt(int(fd), unix.IPPROTO_TCP, unix.TCP_USER_TIMEOUT, int(confirmWithin.Milliseconds()))
 	})
-	if controlErr != nil {
-		return controlErr
-	}
-	return err
+	return cmp.Or(controlErr, err)
 }

@@ -1,6 +1,7 @@
 package postgres
 
 import (
+	"cmp"
 	"context"
 	"crypto/rand"
 	"errors"
@@ -50,15 +51,9 @@ const (
 )
 
 func (c Config) withDefaults() Config {
-	if c.LeaseTTL == 0 {
-		c.LeaseTTL = defaultLeaseTTL
-	}
-	if c.ListenURL == "" {
-		c.ListenURL = c.URL
-	}
-	if c.Log == nil {
-		c.Log = slog.New(slog.DiscardHandler)
-	}
+	c.LeaseTTL = cmp.Or(c.LeaseTTL, defaultLeaseTTL)
+	c.ListenURL = cmp.Or(c.ListenURL, c.URL)
+	c.Log = cmp.Or(c.Log, slog.New(slog.DiscardHandler))
 	return c
 }
 
@@ -113,9 +108,7 @@ func Open(ctx context.Context, cfg Config) (_ *Store, err error) {
 		poolConfig.MaxConnLifetime, poolConfig.MaxConnLifetimeJitter = 5*time.Minute, 30*time.Second
 	}
 	for _, c := range []*pgx.ConnConfig{poolConfig.ConnConfig, s.listenConfig} {
-		if c.ConnectTimeout == 0 {
-			c.ConnectTimeout = connectFor
-		}
+		c.ConnectTimeout = cmp.Or(c.ConnectTimeout, connectFor)
 	}
 	poolConfig.ShouldPing, poolConfig.BeforeClose = s.isGone, hangUp
 	if s.pool, err = pgxpool.NewWithConfig(ctx, poolConfig); err != nil {

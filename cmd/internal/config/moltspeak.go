@@ -1,6 +1,7 @@
 package config
 
 import (
+	"cmp"
 	"fmt"
 
 	"github.com/agentmesh/agentmesh/node/bridge/moltspeak/message"
@@ -75,10 +76,7 @@ func (c MoltSpeak) check(p *problems) {
 // MoltSpeakAgent returns the name under which MoltSpeak agents know the node, and whether the node serves them.
 // MoltSpeak names have no dots: if the agent id has one, moltspeak.agent must set a name (MS-22).
 func (c Config) MoltSpeakAgent(id wire.AgentID) (agent message.Agent, serve bool) {
-	name := c.MoltSpeak.Agent
-	if name == "" {
-		name = string(id)
-	}
+	name := cmp.Or(c.MoltSpeak.Agent, string(id))
 	agent, valid := message.ParseName(name + "@" + c.MoltSpeak.Org)
 	if !valid {
 		agent = message.Agent{Agent: name, Org: c.MoltSpeak.Org}

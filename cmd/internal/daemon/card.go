@@ -1,6 +1,7 @@
 package daemon
 
 import (
+	"cmp"
 	"fmt"
 	"net/url"
 	"strings"
@@ -21,10 +22,7 @@ const MetaAgeRecipient = "age_recipient"
 // rotated key would be another one. If the configuration has no name, it also keeps the stored name, which an
 // earlier process set.
 func buildCard(c config.Config, s datadir.Secrets, stored wire.Value, base string) (wire.Card, error) {
-	id := stored.GetStr("agent_id")
-	if id == "" {
-		id = string(s.Key.Public().AgentID())
-	}
+	id := cmp.Or(stored.GetStr("agent_id"), string(s.Key.Public().AgentID()))
 	name := c.Name
 	if storedName := stored.GetStr("name"); name == config.Default().Name && storedName != "" {
 		name = storedName

@@ -486,10 +486,7 @@ func (p *Process) AwaitAttempts(ctx context.Context) {
 
 // zeroIsOff turns 0, which switches a limit off in the configuration, into -1, which does so in the services.
 func zeroIsOff[T int | int64 | time.Duration](n T) T {
-	if n == 0 {
-		return -1
-	}
-	return n
+	return cmp.Or(n, -1)
 }
 
 // Init makes a new agent in the data directory, unless it has one.

@@ -1,6 +1,7 @@
 package doctor
 
 import (
+	"cmp"
 	"context"
 	"crypto/tls"
 	"encoding/json"
@@ -112,10 +113,7 @@ func (d *examination) checkCertificate(ctx context.Context, u *url.URL) bool {
 		d.ok("certificate", "not needed on this machine")
 		return true
 	}
-	port := u.Port()
-	if port == "" {
-		port = "443"
-	}
+	port := cmp.Or(u.Port(), "443")
 	ctx, cancel := context.WithTimeout(ctx, checkTimeout)
 	defer cancel()
 	dialer := tls.Dialer{Config: &tls.Config{MinVersion: tls.VersionTLS12, ServerName: u.Hostname()}}

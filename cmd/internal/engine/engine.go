@@ -43,10 +43,7 @@ func Open(ctx context.Context, o Options) (s store.Store, release func(), err er
 	if o.Dir.HasLostDatabase() {
 		o.Logger.Warn("the database is missing, so a new, empty one is made", "path", o.Dir.Path(datadir.FileDatabase))
 	}
-	minFree := int64(o.Config.MinFreeDisk)
-	if minFree == 0 {
-		minFree = -1 // no limit
-	}
+	minFree := cmp.Or(int64(o.Config.MinFreeDisk), -1) // no limit
 	db, release, err := o.Dir.OpenStore(ctx, bolt.Config{Logger: o.Logger, MinFree: minFree, Committed: observeCommits(o.Metrics)})
 	if err != nil {
 		return nil, nil, err

@@ -28,9 +28,7 @@ type Untrusted struct {
 
 // mark returns a text of an author, cleaned and cut to at most limit bytes.
 func (h *handles) mark(text string, from party, key string, limit int) *Untrusted {
-	if key == "" {
-		key = "none"
-	}
+	key = cmp.Or(key, "none")
 	name, id := h.partner(from), cmp.Or(from.address, from.peer)
 	if name == id {
 		id = ""
