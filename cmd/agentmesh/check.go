@@ -20,10 +20,7 @@ func (c *checkCmd) Run(ctx context.Context, a *app) error {
 	stop := a.StartProgress("reading "+dir, nil)
 	r, err := datadir.Dir(dir).Check(ctx, a.readKeyPassphrase)
 	stop()
-	if err != nil {
-		return err
-	}
-	err = a.report(r, func() {
+	err = a.reportResult(err, r, func() {
 		for _, p := range r.Problems {
 			a.Print("%s", terminal.Clean(p))
 		}

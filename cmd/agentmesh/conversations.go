@@ -48,10 +48,7 @@ type conversationsShowCmd struct{ conversationArg }
 
 func (c *conversationsShowCmd) Run(ctx context.Context, a *app) error {
 	all, err := withResult(ctx, a, func(o *daemon.Client) (owner.Transcript, error) { return readConversation(ctx, o, c.ID, c.Peer) })
-	if err != nil {
-		return err
-	}
-	return a.report(all, func() {
+	return a.reportResult(err, all, func() {
 		a.showConversation(all.Conversation)
 		a.showTranscript(all)
 	})

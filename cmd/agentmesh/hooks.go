@@ -43,10 +43,7 @@ func (c *hooksTestCmd) Run(ctx context.Context, a *app) (err error) {
 		return err
 	}
 	route, trial, err := daemon.TryHook(ctx, src, wire.Intent(c.Intent), payload)
-	if err != nil {
-		return err
-	}
-	err = a.report(hookReport{route, trial}, func() { c.show(a, route, trial) })
+	err = a.reportResult(err, hookReport{route, trial}, func() { c.show(a, route, trial) })
 	return cmp.Or(err, exit.Unless(trial.OK, exit.Unavailable))
 }
 

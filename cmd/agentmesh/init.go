@@ -33,10 +33,7 @@ func (c *initCmd) Run(ctx context.Context, a *app) error {
 		return err
 	}
 	keys, err := a.readPublicKeys(ctx)
-	if err != nil {
-		return err
-	}
-	return a.report(keys, func() {
+	return a.reportResult(err, keys, func() {
 		a.Table([][]string{{"agent", keys.AgentID}, {"name", o.Config.Name}, {"key", keys.Fingerprint}, {"age", keys.AgeRecipient}, {"data", string(o.Dir)}})
 		a.Note("back up %s: anyone who has its keys can act as this agent", o.Dir)
 	})

@@ -77,10 +77,7 @@ type keysShowCmd struct{}
 
 func (c *keysShowCmd) Run(ctx context.Context, a *app) error {
 	k, err := a.readPublicKeys(ctx)
-	if err != nil {
-		return err
-	}
-	return a.report(k, func() {
+	return a.reportResult(err, k, func() {
 		a.Table([][]string{{"agent", k.AgentID}, {"key", k.Fingerprint}, {"age", k.AgeRecipient}})
 		a.Print("%s", k.PublicKey)
 	})
