@@ -192,19 +192,19 @@ func dispatch(ctx context.Context, a *app, command *kong.Node) error {
 	case interface {
 		Run(ctx context.Context, e quickstart.Env) error
 	}:
-		env, err := a.quickstart()
+		src, dir, err := a.sourceAndDir()
 		if err != nil {
 			return err
 		}
-		return c.Run(ctx, env)
+		return c.Run(ctx, quickstart.Env{UI: &a.UI, JSON: a.globals.JSON, Dir: dir, File: src.File, Options: a.options})
 	case interface {
 		Run(ctx context.Context, e database.Env) error
 	}:
-		env, err := a.database()
+		src, dir, err := a.sourceAndDir()
 		if err != nil {
 			return err
 		}
-		return c.Run(ctx, env)
+		return c.Run(ctx, database.Env{UI: &a.UI, JSON: a.globals.JSON, Dir: dir, Source: src, Options: a.options})
 	}
 	return fmt.Errorf("agentmesh %s does nothing", command.FullPath())
 }
@@ -303,16 +303,6 @@ func (a *app) newLogger(c config.Log) *slog.Logger {
 		return slog.New(slog.NewJSONHandler(out, opts))
 	}
 	return slog.New(slog.NewTextHandler(out, opts))
-}
-
-func (a *app) quickstart() (quickstart.Env, error) {
-	src, dir, err := a.sourceAndDir()
-	return quickstart.Env{UI: &a.UI, JSON: a.globals.JSON, Dir: dir, File: src.File, Options: a.options}, err
-}
-
-func (a *app) database() (database.Env, error) {
-	src, dir, err := a.sourceAndDir()
-	return database.Env{UI: &a.UI, JSON: a.globals.JSON, Dir: dir, Source: src, Options: a.options}, err
 }
 
 func (a *app) options() (daemon.Options, error) {
