@@ -3,14 +3,11 @@ package directory
 import (
 	"context"
 	"encoding/hex"
-	"slices"
-	"sort"
 	"time"
 
 	"github.com/agentmesh/agentmesh/directory/listing"
 	"github.com/agentmesh/agentmesh/directory/site"
 	"github.com/agentmesh/agentmesh/node/wire"
-	"github.com/agentmesh/agentmesh/store"
 )
 
 // State is what the operator sees of a directory: its settings and its counts.
@@ -41,26 +38,11 @@ func ReadState(ctx context.Context, r *Registry) (State, error) {
 
 // LatestChanges returns the newest changes of cards, at most limit, newest first. Of their records, it sets only the times.
 func LatestChanges(ctx context.Context, r *Registry, limit int) ([]site.Change, error) {
-	var lines []store.CardChange
-	var err error
-	// The store lists changes only forward and does not return its last position. So search for the first position with
-	// at most limit changes after it.
-	sort.Search(1<<62, func(after int) bool {
-		if err != nil {
-			return true
-		}
-		var found []store.CardChange
-		if found, err = r.cards.Changes(ctx, uint64(after), limit+1); len(found) > limit {
-			return false
-		}
-		lines = found
-		return true
-	})
+	lines, err := r.cards.LatestChanges(ctx, limit)
 	if err != nil {
 		return nil, err
 	}
 	list := make([]site.Change, 0, len(lines))
-	slices.Reverse(lines)
 	for c, err := range describeChanges(ctx, r, lines, wire.Now()) {
 		if err != nil {
 			return nil, err

@@ -220,6 +220,8 @@ type Cards interface {
 	// Changes returns at most limit changes in the order of their commits. after is the position of the last change
 	// that the caller has read, or 0.
 	Changes(ctx context.Context, after uint64, limit int) ([]CardChange, error)
+	// LatestChanges returns the newest changes, at most limit, newest first.
+	LatestChanges(ctx context.Context, limit int) ([]CardChange, error)
 }
 
 // ---- conversations ----

@@ -116,16 +116,25 @@ func countKey(seq uint64) func(text string) []byte {
 }
 
 func (c cards) Changes(ctx context.Context, after uint64, limit int) ([]store.CardChange, error) {
+	if after == math.MaxUint64 {
+		return nil, nil
+	}
+	return c.changes(ctx, limit, func(feed rows) iter.Seq2[row, error] { return feed.from(u64(after+1), nil) })
+}
+
+func (c cards) LatestChanges(ctx context.Context, limit int) ([]store.CardChange, error) {
+	return c.changes(ctx, limit, func(feed rows) iter.Seq2[row, error] { return feed.backward(endOf(nil), nil) })
+}
+
+// changes returns the first lines of the feed in the given order, at most limit.
+func (c cards) changes(ctx context.Context, limit int, order func(feed rows) iter.Seq2[row, error]) ([]store.CardChange, error) {
 	if limit < 1 {
 		return nil, engine.ErrLimit
 	}
 	var changes []store.CardChange
 	err := c.s.view(ctx, func(tx *bbolt.Tx) error {
-		if after == math.MaxUint64 {
-			return nil
-		}
 		ids := bucketIDs.in(tx)
-		for row, err := range bucketChanges.in(tx).from(u64(after+1), nil) {
+		for row, err := range order(bucketChanges.in(tx)) {
 			if err != nil {
 				return err
 			}

@@ -118,13 +118,22 @@ func (c cardStore) HasCount(ctx context.Context, key string, now time.Time) (fou
 }
 
 func (c cardStore) Changes(ctx context.Context, after uint64, limit int) ([]store.CardChange, error) {
+	return c.listChanges(ctx, after, "asc", limit)
+}
+
+func (c cardStore) LatestChanges(ctx context.Context, limit int) ([]store.CardChange, error) {
+	return c.listChanges(ctx, 0, "desc", limit)
+}
+
+// listChanges lists the feed after a position in an order, asc or desc.
+func (c cardStore) listChanges(ctx context.Context, after uint64, order string, limit int) ([]store.CardChange, error) {
 	if limit < 1 {
 		return nil, engine.ErrLimit
 	}
 	var list []store.CardChange
 	var key, value []byte
 	var num int64
-	err := c.s.query(ctx, "select key, num, value from changes where num > $1 order by num limit $2",
+	err := c.s.query(ctx, "select key, num, value from changes where num > $1 order by num "+order+" limit $2",
 		[]any{int64(min(after, math.MaxInt64)), limit}, []any{&key, &num, &value}, func() error {
 			line, err := decodeLine(key, value)
 			list = append(list, store.CardChange{Change: uint64(num), ID: string(key), Gone: line.Gone, Withdrawn: line.Withdrawn, At: line.At})

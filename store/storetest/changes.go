@@ -1,6 +1,7 @@
 package storetest
 
 import (
+	"slices"
 	"testing"
 	"time"
 
@@ -14,10 +15,18 @@ var changeTests = []scenario{
 	{"tombstones age", testTombstoneAge},
 }
 
-// allChanges reads the feed after the given change in pages of two and checks its order.
-func allChanges(t *testing.T, s store.Store, after uint64) []store.CardChange {
+// allChanges reads the feed after the given change in pages of two and checks its order, forward and backward.
+func allChanges(t *testing.T, s store.Store, after uint64) (all []store.CardChange) {
 	t.Helper()
-	var all []store.CardChange
+	defer func() {
+		newest, err := s.Cards().LatestChanges(t.Context(), len(all)+1)
+		wantOK(t, "LatestChanges", err)
+		for i, c := range slices.Backward(all) {
+			if at := len(all) - 1 - i; at >= len(newest) || newest[at] != c {
+				t.Fatalf("the newest changes are %+v, the feed is %+v", newest, all)
+			}
+		}
+	}()
 	for {
 		page, err := s.Cards().Changes(t.Context(), after, 2)
 		wantOK(t, "Changes", err)
@@ -79,6 +88,11 @@ func testChanges(t *testing.T, s store.Store) {
 	wantChanges(t, "feed after b came back", allChanges(t, s, last), idGone{"am_a", false}, idGone{"am_b", false})
 	_, err = s.Cards().Changes(t.Context(), 0, 0)
 	wantMistake(t, "limit 0", err)
+	_, err = s.Cards().LatestChanges(t.Context(), 0)
+	wantMistake(t, "limit 0", err)
+	newest, err := s.Cards().LatestChanges(t.Context(), 1)
+	wantOK(t, "LatestChanges", err)
+	wantChanges(t, "newest change", newest, idGone{"am_b", false})
 }
 
 func testChangesAfterReservation(t *testing.T, s store.Store) {
