@@ -80,7 +80,10 @@ func joinProofs(l directory.OperatorCard) string {
 // showPages shows what [fetchPages] returns: as JSON with --json, or else like [showList].
 func showPages[T any](ctx context.Context, a *app, c owner.Call[owner.List[T]], limit int, emptyText string, heads []string, row func(T) []string) error {
 	page, err := withResult(ctx, a, func(o *daemon.Client) (owner.List[T], error) { return fetchPages(ctx, o, c, limit) })
-	return a.reportResult(err, owner.Page(page.Items, ""), func() { showList(a, page, emptyText, heads, row) })
+	if err != nil {
+		return err
+	}
+	return a.report(owner.Page(page.Items, ""), func() { showList(a, page, emptyText, heads, row) })
 }
 
 // fetchPages reads up to limit items of a list, page by page. If Next is empty, the list is complete.
@@ -228,7 +231,10 @@ func (c *cardsImportCmd) Run(ctx context.Context, a *app) error {
 	}
 	defer in.Close()
 	result, err := withResult(ctx, a, func(o *daemon.Client) (directory.ImportResult, error) { return c.sendBatches(ctx, o, in) })
-	err = a.reportResult(err, result, func() {
+	if err != nil {
+		return err
+	}
+	err = a.report(result, func() {
 		a.Note("%s added, %d skipped, %d refused", countText(result.Added, "card"), result.Skipped, result.Refused)
 		for _, why := range slices.Sorted(maps.Keys(result.Reasons)) {
 			a.Note("%s: %s", countText(result.Reasons[why], "card"), terminal.Clean(why))

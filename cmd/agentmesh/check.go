@@ -20,7 +20,10 @@ func (c *checkCmd) Run(ctx context.Context, a *app) error {
 	stop := a.StartProgress("reading "+dir, nil)
 	r, err := datadir.Dir(dir).Check(ctx, a.readKeyPassphrase)
 	stop()
-	err = a.reportResult(err, r, func() {
+	if err != nil {
+		return err
+	}
+	err = a.report(r, func() {
 		for _, p := range r.Problems {
 			a.Print("%s", terminal.Clean(p))
 		}

@@ -48,7 +48,10 @@ type conversationsShowCmd struct{ conversationArg }
 
 func (c *conversationsShowCmd) Run(ctx context.Context, a *app) error {
 	all, err := withResult(ctx, a, func(o *daemon.Client) (owner.Transcript, error) { return readConversation(ctx, o, c.ID, c.Peer) })
-	return a.reportResult(err, all, func() {
+	if err != nil {
+		return err
+	}
+	return a.report(all, func() {
 		a.showConversation(all.Conversation)
 		a.showTranscript(all)
 	})

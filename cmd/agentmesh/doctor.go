@@ -25,7 +25,10 @@ func (c *doctorCmd) Run(ctx context.Context, a *app) error {
 		Dir: dir, Source: src, Directories: c.Directory, Version: thisBuild().Version, Passphrase: a.readKeyPassphrase,
 	}, c.URL)
 	stop()
-	return cmp.Or(a.reportResult(err, report, func() { a.showDoctor(report) }), exit.Unless(report.OK, exit.No))
+	if err != nil {
+		return err
+	}
+	return cmp.Or(a.report(report, func() { a.showDoctor(report) }), exit.Unless(report.OK, exit.No))
 }
 
 func (a *app) showDoctor(r doctor.Report) {

@@ -41,7 +41,10 @@ func (c *guardTestCmd) Run(ctx context.Context, a *app) (err error) {
 		return err
 	}
 	trial, err := daemon.TryGuard(ctx, src, t)
-	return cmp.Or(a.reportResult(err, trial, func() { c.show(a, trial) }), exit.Unless(trial.OK, exit.Unavailable))
+	if err != nil {
+		return err
+	}
+	return cmp.Or(a.report(trial, func() { c.show(a, trial) }), exit.Unless(trial.OK, exit.Unavailable))
 }
 
 func (c *guardTestCmd) show(a *app, t guard.Trial) {

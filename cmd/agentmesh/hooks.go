@@ -43,7 +43,10 @@ func (c *hooksTestCmd) Run(ctx context.Context, a *app) (err error) {
 		return err
 	}
 	route, trial, err := daemon.TryHook(ctx, src, wire.Intent(c.Intent), payload)
-	err = a.reportResult(err, hookReport{route, trial}, func() { c.show(a, route, trial) })
+	if err != nil {
+		return err
+	}
+	err = a.report(hookReport{route, trial}, func() { c.show(a, route, trial) })
 	return cmp.Or(err, exit.Unless(trial.OK, exit.Unavailable))
 }
 

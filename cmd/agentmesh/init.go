@@ -33,7 +33,10 @@ func (c *initCmd) Run(ctx context.Context, a *app) error {
 		return err
 	}
 	keys, err := a.readPublicKeys(ctx)
-	return a.reportResult(err, keys, func() {
+	if err != nil {
+		return err
+	}
+	return a.report(keys, func() {
 		a.Table([][]string{{"agent", keys.AgentID}, {"name", o.Config.Name}, {"key", keys.Fingerprint}, {"age", keys.AgeRecipient}, {"data", string(o.Dir)}})
 		a.Note("back up %s: anyone who has its keys can act as this agent", o.Dir)
 	})

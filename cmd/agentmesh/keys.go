@@ -77,7 +77,10 @@ type keysShowCmd struct{}
 
 func (c *keysShowCmd) Run(ctx context.Context, a *app) error {
 	k, err := a.readPublicKeys(ctx)
-	return a.reportResult(err, k, func() {
+	if err != nil {
+		return err
+	}
+	return a.report(k, func() {
 		a.Table([][]string{{"agent", k.AgentID}, {"key", k.Fingerprint}, {"age", k.AgeRecipient}})
 		a.Print("%s", k.PublicKey)
 	})

@@ -40,7 +40,10 @@ type linksStatusCmd struct{ linkArg }
 
 func (c *linksStatusCmd) Run(ctx context.Context, a *app) error {
 	l, err := a.findLink(ctx, c.Link)
-	return a.reportResult(err, l, func() {
+	if err != nil {
+		return err
+	}
+	return a.report(l, func() {
 		a.Table([][]string{
 			{"link", l.Name}, {"kind", l.Kind}, {"to", l.To}, {"state", string(l.State)}, {"since", terminal.FormatTime(l.Since)},
 			{"peers", strconv.Itoa(l.Peers)}, {"next try", terminal.FormatTime(l.Retry)}, {"last error", orDash(l.Error)},
@@ -126,7 +129,10 @@ func (c *linksAddCmd) Run(ctx context.Context, a *app) error {
 		if exit.Code(err) == exit.Config && ctx.Err() == nil { // it cannot
 			err = errors.Join(err, a.removeLink(change.Name))
 		}
-		return a.reportResult(err, change, func() { a.Note("added %s; agentmesh serve will use it", terminal.Clean(change.Name)) })
+		if err != nil {
+			return err
+		}
+		return a.report(change, func() { a.Note("added %s; agentmesh serve will use it", terminal.Clean(change.Name)) })
 	}
 	var tested daemon.LinkTest
 	if change.Test != nil {

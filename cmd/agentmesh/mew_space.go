@@ -134,7 +134,10 @@ type mewSpacesCmd struct{}
 
 func (c *mewSpacesCmd) Run(ctx context.Context, a *app) error {
 	all, err := withResult(ctx, a, func(o *daemon.Client) (mewSpaces, error) { return listMewSpaces(ctx, o) })
-	return a.reportResult(err, all, func() {
+	if err != nil {
+		return err
+	}
+	return a.report(all, func() {
 		rows := [][]string{{"SPACE", "WHERE", "STATE", "PARTICIPANTS", "STREAMS", "PROPOSALS"}}
 		for _, s := range all.Hosted {
 			rows = append(rows, []string{s.ID, "here", fmt.Sprintf("%d connected", s.Connected), strconv.Itoa(s.Participants), strconv.Itoa(s.Streams), strconv.Itoa(s.Proposals)})

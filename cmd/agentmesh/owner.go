@@ -130,14 +130,6 @@ func (a *app) report(result any, show func()) error {
 	return nil
 }
 
-// reportResult is [app.report] for a result that came with err. It only returns err if that is not nil.
-func (a *app) reportResult(err error, result any, show func()) error {
-	if err != nil {
-		return err
-	}
-	return a.report(result, show)
-}
-
 // fetch makes one call to the owner API and returns the answer.
 func fetch[T any](ctx context.Context, a *app, c owner.Call[T]) (T, error) {
 	return withResult(ctx, a, func(o *daemon.Client) (T, error) { return daemon.Fetch(ctx, o, c) })

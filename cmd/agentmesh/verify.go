@@ -110,7 +110,10 @@ func (c *verifyCmd) Run(_ context.Context, a *app) error {
 	if errors.Is(err, conversations.ErrExport) {
 		err = exit.Fail(exit.No, err)
 	}
-	return a.reportResult(err, v, func() { a.showVerification(v) })
+	if err != nil {
+		return err
+	}
+	return a.report(v, func() { a.showVerification(v) })
 }
 
 func verifyConversation(r io.Reader) (verification, error) {
