@@ -185,32 +185,23 @@ func (b *Book) countOn(ctx context.Context, t time.Time, except string, now time
 
 // Events lists the agreed events that the book still keeps, in chronological order. The list is not nil.
 func (b *Book) Events(ctx context.Context, now time.Time) ([]Event, error) {
-	out := []Event{}
-	err := b.each(ctx, "", now, func(e entry) {
+	out, seen := []Event{}, 0
+	for e, err := range store.DecodeAll(ctx, b.cfg.Records, Namespace, "", now, decodeEntry) {
+		if err != nil {
+			return out, fmt.Errorf("list agreed events: %w", err)
+		}
+		if seen++; seen > maxEntries {
+			return out, fmt.Errorf("more than %d agreed events", maxEntries)
+		}
 		if e.State != cancelled {
 			out = append(out, e.Event)
 		}
-	})
+	}
 	slices.SortStableFunc(out, func(a, b Event) int { return a.Start.Compare(b.Start) })
-	return out, err
+	return out, nil
 }
 
 const maxEntries = 10_000
-
-// each calls fn for the entries with an index term, or for all entries if term is "".
-func (b *Book) each(ctx context.Context, term string, now time.Time, fn func(entry)) error {
-	seen := 0
-	for e, err := range store.DecodeAll(ctx, b.cfg.Records, Namespace, term, now, decodeEntry) {
-		if err != nil {
-			return fmt.Errorf("list agreed events: %w", err)
-		}
-		if seen++; seen > maxEntries {
-			return fmt.Errorf("more than %d agreed events", maxEntries)
-		}
-		fn(e)
-	}
-	return nil
-}
 
 func decodeEntry(rec store.Record) (entry, error) {
 	e, err := store.Decode[entry](rec)
