@@ -53,17 +53,20 @@ func (h OpenClaw) Handle(ctx context.Context, c Call) (Answer, error) {
 	if h.SessionKey {
 		body = body.With("sessionKey", wire.Text("agentmesh:"+contextID(c))).With("sessionMode", wire.Text("persistent"))
 	}
-	gateway := poster{url: h.URL, http: h.HTTP, log: loggerOr(h.Logger), header: func(time.Time) http.Header {
-		head := http.Header{}
-		head.Set("Authorization", "Bearer "+string(h.Token))
-		_, id := c.event()
-		head.Set("Idempotency-Key", id)
-		return head
-	}}
-	if _, _, err := gateway.post(ctx, body.JSON()); err != nil {
+	_, id := c.event()
+	if _, _, err := h.gateway(id).post(ctx, body.JSON()); err != nil {
 		return Answer{}, err
 	}
 	return Answer{Async: true}, nil
+}
+
+func (h OpenClaw) gateway(idempotencyKey string) poster {
+	return poster{url: h.URL, http: h.HTTP, log: loggerOr(h.Logger), header: func(time.Time) http.Header {
+		head := http.Header{}
+		head.Set("Authorization", "Bearer "+string(h.Token))
+		head.Set("Idempotency-Key", idempotencyKey)
+		return head
+	}}
 }
 
 // The limits of a prompt. The gateway accepts a body of 256 KiB, and JSON at most doubles the size of a text.

@@ -6,7 +6,6 @@ import (
 	"errors"
 	"fmt"
 	"net/http"
-	"strings"
 	"time"
 
 	"github.com/agentmesh/agentmesh/node/bridge/a2a/message"
@@ -36,11 +35,12 @@ const (
 // Probe asks the gateway for a run without a message. The gateway checks the token first and then refuses the empty
 // message, before it looks at the agent. So a probe cannot find a wrong AgentID.
 func (h OpenClaw) Probe(ctx context.Context) error {
-	body := wire.Obj(wire.TextField("message", ""))
-	status, answer, err := probe(ctx, h.HTTP, h.URL, h.Token, body)
+	ctx, cancel := context.WithTimeout(ctx, probeTimeout)
+	defer cancel()
+	status, answer, err := h.gateway("agentmesh-probe").postOnce(ctx, wire.Obj(wire.TextField("message", "")).JSON())
 	switch {
 	case err != nil:
-		return err
+		return &ProbeError{wire.OneLine(err.Error(), 300), adviceStart}
 	case status == http.StatusUnauthorized || status == http.StatusForbidden:
 		return &ProbeError{"the gateway refuses the token", "put the gateway's hooks.token into the file that secret_file names"}
 	case status == http.StatusNotFound || status == http.StatusMethodNotAllowed:
@@ -75,25 +75,4 @@ func (h *A2A) Probe(ctx context.Context) error {
 		return &ProbeError{wire.OneLine(err.Error(), 300), adviceStart}
 	}
 	return &ProbeError{fmt.Sprintf("the agent answered HTTP %d: %s", status, wire.OneLine(err.Error(), 300)), "check that the URL is the JSON-RPC interface on its card"}
-}
-
-// probe posts a request that starts no run. Its error is a *[ProbeError].
-func probe(ctx context.Context, h *client.HTTP, url string, token client.Credential, body wire.Value) (status int, answer []byte, err error) {
-	ctx, cancel := context.WithTimeout(ctx, probeTimeout)
-	defer cancel()
-	req, err := http.NewRequestWithContext(ctx, http.MethodPost, url, strings.NewReader(string(body.JSON())))
-	if err != nil {
-		return 0, nil, &ProbeError{err.Error(), "correct the URL of the hook"}
-	}
-	req.Header.Set("Content-Type", "application/json")
-	if token != "" {
-		req.Header.Set("Authorization", "Bearer "+string(token))
-	}
-	resp, err := h.Do(ctx, client.Owner, req)
-	if err == nil {
-		if answer, err = client.ReadAll(resp, maxOutput); err == nil {
-			return resp.StatusCode, answer, nil
-		}
-	}
-	return 0, nil, &ProbeError{wire.OneLine(err.Error(), 300), adviceStart}
 }
