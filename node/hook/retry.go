@@ -1,8 +1,9 @@
 package hook
 
 import (
-	"math/rand/v2"
 	"time"
+
+	"github.com/agentmesh/agentmesh/node/client"
 )
 
 // RetryFor is how long the node keeps trying to reach a hook for one message.
@@ -13,6 +14,5 @@ var retryPauses = [...]time.Duration{5 * time.Second, 30 * time.Second, 2 * time
 
 // RetryPause returns how long to wait after the given number of failed attempts, ± 20 %.
 func RetryPause(failed int) time.Duration {
-	pause := retryPauses[min(max(failed-1, 0), len(retryPauses)-1)]
-	return time.Duration(float64(pause) * (0.8 + 0.4*rand.Float64()))
+	return client.Jitter(retryPauses[min(max(failed-1, 0), len(retryPauses)-1)])
 }

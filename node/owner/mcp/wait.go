@@ -15,6 +15,7 @@ import (
 
 	"github.com/agentmesh/agentmesh/node/owner"
 	"github.com/agentmesh/agentmesh/node/untrusted"
+	"github.com/agentmesh/agentmesh/node/waiting"
 )
 
 type waitArgs struct {
@@ -64,10 +65,10 @@ func (t *tools) wait(ctx context.Context, req *sdk.CallToolRequest, in waitArgs)
 	if err := look(); err != nil || len(out.Items) > 0 || seconds == 0 {
 		return nil, out, err
 	}
-	waiting, cancel := context.WithTimeout(ctx, time.Duration(seconds)*time.Second)
+	limited, cancel := context.WithTimeout(ctx, time.Duration(seconds)*time.Second)
 	defer cancel()
 	for {
-		for event, err := range owner.ReadEvents(waiting, t.api, topics...) {
+		for event, err := range owner.ReadEvents(limited, t.api, topics...) {
 			if err != nil {
 				break
 			}
@@ -86,10 +87,8 @@ func (t *tools) wait(ctx context.Context, req *sdk.CallToolRequest, in waitArgs)
 				return nil, out, err
 			}
 		}
-		select {
-		case <-waiting.Done():
+		if !waiting.Pause(limited, retryWait) {
 			return nil, out, ctx.Err()
-		case <-time.After(retryWait):
 		}
 	}
 }

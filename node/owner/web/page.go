@@ -17,6 +17,7 @@ import (
 	"github.com/agentmesh/agentmesh/acl"
 	"github.com/agentmesh/agentmesh/node/httpapi"
 	"github.com/agentmesh/agentmesh/node/owner"
+	"github.com/agentmesh/agentmesh/node/waiting"
 	"github.com/agentmesh/agentmesh/node/wire"
 )
 
@@ -228,19 +229,14 @@ const topicRefusals = "refusals"
 const refusalPause = time.Second
 
 func (p *pages) followRefusals(ctx context.Context, changed func(string)) {
-	pause := time.NewTimer(0)
-	defer pause.Stop()
 	for {
 		_, next := p.n.Refusals() // before the page reads the list, so that it misses no refusal
-		select {
-		case <-pause.C:
-		case <-ctx.Done():
+		if !waiting.Pause(ctx, refusalPause) {
 			return
 		}
 		select {
 		case <-next:
 			changed(topicRefusals)
-			pause.Reset(refusalPause)
 		case <-ctx.Done():
 			return
 		}
