@@ -123,18 +123,13 @@ func FaultOf(err error) Fault {
 }
 
 // Note returns what the owner learns about the failure. The handler's own output stays in the log.
-func (f Fault) Note() string {
-	switch f {
-	case Timeout:
-		return "the hook took too long"
-	case Unreachable:
-		return "the hook could not be reached"
-	case Malformed:
-		return "the hook's output is not an answer; see the log"
-	case TooLarge:
-		return "the hook's output is too large"
-	}
-	return "the hook failed; see the log"
+func (f Fault) Note() string { return cmp.Or(faultNotes[f], "the hook failed; see the log") }
+
+var faultNotes = map[Fault]string{
+	Timeout:     "the hook took too long",
+	Unreachable: "the hook could not be reached",
+	Malformed:   "the hook's output is not an answer; see the log",
+	TooLarge:    "the hook's output is too large",
 }
 
 // IsAsync reports whether a handler never answers at once, so that the sender need not wait.

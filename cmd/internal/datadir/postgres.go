@@ -50,33 +50,35 @@ func (d Dir) Lock() (unlock func(), err error) {
 // its database file: both leave the lock file.
 func (d Dir) UsedPostgres() bool { return exists(d.Path(FileLock)) }
 
+// postgresHints explains the errors of a PostgreSQL database.
+var postgresHints = []struct {
+	err  error
+	code int
+	hint string
+}{
+	{engine.ErrUnfinished, exit.Config, "run agentmesh db import again, or drop the tables to begin with an empty database"},
+	{engine.ErrNotEmpty, exit.Config, "import into an empty schema; if an import was interrupted at its very end, it is complete"},
+	{postgres.ErrCopying, exit.Unavailable, "wait until agentmesh db import has ended"},
+	{postgres.ErrInUse, exit.Unavailable, "stop them first"},
+	{postgres.ErrMayNotMigrate, exit.Config, "run agentmesh db migrate as the owner of the schema, or give its owner what agentmesh db migrate --print prints"},
+	{postgres.ErrUnsafe, exit.Config, "set it to on in postgresql.conf and reload the server, or, for data that you can lose, set store.allow_unsafe"},
+	{postgres.ErrNewerSchema, exit.Config, "use the newer agentmesh"},
+	{postgres.ErrReadOnly, exit.Unavailable, "connect to the primary: name all servers in store.postgres, with target_session_attrs=read-write"},
+	{postgres.ErrLogin, exit.Config, "check user and password in the file of store.postgres, PGPASSFILE and pg_hba.conf"},
+	{postgres.ErrUnreachable, exit.Unavailable, "is the server up, and are host, port and sslmode in store.postgres right?"},
+	{store.ErrUnavailable, exit.Unavailable, "mend what the message of the server names, such as a full disk"},
+}
+
 // ExplainPostgres adds an exit code and a hint to the error err, for a PostgreSQL database that cannot be opened or
-// copied.
+// copied. It returns nil if err is nil.
 func ExplainPostgres(err error) error {
-	code, hint := exit.Config, ""
-	switch {
-	case errors.Is(err, engine.ErrUnfinished):
-		hint = "run agentmesh db import again, or drop the tables to begin with an empty database"
-	case errors.Is(err, engine.ErrNotEmpty):
-		hint = "import into an empty schema; if an import was interrupted at its very end, it is complete"
-	case errors.Is(err, postgres.ErrCopying):
-		code, hint = exit.Unavailable, "wait until agentmesh db import has ended"
-	case errors.Is(err, postgres.ErrInUse):
-		code, hint = exit.Unavailable, "stop them first"
-	case errors.Is(err, postgres.ErrMayNotMigrate):
-		hint = "run agentmesh db migrate as the owner of the schema, or give its owner what agentmesh db migrate --print prints"
-	case errors.Is(err, postgres.ErrUnsafe):
-		hint = "set it to on in postgresql.conf and reload the server, or, for data that you can lose, set store.allow_unsafe"
-	case errors.Is(err, postgres.ErrNewerSchema):
-		hint = "use the newer agentmesh"
-	case errors.Is(err, postgres.ErrReadOnly):
-		code, hint = exit.Unavailable, "connect to the primary: name all servers in store.postgres, with target_session_attrs=read-write"
-	case errors.Is(err, postgres.ErrLogin):
-		hint = "check user and password in the file of store.postgres, PGPASSFILE and pg_hba.conf"
-	case errors.Is(err, postgres.ErrUnreachable):
-		code, hint = exit.Unavailable, "is the server up, and are host, port and sslmode in store.postgres right?"
-	case errors.Is(err, store.ErrUnavailable):
-		code, hint = exit.Unavailable, "mend what the message of the server names, such as a full disk"
+	if err == nil {
+		return nil
 	}
-	return exit.FailHint(code, err, hint)
+	for _, known := range postgresHints {
+		if errors.Is(err, known.err) {
+			return exit.FailHint(known.code, err, known.hint)
+		}
+	}
+	return exit.Fail(exit.Config, err)
 }

@@ -25,10 +25,8 @@ func Migrate(ctx context.Context, o Options) (before, after int, err error) {
 	if err != nil {
 		return 0, 0, err
 	}
-	if before, after, err = postgres.Migrate(ctx, cfg); err != nil {
-		return before, after, datadir.ExplainPostgres(err)
-	}
-	return before, after, nil
+	before, after, err = postgres.Migrate(ctx, cfg)
+	return before, after, datadir.ExplainPostgres(err)
 }
 
 // MigrationScript returns the SQL text of what Migrate would do, or "" if there is nothing to do. If no PostgreSQL
@@ -39,10 +37,7 @@ func MigrationScript(ctx context.Context, o Options) (string, error) {
 		return "", err
 	}
 	text, err := postgres.MigrationScript(ctx, cfg)
-	if err != nil {
-		err = datadir.ExplainPostgres(err)
-	}
-	return text, err
+	return text, datadir.ExplainPostgres(err)
 }
 
 // Progress describes an import that is running. It is safe for concurrent use.
@@ -93,7 +88,7 @@ func Import(ctx context.Context, o Options, source string, p *Progress) (engine.
 	}
 	defer unlock()
 	tally, err := postgres.Import(ctx, cfg, countingFill)
-	if _, explained := errors.AsType[*exit.Error](err); err != nil && !explained { // an error of the source is explained already
+	if _, explained := errors.AsType[*exit.Error](err); !explained { // an error of the source is explained already
 		err = datadir.ExplainPostgres(err)
 	}
 	return tally, err
@@ -109,10 +104,7 @@ func (o Options) open(ctx context.Context, source string) (fill engine.Fill, rel
 		}
 		return func(put func(engine.Row) error) (engine.Numbers, error) {
 			n, err := postgres.Export(ctx, postgres.Config{URL: url, Name: instanceName(), AllowUnsafe: true, Log: o.Logger}, put)
-			if err != nil {
-				err = explainSource(datadir.ExplainPostgres(err))
-			}
-			return n, err
+			return n, explainSource(datadir.ExplainPostgres(err))
 		}, func() {}, nil
 	}
 	dir := datadir.Dir(source)
