@@ -112,19 +112,15 @@ func (r *Registry) awaitChanges(ctx context.Context, after uint64, limit int, wa
 	if err != nil || len(lines) > 0 || wait <= 0 {
 		return lines, err
 	}
-	end := time.NewTimer(wait)
-	defer end.Stop()
-	poll := time.NewTicker(feedPoll)
-	defer poll.Stop()
+	limited, cancel := context.WithTimeout(ctx, wait)
+	defer cancel()
 	for {
 		select {
-		case <-ctx.Done():
-			return nil, nil // the server stops, or the client left
-		case <-end.C:
-			return nil, nil
-		case <-poll.C:
+		case <-limited.Done():
+			return nil, nil // also if the server stops, or the client left
+		case <-time.After(feedPoll):
 		case <-wake:
-			wake = nil // this channel stays closed; from now on only the ticker and the timer wake us
+			wake = nil // this channel stays closed; from now on only the times wake us
 		}
 		if lines, err = r.cards.Changes(ctx, after, limit+1); err != nil || len(lines) > 0 {
 			return lines, err

@@ -1,11 +1,14 @@
 package terminal
 
 import (
+	"context"
 	"fmt"
 	"io"
 	"sync"
 	"sync/atomic"
 	"time"
+
+	"github.com/agentmesh/agentmesh/node/waiting"
 )
 
 // StartProgress prints its first line after progressAfter, and another line every progressEvery.
@@ -19,15 +22,10 @@ const (
 // is not nil, each line also has the text that it returns.
 func (u *UI) StartProgress(operation string, progress func() string) (stop func()) {
 	begun := time.Now()
-	ended := make(chan struct{})
+	ctx, end := context.WithCancel(context.Background())
 	var running sync.WaitGroup
 	running.Go(func() {
-		for wait := progressAfter; ; wait = progressEvery {
-			select {
-			case <-ended:
-				return
-			case <-time.After(wait):
-			}
+		for wait := progressAfter; waiting.Pause(ctx, wait); wait = progressEvery {
 			text := operation
 			if progress != nil {
 				text += ", " + progress()
@@ -35,7 +33,7 @@ func (u *UI) StartProgress(operation string, progress func() string) (stop func(
 			u.Note("still %s, for %s now", text, time.Since(begun).Round(time.Second))
 		}
 	})
-	return sync.OnceFunc(func() { close(ended); running.Wait() })
+	return func() { end(); running.Wait() }
 }
 
 // AwaitAnswer is [UI.StartProgress] for a call that a script may wait for, too: only a person at a terminal gets lines.
