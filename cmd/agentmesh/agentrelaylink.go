@@ -20,7 +20,7 @@ type agentRelayFeedCmd struct {
 }
 
 func (c *agentRelayFeedCmd) Run(ctx context.Context, a *app) error {
-	feed := link.ShowFeed.Call(c.Link).WithQuery(params("limit", strconv.Itoa(c.Limit)))
+	feed := link.ShowFeed.Call(c.Link).WithQuery(owner.Params("limit", strconv.Itoa(c.Limit)))
 	const emptyText = "no broadcasts since agentmesh serve started; broadcasts are lost while the link is down"
 	return callAndShowList(ctx, a, feed, emptyText, []string{"AT", "FROM", "TYPE", "TEXT"}, func(i link.FeedItem) []string {
 		text := cmp.Or(i.Note, string(i.Payload))

@@ -34,7 +34,7 @@ func (c *approvalsListCmd) Run(ctx context.Context, a *app) error {
 	if state != "pending" {
 		emptyText = "no approvals in this state"
 	}
-	list := owner.ListApprovals.Call().WithQuery(params("state", state, "limit", fmt.Sprint(c.Limit)))
+	list := owner.ListApprovals.Call().WithQuery(owner.Params("state", state, "limit", fmt.Sprint(c.Limit)))
 	heads := []string{"ID", "KIND", "FROM", "WHAT", "SINCE", "STATE"}
 	return callAndShowList(ctx, a, list, emptyText, heads, func(approval owner.Approval) []string {
 		what := terminal.Truncate(approval.Says(), 60)

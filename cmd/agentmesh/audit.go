@@ -64,7 +64,7 @@ func (c *auditCmd) print(ctx context.Context, a *app, since, last string) (newLa
 	}
 	defer func() { err = errors.Join(err, o.Close()) }()
 	for {
-		query := params("kind", c.Kind, "peer", c.Peer, "since", since, "after", last, "limit", "500")
+		query := owner.Params("kind", c.Kind, "peer", c.Peer, "since", since, "after", last, "limit", "500")
 		page, err := daemon.Fetch(ctx, o, getCall[auditPage]("audit", query))
 		if err != nil {
 			return last, err

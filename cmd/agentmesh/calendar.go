@@ -62,7 +62,7 @@ type freeFlags struct {
 
 // call returns the call that finds the free times.
 func (f freeFlags) call() owner.Call[daemon.CalendarFree] {
-	return daemon.ListFreeTimes.Call().WithQuery(params("around", f.Around, "duration", f.Duration))
+	return daemon.ListFreeTimes.Call().WithQuery(owner.Params("around", f.Around, "duration", f.Duration))
 }
 
 type calendarFreeCmd struct{ freeFlags }

@@ -50,7 +50,7 @@ func (c *cardsListCmd) Run(ctx context.Context, a *app) error {
 	if c.Limit < 1 {
 		return exit.Fail(exit.Usage, errors.New("--limit must be 1 or more"))
 	}
-	query := params("q", c.Query, "owner", c.Owner)
+	query := owner.Params("q", c.Query, "owner", c.Owner)
 	for _, v := range c.Capability {
 		query.Add("capability", v)
 	}
@@ -170,7 +170,7 @@ type cardsReportsCmd struct {
 
 func (c *cardsReportsCmd) Run(ctx context.Context, a *app) error {
 	heads := []string{"REPORT", "AGENT", "KIND", "FROM", "AT", "TEXT"}
-	return showPages(ctx, a, operator.ListReports.Call().WithQuery(params("agent_id", c.ID)), noLimit, "no reports", heads, func(r directory.Report) []string {
+	return showPages(ctx, a, operator.ListReports.Call().WithQuery(owner.Params("agent_id", c.ID)), noLimit, "no reports", heads, func(r directory.Report) []string {
 		return []string{r.ID, string(r.AgentID), r.Kind, r.From, terminal.FormatTime(r.At), terminal.Truncate(r.Text, 80)}
 	})
 }
@@ -193,7 +193,7 @@ func (c *cardsExportCmd) Run(ctx context.Context, a *app) error {
 	n := 0
 	err := a.withClient(ctx, func(o *daemon.Client) error {
 		for after := uint64(0); ; {
-			page, err := daemon.Fetch(ctx, o, getCall[exportPage]("directory/export", params("after", fmt.Sprint(after))))
+			page, err := daemon.Fetch(ctx, o, getCall[exportPage]("directory/export", owner.Params("after", fmt.Sprint(after))))
 			if err != nil {
 				return err
 			}

@@ -318,7 +318,7 @@ func (l *clusterLoad) approve(ctx context.Context) {
 	var page owner.List[acl.Ask]
 	l.repeat(ctx, "the list of approvals", func(ctx context.Context) bool {
 		_, o := l.c.nextOwner()
-		raw, err := o.Call(ctx, "GET", "approvals", params("state", "pending", "limit", "5"), nil)
+		raw, err := o.Call(ctx, "GET", "approvals", owner.Params("state", "pending", "limit", "5"), nil)
 		if err == nil {
 			page, err = daemon.Decode[owner.List[acl.Ask]](raw)
 		}

@@ -25,7 +25,7 @@ type conversationsListCmd struct {
 }
 
 func (c *conversationsListCmd) Run(ctx context.Context, a *app) error {
-	query := params("state", c.State, "limit", fmt.Sprint(c.Limit))
+	query := owner.Params("state", c.State, "limit", fmt.Sprint(c.Limit))
 	return callAndShow(ctx, a, owner.ListConversations.Call().WithQuery(query), func(page owner.ConversationList) {
 		emptyText := "no conversations yet"
 		if c.State != "" {
@@ -61,7 +61,7 @@ func (c *conversationsShowCmd) Run(ctx context.Context, a *app) error {
 func readConversation(ctx context.Context, o *daemon.Client, id, peer string) (all owner.Transcript, err error) {
 	entries := []owner.Entry{}
 	for after := uint64(0); ; {
-		query := params("peer", peer, "after", strconv.FormatUint(after, 10))
+		query := owner.Params("peer", peer, "after", strconv.FormatUint(after, 10))
 		if all, err = daemon.Fetch(ctx, o, owner.ShowConversation.Call(id).WithQuery(query)); err != nil {
 			return all, err
 		}
@@ -158,7 +158,7 @@ func (c *conversationsCloseCmd) Run(ctx context.Context, a *app) error {
 type conversationsDeleteCmd struct{ conversationArg }
 
 func (c *conversationsDeleteCmd) Run(ctx context.Context, a *app) error {
-	if _, err := callRaw(ctx, a, owner.DeleteConversation.Call(c.ID).WithQuery(params("peer", c.Peer))); err != nil {
+	if _, err := callRaw(ctx, a, owner.DeleteConversation.Call(c.ID).WithQuery(owner.Params("peer", c.Peer))); err != nil {
 		return err
 	}
 	result := struct {

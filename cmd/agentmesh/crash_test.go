@@ -276,7 +276,7 @@ func sendJSON(ctx context.Context, method, url string, body []byte) (int, []byte
 }
 
 func (c *crash) approve(ctx context.Context) error {
-	raw, err := c.owner.Call(ctx, "GET", "approvals", params("state", "pending", "limit", "5"), nil)
+	raw, err := c.owner.Call(ctx, "GET", "approvals", owner.Params("state", "pending", "limit", "5"), nil)
 	if err != nil {
 		return err
 	}
@@ -340,7 +340,7 @@ func (c *crash) audit() {
 func countInbox(ctx context.Context, next func() *daemon.Client) (map[wire.MessageID]int, error) {
 	seen := map[wire.MessageID]int{}
 	for after := ""; ; {
-		raw, err := next().Call(ctx, "GET", "inbox", params("after", after, "limit", "1000"), nil)
+		raw, err := next().Call(ctx, "GET", "inbox", owner.Params("after", after, "limit", "1000"), nil)
 		if err != nil {
 			return nil, err
 		}

@@ -25,7 +25,7 @@ type discoverCmd struct {
 }
 
 func (c *discoverCmd) Run(ctx context.Context, a *app) error {
-	query := params("q", c.Query, "limit", fmt.Sprint(c.Limit))
+	query := owner.Params("q", c.Query, "limit", fmt.Sprint(c.Limit))
 	for _, v := range c.Capability {
 		query.Add("capability", v)
 	}

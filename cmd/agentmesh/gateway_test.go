@@ -360,7 +360,7 @@ hooks:
 		t.Helper()
 		var ask owner.Approval
 		waitUntil(t, "a question to the owner", time.Minute, func() bool {
-			list, err := daemon.Fetch(t.Context(), chrisOwner, owner.ListApprovals.Call().WithQuery(params("state", "pending")))
+			list, err := daemon.Fetch(t.Context(), chrisOwner, owner.ListApprovals.Call().WithQuery(owner.Params("state", "pending")))
 			if err == nil && len(list.Items) == 1 {
 				ask = list.Items[0]
 			}
@@ -460,7 +460,7 @@ hooks:
 	if reply.GetStr("action") != wire.ActionPending || !strings.Contains(reply.GetStr("reason"), "comes later") {
 		t.Errorf("while the gateway is down: %s", held.ReplyTree.JSON())
 	}
-	list, err := daemon.Fetch(t.Context(), chrisOwner, owner.ListInbox.Call().WithQuery(params("state", "waiting")))
+	list, err := daemon.Fetch(t.Context(), chrisOwner, owner.ListInbox.Call().WithQuery(owner.Params("state", "waiting")))
 	if err != nil || len(list.Items) != 1 || list.Items[0].Failure == nil || list.Items[0].Failure.Fault != string(hook.Unreachable) {
 		t.Fatalf("while the gateway is down: inbox %+v, %v", list.Items, err)
 	}

@@ -50,7 +50,7 @@ func (c *inboxListCmd) Run(ctx context.Context, a *app) error {
 }
 
 func (c *inboxListCmd) query(after string) url.Values {
-	return params("state", c.State, "after", after, "limit", fmt.Sprint(c.Limit))
+	return owner.Params("state", c.State, "after", after, "limit", fmt.Sprint(c.Limit))
 }
 
 // show prints the newest items for a person, or those after --after, and explains how to see more. Programs read all
@@ -230,7 +230,7 @@ func nextItem(ctx context.Context, a *app, timeout time.Duration) (json.RawMessa
 	if err != nil {
 		return nil, err
 	}
-	query := params("state", "new", "limit", "1")
+	query := owner.Params("state", "new", "limit", "1")
 	if o.Local == nil {
 		query.Set("wait", fmt.Sprint(wire.CeilSeconds(timeout)))
 	}

@@ -113,7 +113,7 @@ func (s *mcpSession) call(tool string, args map[string]any) (out map[string]any)
 // awaitItem waits for the only message in Sarah's inbox.
 func (s *mcpSession) awaitItem() owner.Item {
 	s.t.Helper()
-	page, err := daemon.Fetch(s.t.Context(), ownerClient(s.t, s.theirs), owner.ListInbox.Call().WithQuery(params("wait", "20")))
+	page, err := daemon.Fetch(s.t.Context(), ownerClient(s.t, s.theirs), owner.ListInbox.Call().WithQuery(owner.Params("wait", "20")))
 	if err != nil || len(page.Items) != 1 {
 		s.t.Fatalf("Sarah's inbox = %+v, %v", page, err)
 	}

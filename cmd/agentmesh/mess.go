@@ -238,7 +238,7 @@ func (c *messListCmd) Run(ctx context.Context, a *app) error {
 	list, v := []wire.Value{}, wire.Value{}
 	for more := true; more && len(list) < c.Limit; {
 		var err error
-		query := params("status", c.Status, "limit", fmt.Sprint(min(c.Limit-len(list), maxPage)), "after", v.GetStr("next"))
+		query := owner.Params("status", c.Status, "limit", fmt.Sprint(min(c.Limit-len(list), maxPage)), "after", v.GetStr("next"))
 		if v, err = messCall(ctx, a, http.MethodGet, "requests", query, nil); err != nil {
 			return err
 		}

@@ -15,6 +15,7 @@ import (
 	"github.com/agentmesh/agentmesh/cmd/internal/exit"
 	"github.com/agentmesh/agentmesh/cmd/internal/terminal"
 	"github.com/agentmesh/agentmesh/node/bridge/mess/folder"
+	"github.com/agentmesh/agentmesh/node/owner"
 )
 
 type messImportCmd struct {
@@ -90,7 +91,7 @@ func (c *messExportCmd) Run(ctx context.Context, a *app) error {
 	if c.Dir != "" {
 		return c.exportDirectory(ctx, a)
 	}
-	v, err := messCall(ctx, a, http.MethodGet, "export/"+url.PathEscape(c.Ref), params("format", "v1"), nil)
+	v, err := messCall(ctx, a, http.MethodGet, "export/"+url.PathEscape(c.Ref), owner.Params("format", "v1"), nil)
 	if err != nil {
 		return err
 	}
@@ -108,7 +109,7 @@ type exportReport struct {
 
 // exportDirectory writes the files in this process, so that they belong to the user who runs the command.
 func (c *messExportCmd) exportDirectory(ctx context.Context, a *app) error {
-	v, err := messCall(ctx, a, http.MethodGet, "export/"+url.PathEscape(c.Ref), params("format", "v2"), nil)
+	v, err := messCall(ctx, a, http.MethodGet, "export/"+url.PathEscape(c.Ref), owner.Params("format", "v2"), nil)
 	if err != nil {
 		return err
 	}

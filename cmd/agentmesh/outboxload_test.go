@@ -292,7 +292,7 @@ func (l *outboxLoad) count(ctx context.Context, n *loadNode, list string, filter
 	l.t.Helper()
 	seen := map[string]int{}
 	for after := ""; ; {
-		raw, err := n.owner.Call(ctx, "GET", list, params(append(filter, "after", after, "limit", "1000")...), nil)
+		raw, err := n.owner.Call(ctx, "GET", list, owner.Params(append(filter, "after", after, "limit", "1000")...), nil)
 		if err != nil {
 			l.t.Fatal(err)
 		}

@@ -6,7 +6,6 @@ import (
 	"errors"
 	"net/http"
 	"net/url"
-	"slices"
 
 	"github.com/agentmesh/agentmesh/cmd/internal/daemon"
 	"github.com/agentmesh/agentmesh/cmd/internal/datadir"
@@ -143,15 +142,4 @@ func getCall[T any](path string, query url.Values) owner.Call[T] {
 // postCall returns a POST call for an operation that has no [owner.Endpoint].
 func postCall[T any](path string, body any) owner.Call[T] {
 	return owner.Call[T]{Method: http.MethodPost, Path: path, Body: body}
-}
-
-// params returns query parameters from pairs of names and values. It omits empty values.
-func params(pairs ...string) url.Values {
-	q := url.Values{}
-	for pair := range slices.Chunk(pairs, 2) {
-		if pair[1] != "" {
-			q.Add(pair[0], pair[1])
-		}
-	}
-	return q
 }

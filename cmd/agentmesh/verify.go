@@ -18,6 +18,7 @@ import (
 	"github.com/agentmesh/agentmesh/cmd/internal/terminal"
 	"github.com/agentmesh/agentmesh/conversations"
 	"github.com/agentmesh/agentmesh/node/atomicfile"
+	"github.com/agentmesh/agentmesh/node/owner"
 	"github.com/agentmesh/agentmesh/signing"
 )
 
@@ -33,7 +34,7 @@ func (c *conversationsExportCmd) Run(ctx context.Context, a *app) (err error) {
 		return err
 	}
 	defer func() { err = errors.Join(err, o.Close()) }()
-	query := params("peer", c.Peer)
+	query := owner.Params("peer", c.Peer)
 	if c.Opened {
 		query.Set("opened", "true")
 	}

@@ -52,6 +52,17 @@ type Upload struct {
 	Data   []byte
 }
 
+// Params returns query parameters from pairs of names and values. It omits empty values.
+func Params(pairs ...string) url.Values {
+	q := url.Values{}
+	for pair := range slices.Chunk(pairs, 2) {
+		if pair[1] != "" {
+			q.Add(pair[0], pair[1])
+		}
+	}
+	return q
+}
+
 // WithQuery returns the call with query parameters.
 func (c Call[Out]) WithQuery(query url.Values) Call[Out] {
 	c.Query = query

@@ -115,12 +115,8 @@ func (t *tools) find(ctx context.Context, req *sdk.CallToolRequest, in findArgs)
 	out := foundResult{Agents: []foundAgent{}}
 	limit := clampPageSize(in.Limit)
 	for pages := 0; len(out.Agents) < limit && at.Directory < len(self.Directories) && pages < maxPages; pages++ {
-		query := url.Values{"limit": {strconv.Itoa(limit - len(out.Agents))}, "directory": {self.Directories[at.Directory].Directory}}
-		for key, value := range map[string]string{"q": in.Query, "capability": in.Capability, "intent": in.Intent, "cursor": at.Cursor} {
-			if value != "" {
-				query.Set(key, value)
-			}
-		}
+		query := owner.Params("limit", strconv.Itoa(limit-len(out.Agents)), "directory", self.Directories[at.Directory].Directory,
+			"q", in.Query, "capability", in.Capability, "intent", in.Intent, "cursor", at.Cursor)
 		answers, err := owner.Fetch(ctx, t.api, owner.Discover.Call().WithQuery(query))
 		if err != nil {
 			return nil, nil, err
@@ -269,17 +265,11 @@ type inboxResult struct {
 }
 
 func (t *tools) inbox(ctx context.Context, _ *sdk.CallToolRequest, in inboxArgs) (*sdk.CallToolResult, any, error) {
-	query := url.Values{"limit": {strconv.Itoa(clampPageSize(in.Limit))}}
-	switch in.State {
-	case "":
-		query.Set("state", string(owner.ItemNew))
-	case "all":
-	default:
-		query.Set("state", in.State)
+	state := cmp.Or(in.State, string(owner.ItemNew))
+	if state == "all" {
+		state = ""
 	}
-	if in.Cursor != "" {
-		query.Set("after", in.Cursor)
-	}
+	query := owner.Params("state", state, "limit", strconv.Itoa(clampPageSize(in.Limit)), "after", in.Cursor)
 	list, err := owner.Fetch(ctx, t.api, owner.ListInbox.Call().WithQuery(query))
 	if err != nil {
 		return nil, nil, err
@@ -369,10 +359,7 @@ func (t *tools) read(ctx context.Context, _ *sdk.CallToolRequest, in readArgs) (
 		}
 		in.Conversation, in.Peer = string(item.Conversation), string(item.Peer)
 	}
-	query := url.Values{"after": {strconv.FormatUint(in.After, 10)}}
-	if in.Peer != "" {
-		query.Set("peer", in.Peer)
-	}
+	query := owner.Params("after", strconv.FormatUint(in.After, 10), "peer", in.Peer)
 	c, err := owner.Fetch(ctx, t.api, owner.ShowConversation.Call(in.Conversation).WithQuery(query))
 	if err != nil {
 		return nil, nil, err

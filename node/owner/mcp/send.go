@@ -140,10 +140,7 @@ func (t *tools) schedule(ctx context.Context, _ *sdk.CallToolRequest, in schedul
 	if err != nil {
 		return nil, nil, err
 	}
-	query := url.Values{"duration": {in.Duration}}
-	if in.Window != "" {
-		query.Set("around", in.Window)
-	}
+	query := owner.Params("duration", in.Duration, "around", in.Window)
 	free, err := owner.Fetch(ctx, t.api, owner.Call[struct {
 		Free []string `json:"free"`
 	}]{Method: "GET", Path: "calendar/free", Query: query})
@@ -265,10 +262,7 @@ func (t *tools) partnerOf(ctx context.Context, conversation, peer string) party 
 	if conversation == "" {
 		return party{}
 	}
-	query := url.Values{"after": {strconv.FormatUint(math.MaxInt64, 10)}}
-	if peer != "" {
-		query.Set("peer", peer)
-	}
+	query := owner.Params("after", strconv.FormatUint(math.MaxInt64, 10), "peer", peer)
 	c, err := owner.Fetch(ctx, t.api, owner.ShowConversation.Call(conversation).WithQuery(query))
 	if err != nil {
 		return party{peer: peer}
