@@ -177,11 +177,9 @@ func parseARDEntry(v wire.Value) ARDEntry {
 		digits, _ := score.Num()
 		e.Score, _ = strconv.Atoi(digits) // a score that is not a whole number counts as 0
 	}
-	capabilities, _ := v.Get("capabilities")
-	for capability := range capabilities.Elems() {
-		if s, ok := capability.Str(); ok && len(e.Capabilities) < maxARDCapabilities {
-			e.Capabilities = append(e.Capabilities, wire.OneLine(s, maxARDText))
-		}
+	capabilities := v.GetTexts("capabilities")
+	for _, s := range capabilities[:min(len(capabilities), maxARDCapabilities)] {
+		e.Capabilities = append(e.Capabilities, wire.OneLine(s, maxARDText))
 	}
 	// If OneLine changed the URL, e.URL is not the real one and cannot be an address.
 	u, err := url.Parse(v.GetStr("url"))

@@ -79,20 +79,15 @@ func Say(payload json.RawMessage, isExact bool) Said {
 func readMeeting(event wire.Value, isExact bool) *Meeting {
 	const maxTimes = 10
 	offered, _ := event.Get("proposed_times")
-	m := Meeting{Title: event.GetStr("title"), Duration: event.GetStr("duration"), Place: event.GetStr("location")}
-	for t := range offered.Elems() {
-		if text, ok := t.Str(); ok && len(m.Times) < maxTimes {
-			m.Times = append(m.Times, text)
-		}
+	m := Meeting{Title: event.GetStr("title"), Duration: event.GetStr("duration"), Place: event.GetStr("location"), Times: event.GetTexts("proposed_times")}
+	if n := len(m.Times); n == 0 || n > maxTimes || n < offered.Len() { // the event then is a list of facts
+		return nil
 	}
 	if !isExact {
 		m.Duration = Length(m.Duration)
 		for i, text := range m.Times {
 			m.Times[i] = LocalTime(text)
 		}
-	}
-	if len(m.Times) == 0 || len(m.Times) < offered.Len() { // the event then is a list of facts
-		return nil
 	}
 	return &m
 }

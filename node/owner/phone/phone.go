@@ -22,6 +22,7 @@ import (
 	"log/slog"
 	"net/http"
 	"net/url"
+	"slices"
 	"strings"
 	"sync"
 	"time"
@@ -468,12 +469,7 @@ func (g *Gate) signOut(c echo.Context) error {
 		return err
 	}
 	g.mu.Lock()
-	for i, other := range g.sessions {
-		if other == s {
-			g.sessions = append(g.sessions[:i:i], g.sessions[i+1:]...)
-			break
-		}
-	}
+	g.sessions = slices.DeleteFunc(g.sessions, func(other *session) bool { return other == s })
 	g.mu.Unlock()
 	g.setCookie(c, "", time.Unix(1, 0))
 	return c.Redirect(http.StatusSeeOther, httpapi.PhonePath)

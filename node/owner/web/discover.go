@@ -76,19 +76,13 @@ func (p *pages) viewFound(ctx context.Context, a owner.Found, card wire.Value) f
 	id := wire.AgentID(card.GetStr("agent_id"))
 	names := p.namesOf(ctx, string(id))
 	names.PeerName = card.GetStr("name")
-	proof := a.Listing.Verification[id]
+	proof, tags := a.Listing.Verification[id], card.GetTexts("capabilities")
 	agent := foundAgent{
 		ID: string(id), Shown: owner.ShowName(names, "", string(id)), Description: card.GetStr("description"),
-		Own: id == p.n.Card().ID, Unproven: slices.Contains(a.Unproven, id), Checked: proof.Key != nil && proof.Endpoint != nil,
+		Capabilities: tags[:min(len(tags), maxTags)], Own: id == p.n.Card().ID, Unproven: slices.Contains(a.Unproven, id), Checked: proof.Key != nil && proof.Endpoint != nil,
 	}
 	if proof.Alive != nil {
 		agent.Alive = *proof.Alive
-	}
-	tags, _ := card.Get("capabilities")
-	for tag := range tags.Elems() {
-		if text, ok := tag.Str(); ok && len(agent.Capabilities) < maxTags {
-			agent.Capabilities = append(agent.Capabilities, text)
-		}
 	}
 	return agent
 }
