@@ -178,16 +178,8 @@ func (n *Node) knowsResends(ctx context.Context, id wire.AgentID) (bool, error) 
 		return false, err
 	}
 	u = &url.URL{Scheme: u.Scheme, Host: u.Host, Path: "/.well-known/agentmesh.json"}
-	req, err := http.NewRequestWithContext(ctx, http.MethodGet, u.String(), nil)
-	if err != nil {
-		return false, err
-	}
-	resp, err := n.cfg.HTTP.Do(ctx, peer.Reach, req)
-	if err != nil {
-		return false, err
-	}
 	const maxDocument = 64 << 10
-	body, err := client.ReadAll(resp, maxDocument)
+	resp, body, err := n.cfg.HTTP.Get(ctx, peer.Reach, u.String(), nil, maxDocument)
 	switch {
 	case errors.Is(err, client.ErrAnswerTooLarge):
 		return false, nil

@@ -134,21 +134,11 @@ func (o OwnerAPI) fetchCard(ctx context.Context, from string) (wire.Value, error
 	if err != nil || u.Scheme != "https" && u.Scheme != "http" {
 		return wire.Value{}, errors.New("not an http URL")
 	}
-	req, err := http.NewRequestWithContext(ctx, http.MethodGet, u.String(), nil)
-	if err != nil {
-		return wire.Value{}, err
-	}
-	req.Header.Set("Accept", "application/json")
-	resp, err := o.n.cfg.HTTP.Do(ctx, client.Owner, req)
-	if err != nil {
-		return wire.Value{}, err
-	}
-	defer resp.Body.Close()
-	if resp.StatusCode != http.StatusOK {
+	resp, body, err := o.n.cfg.HTTP.Get(ctx, client.Owner, u.String(), nil, wire.MaxCard)
+	switch {
+	case resp != nil && resp.StatusCode != http.StatusOK:
 		return wire.Value{}, errors.New("the server answered " + resp.Status)
-	}
-	body, err := client.ReadAll(resp, wire.MaxCard)
-	if err != nil {
+	case err != nil:
 		return wire.Value{}, err
 	}
 	return wire.ParseObject(body)

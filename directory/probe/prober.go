@@ -178,17 +178,7 @@ func (p *Prober) Probe(ctx context.Context, t Target) {
 // Check fetches the endpoint of card as a directory does. The endpoint must return a card with the same id and key,
 // within the size limit of a card. Check follows no redirects.
 func Check(ctx context.Context, h *client.HTTP, reach client.Reach, card wire.Card, userAgent string) error {
-	req, err := http.NewRequestWithContext(ctx, http.MethodGet, card.Endpoint, nil)
-	if err != nil {
-		return err
-	}
-	req.Header.Set("Accept", "application/json")
-	req.Header.Set("User-Agent", userAgent)
-	resp, err := h.Do(ctx, reach, req)
-	if err != nil {
-		return err
-	}
-	body, err := client.ReadAll(resp, wire.MaxCard)
+	resp, body, err := h.Get(ctx, reach, card.Endpoint, http.Header{"User-Agent": {userAgent}}, wire.MaxCard)
 	if err != nil {
 		return err
 	}

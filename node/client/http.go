@@ -9,6 +9,7 @@ import (
 	"fmt"
 	"io"
 	"log/slog"
+	"maps"
 	"net"
 	"net/http"
 	"net/http/httptrace"
@@ -235,6 +236,23 @@ type body struct {
 func (b *body) Close() error {
 	defer b.done()
 	return b.ReadCloser.Close()
+}
+
+// Get makes a GET request for JSON and reads the whole answer, of at most limit bytes. header may be nil. The error is as
+// that of [HTTP.Do] or [ReadAll]; the answer is nil if there is none.
+func (h *HTTP) Get(ctx context.Context, reach Reach, target string, header http.Header, limit int) (*http.Response, []byte, error) {
+	req, err := http.NewRequestWithContext(ctx, http.MethodGet, target, nil)
+	if err != nil {
+		return nil, nil, err
+	}
+	maps.Copy(req.Header, header)
+	req.Header.Set("Accept", "application/json")
+	resp, err := h.Do(ctx, reach, req)
+	if err != nil {
+		return nil, nil, err
+	}
+	data, err := ReadAll(resp, limit)
+	return resp, data, err
 }
 
 // MaxAnswer is the largest answer of a peer in bytes (AM-79).

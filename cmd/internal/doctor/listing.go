@@ -6,7 +6,6 @@ import (
 	"context"
 	"errors"
 	"fmt"
-	"maps"
 	"net/http"
 	"net/url"
 	"slices"
@@ -51,21 +50,14 @@ func (d *examination) newPeer(local bool) peer {
 func (p peer) get(ctx context.Context, target string, header http.Header) (answer, error) {
 	ctx, cancel := context.WithTimeout(ctx, checkTimeout)
 	defer cancel()
-	req, err := http.NewRequestWithContext(ctx, http.MethodGet, target, nil)
-	if err != nil {
+	resp, body, err := p.HTTP.Get(ctx, p.reach, target, header, client.MaxAnswer)
+	if resp == nil {
 		return answer{}, err
 	}
-	maps.Copy(req.Header, header)
-	req.Header.Set("Accept", "application/json")
-	resp, err := p.Do(ctx, p.reach, req)
-	if err != nil {
-		return answer{}, err
-	}
-	s := answer{status: resp.StatusCode}
+	s := answer{status: resp.StatusCode, body: body}
 	if date, err := http.ParseTime(resp.Header.Get("Date")); err == nil {
 		s.ahead, s.dated = time.Since(date), true
 	}
-	s.body, err = client.ReadAll(resp, client.MaxAnswer)
 	return s, err
 }
 
