@@ -71,12 +71,12 @@ type Registrar struct {
 	work    sync.Mutex                     // held during calls to directories; guards retired
 	retired map[string]*signing.PrivateKey // earlier keys, by fingerprint
 
-	mu            sync.Mutex // guards the field changed and the contents of registrations
+	mu            sync.Mutex // guards the contents of registrations
 	registrations []*registration
-	changed       chan struct{} // closed and replaced when the state of a registration is set
 
-	newCard atomic.Bool  // SetMetadata has changed the card since the last visits began
-	rotated atomic.Int64 // when the key last changed, in Unix seconds
+	changed waiting.Signal // the state of a registration was set
+	newCard atomic.Bool    // SetMetadata has changed the card since the last visits began
+	rotated atomic.Int64   // when the key last changed, in Unix seconds
 }
 
 // registration is a directory and the state of the node's card there.
@@ -111,7 +111,7 @@ func (s registrationState) isRemoved() bool { return s.Withdrawn && s.Refused }
 
 // New returns a registrar. [Registrar.Restore] reads the state of an earlier process.
 func New(cfg Config) *Registrar {
-	r := &Registrar{cfg: cfg, wakeup: make(chan struct{}, 1), changed: make(chan struct{}), retired: make(map[string]*signing.PrivateKey)}
+	r := &Registrar{cfg: cfg, wakeup: make(chan struct{}, 1), retired: make(map[string]*signing.PrivateKey)}
 	r.identity.Store(&cfg.Identity)
 	for _, d := range cfg.Directories {
 		r.registrations = append(r.registrations, &registration{dir: d, state: registrationState{Directory: d.Base}})
@@ -138,8 +138,7 @@ const (
 )
 
 func (p *registration) recordKey() string {
-	sum := sha256.Sum256([]byte(p.dir.StoredName()))
-	return "directory/" + hex.EncodeToString(sum[:])
+	return "directory/" + wire.HashOf(p.dir.StoredName())
 }
 
 // Restore reads the state that an earlier process stored.
@@ -369,8 +368,8 @@ func (r *Registrar) recordVisit(s *registrationState, err error) (next time.Time
 // directory is not configured, and false if ctx ends first.
 func (r *Registrar) AwaitListing(ctx context.Context, d *client.Directory) bool {
 	for ctx.Err() == nil {
+		changed := r.changed.Wait()
 		r.mu.Lock()
-		changed := r.changed
 		i := slices.IndexFunc(r.registrations, func(p *registration) bool { return p.dir.Base == d.Base })
 		listed := i < 0 || r.registrations[i].state.AgentID == r.ID() && !r.registrations[i].state.Withdrawn
 		r.mu.Unlock()
@@ -429,9 +428,8 @@ func (r *Registrar) setState(p *registration, s registrationState) {
 	r.mu.Lock()
 	differs := p.state != s
 	p.state = s
-	close(r.changed)
-	r.changed = make(chan struct{})
 	r.mu.Unlock()
+	r.changed.Broadcast()
 	if differs && r.cfg.Changed != nil {
 		r.cfg.Changed()
 	}

@@ -44,7 +44,7 @@ func (b *Bridge) Observe(in bridge.Inbound) []store.Change {
 	}
 	body := wire.MustMarshal(controlMessage{From: in.Peer, Address: in.Address, Conv: in.ConvID, ID: in.MessageID, Payload: in.Payload})
 	return []store.Change{{IfRev: store.Any, Max: maxControls, Record: store.Record{
-		NS: nsControl, Key: exchange.IDKey(string(in.Peer), string(in.MessageID)), Body: body,
+		NS: nsControl, Key: wire.HashOf(string(in.Peer), string(in.MessageID)), Body: body,
 		Terms: []string{string(in.Peer)}, Party: string(in.Peer), Due: store.DueNow, Expires: time.Now().Add(controlLifetime),
 	}}}
 }

@@ -4,7 +4,6 @@ import (
 	"cmp"
 	"context"
 	"crypto/sha256"
-	"encoding/hex"
 	"errors"
 	"fmt"
 	"log/slog"
@@ -244,18 +243,9 @@ func (l *link) newInbound(peer, id string, intent wire.Intent, payload wire.Valu
 	}
 	return bridge.Inbound{
 		Principal: principal, Peer: address.Pseudonym(), Address: address.String(), Verified: bridge.VerifiedNone,
-		MessageID: wire.MessageID("msg_" + hashOf(l.cfg.Name, peer, id)), ConvID: wire.ConversationID("conv_" + hashOf(l.cfg.Name, peer, id)),
+		MessageID: wire.MessageID("msg_" + wire.HashOf(l.cfg.Name, peer, id)), ConvID: wire.ConversationID("conv_" + wire.HashOf(l.cfg.Name, peer, id)),
 		Intent: intent, Payload: address.Mark(payload, verified), Time: now, Received: now, Raw: raw, Digest: sha256.Sum256(raw),
 	}, nil
-}
-
-// hashOf returns a short hash of a list of texts.
-func hashOf(parts ...string) string {
-	h := sha256.New()
-	for _, p := range parts {
-		fmt.Fprintf(h, "%d:%s", len(p), p)
-	}
-	return hex.EncodeToString(h.Sum(nil)[:16])
 }
 
 func (l *link) wakePoll() {

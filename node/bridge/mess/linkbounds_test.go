@@ -39,7 +39,7 @@ func TestForeignThreadsAreBounded(t *testing.T) {
 	l, remote, desk := newListRemote(t)
 	records := l.records
 	l.cfg.Mesh = bridgetest.NewMesh(storingMesh{desk, records}, meshtest.Store(t))
-	digit := func(ref string) string { return exchange.IDKey(l.cfg.Name, ref)[:1] }
+	digit := func(ref string) string { return wire.HashOf(l.cfg.Name, ref)[:1] }
 	var part []string // refs of one part
 	other := ""
 	for i := 0; len(part) < maxKnown+1; i++ {
@@ -89,7 +89,7 @@ func TestOwnThreadsAreAlwaysRemembered(t *testing.T) {
 	records := l.records
 	var part []string
 	for i := 0; len(part) < maxKnown+1; i++ {
-		if ref := fmt.Sprintf("2026-01-31-%06d", i); exchange.IDKey(l.cfg.Name, ref)[:1] == "a" {
+		if ref := fmt.Sprintf("2026-01-31-%06d", i); wire.HashOf(l.cfg.Name, ref)[:1] == "a" {
 			part = append(part, ref)
 		}
 	}

@@ -71,7 +71,7 @@ func (l *link) Deliver(ctx context.Context, d bridge.Delivery) (err error) {
 }
 
 // idempotencyKey returns the Idempotency-Key of a delivery to a thread; ref is "" for a new thread.
-func idempotencyKey(id, ref string) string { return "agentmesh-" + hashOf(id, ref) }
+func idempotencyKey(id, ref string) string { return "agentmesh-" + wire.HashOf(id, ref) }
 
 // open opens a thread at the exchange. After a crash the link sends the same request again. An exchange that recognizes
 // client ids or idempotency keys then creates only one thread.

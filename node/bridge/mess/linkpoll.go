@@ -18,7 +18,7 @@ type shared = exchange.Shared
 
 // threadTerm is the index term of the record that has the foreign thread ref.
 func (l *link) threadTerm(ref string) string {
-	return "there/" + exchange.IDKey(l.cfg.Name, ref)
+	return "there/" + wire.HashOf(l.cfg.Name, ref)
 }
 
 // load returns the record that has a foreign thread, or one that the exchange replaced.
@@ -64,7 +64,7 @@ const maxBefore = 3
 func (l *link) change(k shared) store.Change {
 	c := store.Change{Record: store.Record{NS: exchange.NSShared, Key: k.Key, Body: wire.MustMarshal(k), Terms: []string{l.threadTerm(k.There)}}, IfRev: store.Any}
 	if !k.Mine {
-		part := "link/" + l.cfg.Name + "/" + exchange.IDKey(l.cfg.Name, k.There)[:1]
+		part := "link/" + l.cfg.Name + "/" + wire.HashOf(l.cfg.Name, k.There)[:1]
 		c.Record.Terms, c.Max = []string{part, c.Record.Terms[0]}, maxKnown
 	}
 	for _, ref := range k.Before {
@@ -238,4 +238,4 @@ func (l *link) check(ctx context.Context, r remoteThread, self string, isSettled
 const lostCreateLife = 5 * time.Minute
 
 // convOf returns the conversation of a thread that somebody else opened at the exchange.
-func (l *link) convOf(ref string) string { return "conv_" + exchange.IDKey(l.cfg.Name, ref) }
+func (l *link) convOf(ref string) string { return "conv_" + wire.HashOf(l.cfg.Name, ref) }

@@ -133,7 +133,7 @@ func (r *restRemote) keyHash() string {
 	if r.token == "" {
 		return ""
 	}
-	return hashOf(string(r.token))
+	return wire.HashOf(string(r.token))
 }
 
 func (r *restRemote) setSelf(ctx context.Context, self string) error {

@@ -123,7 +123,7 @@ func TestKeptAnswersAreBounded(t *testing.T) {
 	agent, bob := s.register("agent"), s.register("bob")
 	const body = `[{"request":{"intent":"come"}}]`
 	s.want(201, agent, "POST", "messages", body, contentType, "application/json", "Idempotency-Key", "first")
-	first, err := s.store.Records().Get(t.Context(), exchange.NSSeen, "call/"+exchange.IDKey("agent", "first"), time.Now())
+	first, err := s.store.Records().Get(t.Context(), exchange.NSSeen, "call/"+wire.HashOf("agent", "first"), time.Now())
 	if err != nil || len(first.Terms) != 1 {
 		t.Fatalf("%+v, %v", first.Terms, err)
 	}

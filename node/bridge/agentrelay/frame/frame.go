@@ -7,8 +7,6 @@
 package frame
 
 import (
-	"crypto/rand"
-	"encoding/hex"
 	"slices"
 	"strconv"
 	"strings"
@@ -206,11 +204,7 @@ func Request(to, kind, ref string, payload wire.Value) wire.Value {
 }
 
 // NewID returns an id for a frame: 128 random bits.
-func NewID() string {
-	var b [16]byte
-	_, _ = rand.Read(b[:]) // never fails
-	return "msg_" + hex.EncodeToString(b[:])
-}
+func NewID() string { return string(wire.NewMessageID()) }
 
 // ValidAgentID reports whether id has the form of AR-2.
 func ValidAgentID(id string) bool {

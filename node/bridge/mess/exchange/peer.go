@@ -45,7 +45,7 @@ type Shared struct {
 }
 
 // SharedKey returns the key of the record of the thread that we share with a peer in a conversation.
-func SharedKey(peer, conv string) string { return IDKey(peer, conv) }
+func SharedKey(peer, conv string) string { return wire.HashOf(peer, conv) }
 
 // ReadShared returns what we know of the thread that we share with a peer in a conversation. It has no Conv if there is
 // none.

@@ -38,14 +38,14 @@ var errOtherContent = &wire.Error{Code: wire.InvalidMessage, Status: http.Status
 
 // NewMessageReplay returns the replay key of a mesh message of a peer.
 func NewMessageReplay(peer, id string) *ReplayKey {
-	return &ReplayKey{key: "mesh/" + IDKey(peer, id), keep: keepMessageReplays}
+	return &ReplayKey{key: "mesh/" + wire.HashOf(peer, id), keep: keepMessageReplays}
 }
 
 // NewCallReplay returns the replay key of a call with an Idempotency-Key. A repetition must have the same content.
 func NewCallReplay(who Actor, name string, content wire.Value) *ReplayKey {
-	k := &ReplayKey{key: "call/" + IDKey(who.ID, name), digest: thread.Digest(content), keep: keepCallReplays}
+	k := &ReplayKey{key: "call/" + wire.HashOf(who.ID, name), digest: thread.Digest(content), keep: keepCallReplays}
 	if !who.Owner {
-		k.quota = "call/" + IDKey(who.ID, "")
+		k.quota = "call/" + wire.HashOf(who.ID, "")
 	}
 	return k
 }

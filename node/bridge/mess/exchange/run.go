@@ -10,6 +10,7 @@ import (
 
 	"github.com/agentmesh/agentmesh/node/bridge/mess/thread"
 	"github.com/agentmesh/agentmesh/node/waiting"
+	"github.com/agentmesh/agentmesh/node/wire"
 	"github.com/agentmesh/agentmesh/store"
 	"github.com/agentmesh/agentmesh/store/work"
 )
@@ -189,7 +190,7 @@ func (x *Exchange) remove(ctx context.Context, ref string, now time.Time) error 
 		return err
 	}
 	if k.Ref == ref {
-		changes = append(changes, store.Change{Record: store.Record{NS: NSIDs, Key: IDKey(t.Requester, t.ClientID)}, IfRev: rev, Delete: true})
+		changes = append(changes, store.Change{Record: store.Record{NS: NSIDs, Key: wire.HashOf(t.Requester, t.ClientID)}, IfRev: rev, Delete: true})
 	}
 	if err := x.records.Apply(ctx, changes, now); err != nil {
 		return err

@@ -3,8 +3,6 @@ package exchange
 import (
 	"cmp"
 	"context"
-	"crypto/sha256"
-	"encoding/hex"
 	"errors"
 	"fmt"
 	"slices"
@@ -384,12 +382,6 @@ func (t *tx) endedRefs() []string {
 		}
 	}
 	return out
-}
-
-// IDKey returns the part of a record key that stands for an id that an actor chose, such as a requester's client id.
-func IDKey(requester, id string) string {
-	sum := sha256.Sum256([]byte(requester + "\x00" + id))
-	return hex.EncodeToString(sum[:16])
 }
 
 // bumpUpdateTime makes the update time of a changed thread later than before. Readers notice changes by this time, and

@@ -65,7 +65,7 @@ func (x *Exchange) lookUpClientID(ctx context.Context, requester, id string, now
 	if id == "" {
 		return k, rev, nil
 	}
-	rev, _, err = store.ReadRecord(ctx, x.records, NSIDs, IDKey(requester, id), &k, now)
+	rev, _, err = store.ReadRecord(ctx, x.records, NSIDs, wire.HashOf(requester, id), &k, now)
 	return k, rev, err
 }
 
@@ -124,7 +124,7 @@ func (t *tx) applyRequest(ctx context.Context, e thread.Entry, path string, rese
 	}
 	if r.ID != "" {
 		body := wire.MustMarshal(clientIDRecord{Ref: ref, Digest: thread.Digest(e.Body), At: t.now})
-		t.changes = append(t.changes, store.Change{Record: store.Record{NS: NSIDs, Key: IDKey(t.who.ID, r.ID), Body: body}, IfRev: reserved.idRev})
+		t.changes = append(t.changes, store.Change{Record: store.Record{NS: NSIDs, Key: wire.HashOf(t.who.ID, r.ID), Body: body}, IfRev: reserved.idRev})
 	}
 	t.post(th, e)
 	t.flush(th) // the first message of a thread is its request

@@ -34,6 +34,3 @@ func RequestFor(proposal wire.Value) wire.Value {
 	}
 	return wire.Obj(members...)
 }
-
-// Digest returns a short hash of the parts, each followed by a NUL.
-func Digest(parts ...string) string { return wire.HashOf(append(parts, "")...) }

@@ -63,7 +63,7 @@ func (l *Link) dropProposal(j *job) {
 
 // proposalConv returns the conversation in which the owner is asked about a proposal. Each proposal has its own.
 func proposalConv(link string, j *job) wire.ConversationID {
-	return wire.ConversationID("conv_" + envelope.Digest(link, j.e.From, "proposal", string(j.raw)))
+	return wire.ConversationID("conv_" + wire.HashOf(link, j.e.From, "proposal", string(j.raw)))
 }
 
 func (l *Link) rememberProposal(p storedProposal) store.Change {
@@ -72,7 +72,7 @@ func (l *Link) rememberProposal(p storedProposal) store.Change {
 	return c
 }
 
-func (l *Link) proposalTerm(id string) string { return l.records.key("prop", envelope.Digest(id)) }
+func (l *Link) proposalTerm(id string) string { return l.records.key("prop", wire.HashOf(id)) }
 
 // closeProposals ends the questions to the owner about the proposals that the envelope in j withdraws or fulfills. Only
 // the proposer can withdraw a proposal.
@@ -112,7 +112,7 @@ func (l *Link) reject(ctx context.Context, conv wire.ConversationID, reason stri
 // rejection returns the envelope that rejects the proposal, with the owner's reason or else with reason.
 func (p storedProposal) rejection(reason string) envelope.Draft {
 	return envelope.Draft{
-		ID: "am-r-" + envelope.Digest(string(p.Conv)), Kind: envelope.KindReject, To: []string{p.From}, Correlation: []string{p.Envelope},
+		ID: "am-r-" + wire.HashOf(string(p.Conv)), Kind: envelope.KindReject, To: []string{p.From}, Correlation: []string{p.Envelope},
 		Payload: wire.Obj(wire.TextField("reason", cmp.Or(p.Reason, reason))),
 	}
 }
@@ -121,7 +121,7 @@ func (p storedProposal) rejection(reason string) envelope.Draft {
 // this node, whose id is me. The request goes to them or, if others is empty, to this node.
 func (p storedProposal) request(others []string, me string, payload wire.Value) envelope.Draft {
 	d := envelope.Draft{
-		ID: "am-f-" + envelope.Digest(string(p.Conv)), Kind: envelope.KindRequest, To: others, Correlation: []string{p.Envelope},
+		ID: "am-f-" + wire.HashOf(string(p.Conv)), Kind: envelope.KindRequest, To: others, Correlation: []string{p.Envelope},
 		Payload: envelope.RequestFor(payload),
 	}
 	if len(others) == 0 {
@@ -287,7 +287,7 @@ func (l *Link) handleToolCall(ctx context.Context, j job, id wire.Value) error {
 		return nil
 	}
 	arguments, _ := params.Get("arguments")
-	conv := wire.ConversationID("conv_" + envelope.Digest(l.cfg.Name, j.e.From, "request", string(j.raw)))
+	conv := wire.ConversationID("conv_" + wire.HashOf(l.cfg.Name, j.e.From, "request", string(j.raw)))
 	in, err := l.newInbound(&j, conv, IntentRequest, wire.Obj(wire.TextField("action", "call"), wire.TextField("tool", name), wire.Field("arguments", arguments)))
 	if err != nil {
 		refuse(rpcParams, "the call cannot become a message: it is too large or nested too deeply, it has a number that no message can hold, or the id of its sender has a blank")
@@ -314,7 +314,7 @@ func (l *Link) sendResponse(ctx context.Context, conv wire.ConversationID, paylo
 		return err
 	}
 	err = l.space.say(ctx, envelope.Draft{
-		ID: "am-q-" + envelope.Digest(string(conv)), Kind: envelope.KindResponse, To: []string{a.From}, Correlation: []string{a.Envelope}, Payload: rpcAnswer(id, result),
+		ID: "am-q-" + wire.HashOf(string(conv)), Kind: envelope.KindResponse, To: []string{a.From}, Correlation: []string{a.Envelope}, Payload: rpcAnswer(id, result),
 	})
 	if err == nil {
 		l.records.apply(ctx, l.records.drop("asked", string(conv)))

@@ -64,7 +64,7 @@ func (l *Link) newInbound(j *job, conv wire.ConversationID, intent wire.Intent, 
 	}
 	return bridge.Inbound{
 		Principal: l.principal, Peer: address.Pseudonym(), Address: address.String(), Name: j.e.From, Verified: bridge.VerifiedNone,
-		MessageID: wire.MessageID("msg_" + envelope.Digest(l.cfg.Name, string(j.raw))), ConvID: conv, Intent: intent, Payload: payload,
+		MessageID: wire.MessageID("msg_" + wire.HashOf(l.cfg.Name, string(j.raw))), ConvID: conv, Intent: intent, Payload: payload,
 		Time: at, Received: j.at, Raw: j.raw, Digest: sha256.Sum256(j.raw), Meter: l.meter,
 	}, nil
 }
@@ -98,7 +98,7 @@ func (l *Link) handleChat(ctx context.Context, j job) error {
 	case out.Held:
 		l.tellPending(ctx, &j.e, out)
 	default:
-		l.acknowledge(ctx, envelope.Digest(j.e.From, j.e.ID), "received")
+		l.acknowledge(ctx, wire.HashOf(j.e.From, j.e.ID), "received")
 	}
 	return nil
 }
@@ -116,8 +116,8 @@ func (l *Link) accept(ctx context.Context, j job, intent wire.Intent, payload wi
 		in.Unattended = true // an answer comes through the outbox, which keeps it until the space takes it
 		chat := storedChat{Message: in.MessageID, Conv: conv, From: j.e.From, Envelope: j.e.ID, Digest: hex.EncodeToString(in.Digest[:])}
 		in.Records = []store.Change{
-			l.records.markOpen(peer, conv), l.records.rememberInContext("chat", envelope.Digest(j.e.From, j.e.ID), chat, keepChat),
-			l.records.remember("msg", string(in.MessageID), envelope.Digest(j.e.From, j.e.ID), keepChat),
+			l.records.markOpen(peer, conv), l.records.rememberInContext("chat", wire.HashOf(j.e.From, j.e.ID), chat, keepChat),
+			l.records.remember("msg", string(in.MessageID), wire.HashOf(j.e.From, j.e.ID), keepChat),
 		}
 		out, err := l.b.cfg.Mesh.Accept(ctx, in)
 		if errors.Is(err, wire.ErrConversationClosed) && conv != convs[len(convs)-1] {
@@ -145,14 +145,14 @@ func (l *Link) conversations(ctx context.Context, j *job, peer wire.AgentID) []w
 		if own := wire.ConversationID(j.e.Context); own.Valid() && l.hasConversation(ctx, peer, own) {
 			out = append(out, own)
 		} else {
-			out = append(out, wire.ConversationID("conv_"+envelope.Digest(l.cfg.Name, j.e.From, "context", j.e.Context)))
+			out = append(out, wire.ConversationID("conv_"+wire.HashOf(l.cfg.Name, j.e.From, "context", j.e.Context)))
 		}
 	default:
 		if conv := l.records.onlyOpen(ctx, peer); conv != "" {
 			out = append(out, conv)
 		}
 	}
-	return append(out, wire.ConversationID("conv_"+envelope.Digest(l.cfg.Name, j.e.From, "envelope", string(j.raw))))
+	return append(out, wire.ConversationID("conv_"+wire.HashOf(l.cfg.Name, j.e.From, "envelope", string(j.raw))))
 }
 
 func (l *Link) hasConversation(ctx context.Context, peer wire.AgentID, conv wire.ConversationID) bool {
@@ -190,7 +190,7 @@ func (l *Link) acknowledge(ctx context.Context, key, status string) {
 // withdrawn; otherwise the node takes the cancellation like any message.
 func (l *Link) cancelChat(ctx context.Context, j job) error {
 	for _, id := range j.e.Correlation[:min(len(j.e.Correlation), maxCorrelated)] {
-		key := envelope.Digest(j.e.From, id)
+		key := wire.HashOf(j.e.From, id)
 		chat, ok := load[storedChat](ctx, l.records, "chat", key)
 		if !ok || chat.From != j.e.From || chat.Acknowledged == statusRead {
 			continue
@@ -210,7 +210,7 @@ func (l *Link) withdraw(ctx context.Context, j job, conv wire.ConversationID, in
 	if err != nil {
 		return err
 	}
-	in.MessageID = wire.MessageID("msg_" + envelope.Digest(l.cfg.Name, string(conv), digest, string(j.raw)))
+	in.MessageID = wire.MessageID("msg_" + wire.HashOf(l.cfg.Name, string(conv), digest, string(j.raw)))
 	in.Cancels, in.Records, in.Draw = digest, records, bridge.DrawNothing // it does not count toward the link's limits
 	_, err = l.b.cfg.Mesh.Accept(ctx, in)
 	return err

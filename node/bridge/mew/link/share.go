@@ -7,7 +7,6 @@ import (
 	"time"
 
 	"github.com/agentmesh/agentmesh/node/bridge"
-	"github.com/agentmesh/agentmesh/node/bridge/mew/envelope"
 	"github.com/agentmesh/agentmesh/node/bridge/mew/view"
 	"github.com/agentmesh/agentmesh/node/waiting"
 	"github.com/agentmesh/agentmesh/node/wire"
@@ -49,7 +48,7 @@ func (l *Link) conversationsOpened(ctx context.Context) ([]Conversation, error) 
 
 // openedBy returns the search term of the conversations that a participant opened.
 func (r *records) openedBy(participant string) string {
-	return r.key(kindOpened, envelope.Digest(participant))
+	return r.key(kindOpened, wire.HashOf(participant))
 }
 
 // open stores a conversation that a participant opens. If the participant, or all participants together, have opened

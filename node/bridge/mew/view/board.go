@@ -73,7 +73,7 @@ func (b *Board) Observe(e *envelope.Envelope, at time.Time) {
 	switch e.Kind {
 	case envelope.KindProposal:
 		p := Proposal{ID: e.ID, From: e.From, To: e.To, Payload: payloadOf(e), At: at}
-		p.Key = envelope.Digest(boardSalt, fmt.Sprintf("%q", append([]string{p.ID, p.From, string(p.Payload)}, p.To...)))[:12]
+		p.Key = wire.HashOf(boardSalt, fmt.Sprintf("%q", append([]string{p.ID, p.From, string(p.Payload)}, p.To...)))[:12]
 		b.add(p)
 	case envelope.KindRequest, envelope.KindWithdraw:
 		b.proposals = slices.DeleteFunc(b.proposals, func(p Proposal) bool {
