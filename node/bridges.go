@@ -18,6 +18,7 @@ import (
 	"github.com/agentmesh/agentmesh/node/hook"
 	"github.com/agentmesh/agentmesh/node/notify"
 	"github.com/agentmesh/agentmesh/node/owner"
+	"github.com/agentmesh/agentmesh/node/waiting"
 	"github.com/agentmesh/agentmesh/node/wire"
 	"github.com/agentmesh/agentmesh/store"
 )
@@ -25,7 +26,7 @@ import (
 // bridges holds the bridges connected to a node. The zero value is ready to use and safe for concurrent use.
 type bridges struct {
 	modes    sync.Map // "kind:link" to acl.Mode
-	progress bridge.ProgressFeed
+	progress waiting.Feeds[bridge.Progress]
 
 	mu       sync.RWMutex
 	attached []connectedBridge // in order of connection; replaced, never changed

@@ -116,8 +116,8 @@ func (m mesh) Find(ctx context.Context, q client.Query) ([]wire.Card, error) {
 func (m mesh) Follow(ctx context.Context, seen func(bridge.Event)) {
 	events, stop := m.n.Watch()
 	defer stop()
-	progress, leave := m.n.bridges.progress.Follow()
-	defer leave()
+	progress := m.n.bridges.progress.Watch(bridge.ProgressRoom)
+	defer progress.Close()
 	for {
 		select {
 		case ev, ok := <-events:
@@ -136,7 +136,7 @@ func (m mesh) Follow(ctx context.Context, seen func(bridge.Event)) {
 					seen(bridge.Event{Item: &state})
 				}
 			}
-		case p := <-progress:
+		case p := <-progress.C():
 			seen(bridge.Event{Progress: &p})
 		case <-ctx.Done():
 			return

@@ -268,7 +268,7 @@ func (r *run) newCall(ctx context.Context, item Item, conv conversations.Convers
 				}
 				r.Task = &hook.Task{State: r.Task.State}
 			}
-			n.bridges.progress.Publish(bridge.Progress{Address: item.Address, MessageID: item.MessageID, Conversation: item.Conversation, Result: r})
+			n.bridges.progress.Tell(bridge.Progress{Address: item.Address, MessageID: item.MessageID, Conversation: item.Conversation, Result: r})
 		}
 	}
 	return hook.Call{

@@ -1,4 +1,4 @@
-// Package waiting has the tools with which callers of a node wait: signals, bounded places,
+// Package waiting has the tools with which callers of a node wait: signals, feeds, bounded places,
 // locks by key, and results that another goroutine passes on.
 package waiting
 

@@ -12,6 +12,7 @@ import (
 	"github.com/agentmesh/agentmesh/node/bridge/mew/mewtest"
 	"github.com/agentmesh/agentmesh/node/bridge/mew/view"
 	"github.com/agentmesh/agentmesh/node/httpapi"
+	"github.com/agentmesh/agentmesh/node/waiting"
 )
 
 // TestPage: the owner sees a space live on the page and decides there; text of participants has no effect on the page.
@@ -113,12 +114,12 @@ func TestPage(t *testing.T) {
 // quietSpace is a space in which nothing happens except what the test does.
 type quietSpace struct {
 	space
-	feeds view.Feeds
+	feeds waiting.Feeds[[]byte]
 	open  chan *view.Feed
 }
 
 func (s *quietSpace) Watch() *view.Feed {
-	f := s.feeds.Watch()
+	f := s.feeds.Watch(view.FeedRoom)
 	s.open <- f
 	return f
 }

@@ -5,7 +5,6 @@ import (
 	"time"
 
 	"github.com/agentmesh/agentmesh/node/bridge/mew/envelope"
-	"github.com/agentmesh/agentmesh/node/bridge/mew/view"
 	"github.com/agentmesh/agentmesh/node/waiting"
 	"github.com/agentmesh/agentmesh/node/websocket"
 	"github.com/agentmesh/agentmesh/node/wire"
@@ -19,7 +18,7 @@ type delivery struct {
 	slow      []*session  // connections that accept no more frames
 	history   history
 	changed   waiting.Signal // wakes the polls
-	feeds     view.Feeds
+	feeds     waiting.Feeds[[]byte]
 	scratch   []byte // reused to encode envelopes
 }
 

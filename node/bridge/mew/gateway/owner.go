@@ -80,7 +80,7 @@ func (s *Space) View() view.Space {
 }
 
 // Watch starts a feed of the envelopes in the space. The caller must close it.
-func (s *Space) Watch() *view.Feed { return s.out.feeds.Watch() }
+func (s *Space) Watch() *view.Feed { return s.out.feeds.Watch(view.FeedRoom) }
 
 // Name returns the id of the owner in the space.
 func (s *Space) Name() string { return OwnerName }

@@ -100,7 +100,7 @@ func (l *Link) Status() bridge.LinkStatus { return l.space.status() }
 func (l *Link) View() view.Space { return l.space.view() }
 
 // Watch starts a feed of the envelopes in the space. The caller must close it.
-func (l *Link) Watch() *view.Feed { return l.space.feeds.Watch() }
+func (l *Link) Watch() *view.Feed { return l.space.feeds.Watch(view.FeedRoom) }
 
 // Name returns the id of this node in the space.
 func (l *Link) Name() string { return l.space.selfID() }

@@ -19,6 +19,7 @@ import (
 	"github.com/agentmesh/agentmesh/node/bridge/mew/envelope"
 	"github.com/agentmesh/agentmesh/node/bridge/mew/view"
 	"github.com/agentmesh/agentmesh/node/client"
+	"github.com/agentmesh/agentmesh/node/waiting"
 	"github.com/agentmesh/agentmesh/node/websocket"
 	"github.com/agentmesh/agentmesh/node/wire"
 	"github.com/agentmesh/agentmesh/store"
@@ -35,7 +36,7 @@ type membership struct {
 	records *records
 	receive func(job)      // queues an envelope for the node
 	keeper  *bridge.Keeper // admits one attempt to join at a time: a second one would end the first (MEW-J5)
-	feeds   view.Feeds
+	feeds   waiting.Feeds[[]byte]
 	// onReachable is called with a participant that can be reached again, or with wholeSpace when this node can send
 	// again.
 	onReachable func(peer string)
