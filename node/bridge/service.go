@@ -36,6 +36,18 @@ type Service interface {
 	Test(ctx context.Context, link string) error
 }
 
+// PutLinks adds links with their tokens, by the name of the link.
+func PutLinks(s interface {
+	PutLink(l Link, token client.Credential) error
+}, links []Link, tokens map[string]client.Credential) error {
+	for _, l := range links {
+		if err := s.PutLink(l, tokens[l.Name]); err != nil {
+			return err
+		}
+	}
+	return nil
+}
+
 // PageMounter is a [Service] that has its own part of the owner's page.
 type PageMounter interface {
 	// MountPage adds an entry to the navigation and the routes below it.

@@ -35,6 +35,14 @@ const (
 	Owner
 )
 
+// StrangersReach returns the reach of a URL that a stranger named: Public, or Loopback in the local profile (AM-82).
+func StrangersReach(local bool) Reach {
+	if local {
+		return Loopback
+	}
+	return Public
+}
+
 var reachNames = [...]string{"public", "loopback", "owner"}
 
 func (r Reach) String() string { return reachNames[r] }

@@ -70,6 +70,14 @@ type SendError struct {
 	Cause      error         // what failed; may be nil if Status or Refusal is set
 }
 
+// RetryLater returns a SendError with this cause that only asks for another attempt, or nil for nil.
+func RetryLater(cause error) error {
+	if cause == nil {
+		return nil
+	}
+	return &SendError{Retry: true, Cause: cause}
+}
+
 func (e *SendError) Error() string {
 	switch {
 	case e.Refusal != nil:

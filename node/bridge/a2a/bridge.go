@@ -82,12 +82,7 @@ func New(cfg Config) (*Bridge, error) {
 	b.due.Add(tasks)
 	b.due.Add(bridge.Queue(nsPush, pushPause, b.notify))
 	b.due.Add(bridge.Queue(nsSent, pollPause, b.out.poll))
-	for _, l := range cfg.Links {
-		if err := b.PutLink(l, cfg.Tokens[l.Name]); err != nil {
-			return nil, err
-		}
-	}
-	return b, nil
+	return b, bridge.PutLinks(b, cfg.Links, cfg.Tokens)
 }
 
 // PutLink adds a link, or replaces the one with the same name. There is no connection that it could start.
@@ -184,13 +179,13 @@ func (b *Bridge) Deliver(ctx context.Context, d bridge.Delivery) (bridge.Deliver
 	isAnswer := address.Link == InboundLink
 	if !isAnswer {
 		if isAnswer, err = b.isAnswer(ctx, d); err != nil {
-			return bridge.Delivered{}, &client.SendError{Retry: true, Cause: err}
+			return bridge.Delivered{}, client.RetryLater(err)
 		}
 	}
 	if isAnswer {
 		if err := b.answer(ctx, d); err != nil {
 			b.log.WarnContext(ctx, "a2a: cannot store an answer", "err", err)
-			return bridge.Delivered{}, &client.SendError{Retry: true, Cause: err}
+			return bridge.Delivered{}, client.RetryLater(err)
 		}
 		if l, ok := b.out.links.Find(address.Link); !ok || l.Options["replies"] != "push" {
 			return bridge.Delivered{}, nil
@@ -202,7 +197,7 @@ func (b *Bridge) Deliver(ctx context.Context, d bridge.Delivery) (bridge.Deliver
 	}
 	row, err := b.out.load(ctx, d.Address, d.Message.Conversation)
 	if err != nil {
-		return bridge.Delivered{}, &client.SendError{Retry: true, Cause: err}
+		return bridge.Delivered{}, client.RetryLater(err)
 	}
 	if action == wire.ActionClose {
 		return bridge.Delivered{}, b.out.cancel(ctx, address, row)

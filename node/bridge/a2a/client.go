@@ -60,10 +60,7 @@ func (o *outbound) locate(a bridge.Address) (base *url.URL, token client.Credent
 // reachOf returns the reach of the URLs that the card of the agent at base names. Only an agent on this machine may
 // name other addresses of this machine.
 func (o *outbound) reachOf(base *url.URL) client.Reach {
-	if o.cfg.reach() == client.Loopback && client.IsLoopbackURL(base) {
-		return client.Loopback
-	}
-	return client.Public
+	return client.StrangersReach(o.cfg.Local && client.IsLoopbackURL(base))
 }
 
 // resolve returns the agent at an address, from its card. The card is fetched again if the stored one has reached
@@ -84,7 +81,7 @@ func (o *outbound) resolve(ctx context.Context, a bridge.Address, maxAge time.Du
 			return knownAgent{}, err
 		}
 	case !errors.Is(err, store.ErrNotFound):
-		return knownAgent{}, &client.SendError{Retry: true, Cause: err}
+		return knownAgent{}, client.RetryLater(err)
 	}
 	if maxAge == 0 || now.Sub(known.Fetched) >= maxAge {
 		found, err := o.fetchCard(ctx, base, reach)
@@ -98,7 +95,7 @@ func (o *outbound) resolve(ctx context.Context, a bridge.Address, maxAge time.Du
 		found.Address, found.Fetched = a.String(), now.UTC()
 		change := store.Change{IfRev: rev, Record: store.Record{NS: nsPeers, Key: wire.HashOf(a.String()), Body: wire.MustMarshal(found)}}
 		if err := o.records.Apply(ctx, []store.Change{change}, now); err != nil && !errors.Is(err, store.ErrConflict) {
-			return knownAgent{}, &client.SendError{Retry: true, Cause: err}
+			return knownAgent{}, client.RetryLater(err)
 		}
 		known = found
 	}
@@ -238,7 +235,7 @@ func (o *outbound) get(ctx context.Context, from string, reach client.Reach, lim
 		return 0, nil, err
 	}
 	if err != nil {
-		return 0, nil, &client.SendError{Retry: true, Cause: err}
+		return 0, nil, client.RetryLater(err)
 	}
 	body, err = client.ReadAll(resp, limit)
 	if err != nil && !errors.Is(err, client.ErrAnswerTooLarge) {

@@ -106,7 +106,7 @@ func (o *outbound) send(ctx context.Context, address bridge.Address, row *sentRo
 		row, err = o.load(ctx, row.Address, row.Conv) // for its new revision
 	}
 	if err != nil {
-		return bridge.Delivered{}, &client.SendError{Retry: true, Cause: err}
+		return bridge.Delivered{}, client.RetryLater(err)
 	}
 	var result wire.Value
 	found := false

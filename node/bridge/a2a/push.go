@@ -63,29 +63,19 @@ func (b *Bridge) readPush(call message.Call, v wire.Value, from caller) (*pushRo
 	r.Config.Tenant = ""
 	r.Config.ID = cmp.Or(r.Config.ID, wire.HashOf(from.name, r.Config.URL))
 	u, err := url.Parse(r.Config.URL)
-	reach := b.cfg.reach()
 	switch {
 	case err != nil || u.Host == "" || u.User != nil || u.Scheme != "https" && u.Scheme != "http" || len(r.Config.URL) > 2048:
 		return nil, message.ErrParams.At("url must be an absolute http or https URL without user info")
 	case len(r.Config.ID) > 128 || len(r.Config.Token) > 1024 || strings.ContainsAny(r.Config.Token, "\r\n"):
 		return nil, message.ErrParams.At("id must have at most 128 bytes, and token must be one line of at most 1024 bytes")
 	}
-	if err := b.cfg.HTTP.CheckURL(reach, u); err != nil {
+	if err := b.cfg.HTTP.CheckURL(client.StrangersReach(b.cfg.Local), u); err != nil {
 		return nil, message.ErrParams.At(err.Error())
 	}
 	if auth := r.Config.Auth; auth != nil && (strings.ContainsAny(auth.Scheme+auth.Credentials, "\r\n") || len(auth.Scheme+auth.Credentials) > 4096 || auth.Scheme == "") {
 		return nil, message.ErrParams.At("authentication must have a scheme, and at most 4096 bytes without line breaks")
 	}
 	return r, nil
-}
-
-// reach returns the hosts that a call may reach if a stranger gave its URL: public ones and, in the local profile, this
-// machine.
-func (c Config) reach() client.Reach {
-	if c.Local {
-		return client.Loopback
-	}
-	return client.Public
 }
 
 // checkRoom returns an error if the configuration is new and its task already has maxConfigs configurations.
@@ -216,7 +206,7 @@ func (b *Bridge) post(ctx context.Context, r pushRow, task message.Task) error {
 	if config.Auth != nil {
 		req.Header.Set("Authorization", strings.TrimSpace(config.Auth.Scheme+" "+config.Auth.Credentials))
 	}
-	resp, err := b.cfg.HTTP.Do(ctx, b.cfg.reach(), req)
+	resp, err := b.cfg.HTTP.Do(ctx, client.StrangersReach(b.cfg.Local), req)
 	if err != nil {
 		return err
 	}

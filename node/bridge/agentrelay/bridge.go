@@ -56,12 +56,7 @@ func LinkKind() bridge.Kind { return link.Declare() }
 func New(cfg Config) (*Bridge, error) {
 	b := &Bridge{cfg: cfg}
 	b.Serve(cfg.Serve)
-	for _, l := range cfg.Links {
-		if err := b.PutLink(l, cfg.Tokens[l.Name]); err != nil {
-			return nil, err
-		}
-	}
-	return b, nil
+	return b, bridge.PutLinks(b, cfg.Links, cfg.Tokens)
 }
 
 // PutLink adds a link, or replaces the one with the same name.

@@ -88,12 +88,7 @@ func New(cfg Config) (*Bridge, error) {
 		b.x.Mirror = b.mirror.Schedule
 	}
 	b.x.WantsNotices, b.x.Executors.Ask = b.wantsNotices, b.askRegistration
-	for _, l := range cfg.Links {
-		if err := b.PutLink(l, cfg.Tokens[l.Name]); err != nil {
-			return nil, err
-		}
-	}
-	return b, nil
+	return b, bridge.PutLinks(b, cfg.Links, cfg.Tokens)
 }
 
 // PutLink adds a link, or replaces the one with the same name.

@@ -143,10 +143,7 @@ func (b *Bridge) download(ctx context.Context, uri string) ([]byte, error) {
 	if err != nil {
 		return nil, err
 	}
-	reach := client.Public
-	if b.cfg.Local && rest.IsShared(u) && client.IsLoopbackURL(u) {
-		reach = client.Loopback
-	}
+	reach := client.StrangersReach(b.cfg.Local && rest.IsShared(u) && client.IsLoopbackURL(u))
 	ctx, cancel := context.WithTimeout(ctx, fetchTimeout)
 	defer cancel()
 	req, err := http.NewRequestWithContext(ctx, http.MethodGet, uri, nil)
@@ -155,7 +152,7 @@ func (b *Bridge) download(ctx context.Context, uri string) ([]byte, error) {
 	}
 	resp, err := b.cfg.HTTP.Do(ctx, reach, req)
 	if err != nil {
-		return nil, toRetry(err)
+		return nil, client.RetryLater(err)
 	}
 	data, err := client.ReadAll(resp, thread.MaxUpload)
 	if err != nil || resp.StatusCode != http.StatusOK || len(data) == 0 {

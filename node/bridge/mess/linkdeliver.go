@@ -28,7 +28,7 @@ func (l *link) Deliver(ctx context.Context, d bridge.Delivery) (err error) {
 		if failed, isSendErr := errors.AsType[*client.SendError](err); isSendErr && failed.Status == 0 { // the exchange did not answer
 			failed.Awaits = addressAt(l.cfg.Name, "").String() // the outbox tries again when the link is up
 		} else if !isSendErr && !thread.IsRefusal(err) {
-			err = toRetry(err) // the store or the disk failed
+			err = client.RetryLater(err) // the store or the disk failed
 		}
 	}()
 	if l.isDown() { // try nothing until the owner acts
@@ -324,7 +324,7 @@ func refusalReason(err error) (reason string, ok bool) {
 
 func (l *link) notifyRefusal(ctx context.Context, ref, reason string) error {
 	l.log.Warn("the exchange behind a link refused a message", "link", l.cfg.Name, "thread", ref, "reason", reason)
-	return toRetry(l.cfg.notifyOwner(ctx, "the exchange behind the link "+l.cfg.Name+" refused a message about "+ref, reason, nil))
+	return client.RetryLater(l.cfg.notifyOwner(ctx, "the exchange behind the link "+l.cfg.Name+" refused a message about "+ref, reason, nil))
 }
 
 // decline marks one of our threads as declined by the exchange, which refused it with the error cause. If the

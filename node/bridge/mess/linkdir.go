@@ -62,19 +62,11 @@ const (
 	pullNow  = true
 )
 
-// toRetry marks an error as temporary. It returns nil for nil.
-func toRetry(err error) error {
-	if err == nil {
-		return nil
-	}
-	return &client.SendError{Retry: true, Cause: err}
-}
-
 // create writes a new thread.
 func (r *dirRemote) create(ctx context.Context, _ string, body wire.Value) (string, error) {
 	root, done, err := r.open(ctx, pullNow)
 	if err != nil {
-		return "", toRetry(err)
+		return "", client.RetryLater(err)
 	}
 	defer done()
 	req, err := thread.ReadRequest(body, "request", time.Now())
@@ -83,7 +75,7 @@ func (r *dirRemote) create(ctx context.Context, _ string, body wire.Value) (stri
 	}
 	written, files, err := r.extractEnclosures(ctx, thread.Block{{Type: "request", Body: body}}, 1)
 	if err != nil {
-		return "", toRetry(err)
+		return "", client.RetryLater(err)
 	}
 	now := time.Now().UTC().Round(time.Millisecond)
 	ref := thread.NewRandomRef(now, req.ID) // others may write to another clone at the same time
@@ -94,7 +86,7 @@ func (r *dirRemote) create(ctx context.Context, _ string, body wire.Value) (stri
 	}
 	messages := []thread.Message{{Serial: 1, From: r.self(ctx), At: now, Channel: "agentmesh", Mess: written.Tree()}}
 	if err := r.store(root, t, messages, files); err != nil {
-		return "", toRetry(err)
+		return "", client.RetryLater(err)
 	}
 	if err := r.publish(ctx, ref); err != nil {
 		// the next attempt creates it again
@@ -107,7 +99,7 @@ func (r *dirRemote) create(ctx context.Context, _ string, body wire.Value) (stri
 func (r *dirRemote) resume(ctx context.Context, ref string) error {
 	_, done, err := r.open(ctx, pullNow)
 	if err != nil {
-		return toRetry(err)
+		return client.RetryLater(err)
 	}
 	defer done()
 	return r.publish(ctx, ref)
@@ -121,7 +113,7 @@ func (r *dirRemote) load(root *os.Root, ref string) (thread.ParsedFile, error) {
 	}
 	f, err := folder.ReadThread(root, at, ref, flat)
 	if err != nil && folder.WasJustWritten(root, at, flat) {
-		err = toRetry(err)
+		err = client.RetryLater(err)
 	}
 	return f, err
 }
@@ -144,7 +136,7 @@ func (r *dirRemote) store(root *os.Root, t *thread.Thread, messages []thread.Mes
 func (r *dirRemote) post(ctx context.Context, _, ref string, b thread.Block) error {
 	root, done, err := r.open(ctx, pullNow)
 	if err != nil {
-		return toRetry(err)
+		return client.RetryLater(err)
 	}
 	defer done()
 	f, err := r.load(root, ref)
@@ -154,7 +146,7 @@ func (r *dirRemote) post(ctx context.Context, _, ref string, b thread.Block) err
 	t, messages := f.Adopt()
 	written, _, err := r.extractEnclosures(ctx, b, t.Serial) // the block as the newest message would have it
 	if err != nil {
-		return toRetry(err)
+		return client.RetryLater(err)
 	}
 	if n := len(messages); n > 0 && messages[n-1].From == r.self(ctx) && thread.Digest(messages[n-1].Mess) == thread.Digest(written.Tree()) {
 		return r.publish(ctx, ref) // the block was posted before a crash
@@ -169,12 +161,12 @@ func (r *dirRemote) post(ctx context.Context, _, ref string, b thread.Block) err
 	t.Updated = now
 	written, files, err := r.extractEnclosures(ctx, b, t.Serial)
 	if err != nil {
-		return toRetry(err)
+		return client.RetryLater(err)
 	}
 	m := thread.Message{Serial: t.Serial, From: r.self(ctx), At: now, Channel: "agentmesh", Re: []string{ref}, Mess: written.Tree()}
 	m.Ref = thread.NewMessageRef(ref, b[0], t.Serial)
 	if err := r.store(root, t, append(messages, m), files); err != nil {
-		return toRetry(err)
+		return client.RetryLater(err)
 	}
 	return r.publish(ctx, ref)
 }

@@ -8,6 +8,7 @@ import (
 	"strings"
 	"time"
 
+	"github.com/agentmesh/agentmesh/node/client"
 	"github.com/agentmesh/agentmesh/node/subprocess"
 )
 
@@ -72,12 +73,12 @@ func (r *dirRemote) publish(ctx context.Context, ref string) error {
 	}
 	uncanceled := context.WithoutCancel(ctx) // an interrupted commit would block the directory
 	if err := r.runGit(uncanceled, "add", "-A", "exchange"); err != nil {
-		return toRetry(err)
+		return client.RetryLater(err)
 	}
 	changed := r.runGit(uncanceled, "diff", "--cached", "--quiet") != nil // it fails if there are changes
 	if changed {
 		if err := r.runGit(uncanceled, "commit", "-q", "-m", "messe-af: "+ref); err != nil {
-			return toRetry(err)
+			return client.RetryLater(err)
 		}
 	}
 	err := r.push(ctx)
@@ -91,7 +92,7 @@ func (r *dirRemote) publish(ctx context.Context, ref string) error {
 	if err != nil && changed {
 		err = errors.Join(err, r.undo(uncanceled))
 	}
-	return toRetry(err)
+	return client.RetryLater(err)
 }
 
 // undo removes the newest commit. Undoing the first commit leaves the files in place.

@@ -44,7 +44,7 @@ func (r *restRemote) save(ctx context.Context, v restState, notice string) error
 	if err == nil {
 		r.state = &v
 	}
-	return toRetry(err)
+	return client.RetryLater(err)
 }
 
 // notYet is why the exchange does not accept us now.
@@ -52,12 +52,9 @@ type notYet string
 
 func (e notYet) Error() string { return string(e) }
 
-// waitFor returns an error that makes the outbox keep its messages and try them again. why is a [notYet], or a
-// [bridge.LinkFault] that lasts until the owner acts.
-func waitFor(why error) error { return &client.SendError{Retry: true, Cause: why} }
-
+// newLinkFault returns an error that makes the outbox keep its messages until the owner acts.
 func newLinkFault(format string, args ...any) error {
-	return waitFor(&bridge.LinkFault{Why: fmt.Errorf(format, args...)})
+	return client.RetryLater(&bridge.LinkFault{Why: fmt.Errorf(format, args...)})
 }
 
 // join returns the state with the key for a call: the configured key, or the key of our registration. If we have no
@@ -68,7 +65,7 @@ func (r *restRemote) join(ctx context.Context) (restState, error) {
 	if r.state == nil {
 		var read restState
 		if _, _, err := store.ReadRecord(ctx, r.cfg.Records, exchange.NSMeta, r.stateKey(), &read, time.Now()); err != nil {
-			return restState{}, toRetry(err)
+			return restState{}, client.RetryLater(err)
 		}
 		r.state = &read
 	}
@@ -121,7 +118,7 @@ func (r *restRemote) register(ctx context.Context, v restState) (restState, erro
 		case e.Status == http.StatusConflict:
 			return v, newLinkFault("the name %s is taken at the exchange: set another one in options.as, or give the link its key in token_file", id)
 		case e.Retry:
-			return v, waitFor(notYet(fmt.Sprintf("the exchange does not register us now (HTTP %d: %s)", e.Status, e.Refusal.Message)))
+			return v, client.RetryLater(notYet(fmt.Sprintf("the exchange does not register us now (HTTP %d: %s)", e.Status, e.Refusal.Message)))
 		}
 		return v, newLinkFault("the exchange does not register us (HTTP %d: %s): ask its owner for a key, and give it to the link in token_file", e.Status, e.Refusal.Message)
 	}
@@ -174,7 +171,7 @@ func (r *restRemote) checkKey(ctx context.Context, path string, err error) error
 			}
 			return err
 		}
-		return waitFor(notYet(fmt.Sprintf("the exchange does not accept us yet (%s): its owner may have to approve the registration", e.Refusal.Message)))
+		return client.RetryLater(notYet(fmt.Sprintf("the exchange does not accept us yet (%s): its owner may have to approve the registration", e.Refusal.Message)))
 	case e.Status != http.StatusUnauthorized || wasDropped:
 		return err
 	}
@@ -184,5 +181,5 @@ func (r *restRemote) checkKey(ctx context.Context, path string, err error) error
 	if err := r.updateState(ctx, func(m *restState) { m.Key = "" }); err != nil {
 		return err
 	}
-	return waitFor(notYet("the exchange no longer knows our key: the link registers again"))
+	return client.RetryLater(notYet("the exchange no longer knows our key: the link registers again"))
 }

@@ -93,7 +93,7 @@ func (r *restRemote) roundTrip(ctx context.Context, method, at string, data []by
 	req.Header = header
 	resp, err := r.http.Do(ctx, client.Owner, req)
 	if err != nil {
-		return nil, toRetry(err)
+		return nil, client.RetryLater(err)
 	}
 	answer, err := client.ReadAll(resp, limit)
 	if err != nil {

@@ -162,13 +162,8 @@ func New(cfg Config) (*Bridge, error) {
 	b.due.Add(work.Queue{NS: nsPeers, Term: termStranger, Max: 4, Ends: true, Do: func(ctx context.Context, rec store.Record, _ bool) (work.Later, error) {
 		return b.pins.workStranger(ctx, rec, time.Now())
 	}})
-	for _, l := range cfg.Links {
-		if err := b.PutLink(l, cfg.Tokens[l.Name]); err != nil {
-			return nil, err
-		}
-	}
 	cfg.Mesh.Asks().Handle(askConsent, consentResolver{b})
-	return b, nil
+	return b, bridge.PutLinks(b, cfg.Links, cfg.Tokens)
 }
 
 // Links returns the status of each link.

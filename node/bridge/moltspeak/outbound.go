@@ -45,7 +45,7 @@ func (b *Bridge) Deliver(ctx context.Context, d bridge.Delivery) (bridge.Deliver
 	}
 	var state convState
 	if _, _, err := store.ReadRecord(ctx, b.records, nsConversations, convKey(d.Address, string(d.Message.Conversation)), &state, now); err != nil {
-		return bridge.Delivered{}, storeFailure(err)
+		return bridge.Delivered{}, client.RetryLater(err)
 	}
 	draft, needed, err := newDraft(d, state)
 	if err != nil || !needed {
@@ -68,7 +68,7 @@ func (b *Bridge) Deliver(ctx context.Context, d bridge.Delivery) (bridge.Deliver
 	if err != nil {
 		return bridge.Delivered{}, err
 	}
-	return bridge.Delivered{Queued: true}, storeFailure(recordAnswer(ctx, b.records, d, state, now))
+	return bridge.Delivered{Queued: true}, client.RetryLater(recordAnswer(ctx, b.records, d, state, now))
 }
 
 // Screen implements [bridge.Screener]: no message leaves with personal data that no consent covers.
@@ -81,15 +81,6 @@ func (b *Bridge) Screen(ctx context.Context, address bridge.Address, payload wir
 		return blockedError(e, to)
 	}
 	return nil
-}
-
-// storeFailure returns the error of a delivery that failed because of the store, or nil. A later attempt sends the same
-// bytes, so the peer recognizes a repeat.
-func storeFailure(err error) error {
-	if err == nil {
-		return nil
-	}
-	return &client.SendError{Retry: true, Cause: err}
 }
 
 // target is a peer to which messages of ours go.
@@ -107,13 +98,13 @@ func (b *Bridge) targetOf(ctx context.Context, a bridge.Address, agent message.A
 		to, err = targetBehind(l, agent)
 		return to, cmp.Or(err, errorIfDown(l))
 	}
-	to = target{agent: agent, address: a, reach: b.cfg.reach()}
+	to = target{agent: agent, address: a, reach: client.StrangersReach(b.cfg.Local)}
 	if a.Link != InboundLink {
 		return to, fmt.Errorf("moltspeak: there is no link %s", a.Link)
 	}
 	p, known, err := b.pins.get(ctx, agent.Name(), now)
 	if err != nil || !known || p.Endpoint == "" {
-		return to, storeFailure(err)
+		return to, client.RetryLater(err)
 	}
 	to.endpoint, err = message.Endpoint(p.Endpoint)
 	return to, err
@@ -139,13 +130,13 @@ func (b *Bridge) prepare(ctx context.Context, d bridge.Delivery, draft message.D
 	var sent sentMessage
 	_, ok, err := store.ReadRecord(ctx, b.records, nsSent, key, &sent, now)
 	if err != nil {
-		return nil, storeFailure(err)
+		return nil, client.RetryLater(err)
 	}
 	// Each attempt is screened, because the owner may have revoked the consent meanwhile.
 	out, e := b.screen(ctx, to.agent, draft.P, key, now)
 	if e != nil {
 		if e.Code == message.CodeInternal {
-			return nil, storeFailure(e)
+			return nil, client.RetryLater(e)
 		}
 		return nil, blockedError(e, to.agent)
 	}
@@ -156,7 +147,7 @@ func (b *Bridge) prepare(ctx context.Context, d bridge.Delivery, draft message.D
 		sent = sentMessage{Conv: string(d.Message.Conversation), Address: d.Address, Intent: string(d.Message.Intent), Raw: b.signTree(draft).JSON(), Sent: now.UTC(), Proof: out.proof()}
 		if err := storeSent(ctx, b.records, sent, key, draft, to.agent, out.uses, now); err != nil {
 			b.cfg.Logger.WarnContext(ctx, "moltspeak: cannot store one of our messages", "peer", to.agent.Name(), "err", err)
-			return nil, storeFailure(err)
+			return nil, client.RetryLater(err)
 		}
 	}
 	return sent.Raw, nil
@@ -241,7 +232,7 @@ func (b *Bridge) keepAnswer(ctx context.Context, to message.Agent, re string, bo
 	m := message.Message{From: to, ID: re}
 	rev, ok, err := store.ReadRecord(ctx, b.records, nsReplays, replayKey(to, re), &s, now)
 	if err != nil {
-		return storeFailure(err)
+		return client.RetryLater(err)
 	}
 	pushed := false
 	if body, err := b.packFor(ctx, to, b.pins.address(to).Link, raw, boxed); err == nil {
@@ -256,7 +247,7 @@ func (b *Bridge) keepAnswer(ctx context.Context, to message.Agent, re string, bo
 	}
 	s.Reply, s.Status = raw, http.StatusOK
 	const known = true // keep the reply for a stranger as well, whatever its size
-	return storeFailure(b.records.Apply(ctx, []store.Change{replayChange(m, s, known, rev, now)}, now))
+	return client.RetryLater(b.records.Apply(ctx, []store.Change{replayChange(m, s, known, rev, now)}, now))
 }
 
 // send posts one message, handles the answer, and records the result for the link.
@@ -322,7 +313,7 @@ func (b *Bridge) packFor(ctx context.Context, to message.Agent, link string, raw
 	}
 	p, _, err := b.pins.get(ctx, to.Name(), time.Now())
 	if err != nil {
-		return nil, storeFailure(err)
+		return nil, client.RetryLater(err)
 	}
 	if point, ok := message.ParsePoint(p.EncKey); ok {
 		return message.Seal(tree, b.cfg.Box, point), nil
@@ -361,7 +352,7 @@ func (b *Bridge) transmit(ctx context.Context, endpoint string, reach client.Rea
 		if _, refused := errors.AsType[*client.GuardError](err); refused {
 			return nil, fmt.Errorf("%w: %w", errNotCallable, err)
 		}
-		return nil, &client.SendError{Retry: true, Cause: err}
+		return nil, client.RetryLater(err)
 	}
 	answer, err := client.ReadAll(resp, message.MaxMessage+message.MaxWrapping)
 	if err != nil {
@@ -425,7 +416,7 @@ func (b *Bridge) deliverCallback(ctx context.Context, cb callback) error {
 	}
 	p, _, err := b.pins.get(ctx, to.Name(), now)
 	if err != nil {
-		return storeFailure(err)
+		return client.RetryLater(err)
 	}
 	d := message.Draft{ID: newID(), Re: cb.Re, Op: message.OpConsentResponse, Time: now, To: to, P: cb.P, Class: cb.Class}
 	if b.links.usesCoreOnly(to, p) {
@@ -441,12 +432,4 @@ func (b *Bridge) deliverCallback(ctx context.Context, cb callback) error {
 		return cmp.Or(err, keepErr)
 	}
 	return b.sendOnce(ctx, target, raw, cb.Boxed)
-}
-
-// reach returns at which addresses the bridge may call the endpoints that peers name.
-func (c *Config) reach() client.Reach {
-	if c.Local {
-		return client.Loopback
-	}
-	return client.Public
 }

@@ -65,12 +65,7 @@ func New(cfg Config) (*Bridge, error) {
 	cfg.Logger = cmp.Or(cfg.Logger, slog.New(slog.DiscardHandler))
 	cfg.Retry, cfg.MaxRetry = cmp.Or(cfg.Retry, time.Second), cmp.Or(cfg.MaxRetry, time.Minute)
 	b := &Bridge{cfg: cfg, log: cfg.Logger}
-	for _, lc := range cfg.Links {
-		if err := b.PutLink(lc, cfg.Tokens[lc.Name]); err != nil {
-			return nil, err
-		}
-	}
-	return b, nil
+	return b, bridge.PutLinks(b, cfg.Links, cfg.Tokens)
 }
 
 // PutLink adds a link, or replaces the one with the same name.
