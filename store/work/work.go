@@ -530,7 +530,7 @@ func (w *Worker) start(ctx context.Context, q *queue, rec store.Record, read int
 		return false
 	}
 	last, begun := q.newest(rec.Key)
-	if begun && last.rev == rec.Rev && last.ended >= read {
+	if begun && last.ended >= read {
 		return false // the record may have been read before that call stored its outcome; its end looks again
 	}
 	if p, known := q.pauses[rec.Key]; known && p.left(now) > stepLimit { // the clock was set forward

@@ -339,6 +339,29 @@ func TestOldReading(t *testing.T) {
 	})
 }
 
+// TestOldReadingOfAChange: the same for a record that was changed while the call worked, if the call settled it as changed.
+func TestOldReadingOfAChange(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		var b *bench
+		q := work.Queue{Max: 8}
+		b = newBench(t, q, func(context.Context, store.Record) (work.Later, error) {
+			time.Sleep(1500 * time.Millisecond)
+			later := store.Record{NS: ns, Key: "a", Due: time.Now().Add(time.Hour)}
+			b.apply(store.Change{Record: later, IfRev: store.Any})
+			return work.Later{}, nil
+		})
+		b.s = store.Observe(slowReading{b.s.(*store.Observed).Store})
+		b.open(q)
+		b.put("a", -1, "", "")
+		defer b.run()()
+		time.Sleep(1900 * time.Millisecond) // the call runs since the first reading
+		// the next reading sees this change, but not what the call stores
+		b.apply(store.Change{Record: store.Record{NS: ns, Key: "a", Due: store.DueNow}, IfRev: store.Any})
+		time.Sleep(time.Minute)
+		b.want("", "a@1")
+	})
+}
+
 // TestClaimDuringACall: a claim holds although a call for the record that began before it ends.
 func TestClaimDuringACall(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
