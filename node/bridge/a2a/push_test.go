@@ -113,7 +113,8 @@ func TestPushOnce(t *testing.T) {
 			t.Error(err)
 		}
 		v := parse(t, string(data))
-		got <- text(v, "task.status.state") + " " + text(v, "task.status.timestamp")
+		// the message id tells two states of one millisecond apart
+		got <- text(v, "task.status.state") + " " + text(v, "task.status.timestamp") + " " + text(v, "task.status.message.messageId")
 		<-goOn
 	}))
 	t.Cleanup(hook.Close)
