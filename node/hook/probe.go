@@ -37,7 +37,7 @@ const (
 func (h OpenClaw) Probe(ctx context.Context) error {
 	ctx, cancel := context.WithTimeout(ctx, probeTimeout)
 	defer cancel()
-	status, answer, err := h.gateway("agentmesh-probe").postOnce(ctx, wire.Obj(wire.TextField("message", "")).JSON())
+	status, answer, err := h.gateway("probe-"+string(wire.NewMessageID())).postOnce(ctx, wire.Obj(wire.TextField("message", "")).JSON())
 	switch {
 	case err != nil:
 		return &ProbeError{wire.OneLine(err.Error(), 300), adviceStart}

@@ -15,9 +15,15 @@ import (
 func TestProbe(t *testing.T) {
 	var status int
 	var body, sent string
+	keys := map[string]bool{}
 	url, c := hookServer(t, func(w http.ResponseWriter, r *http.Request) {
 		data, _ := io.ReadAll(r.Body)
 		sent = string(data)
+		if key := r.Header.Get("Idempotency-Key"); key != "" && keys[key] {
+			t.Errorf("two probes have the key %s, so the gateway may repeat its answer to the first", key)
+		} else {
+			keys[key] = true
+		}
 		w.WriteHeader(status)
 		io.WriteString(w, body)
 	})
