@@ -118,6 +118,7 @@ func (m mesh) Follow(ctx context.Context, seen func(bridge.Event)) {
 	defer stop()
 	progress := m.n.bridges.progress.Watch(bridge.ProgressRoom)
 	defer progress.Close()
+	seen(bridge.Event{Missing: true})
 	for {
 		select {
 		case ev, ok := <-events:

@@ -11,6 +11,28 @@ import (
 	"github.com/agentmesh/agentmesh/node/hook"
 )
 
+// TestFollowFromNow: the first event tells a bridge to read everything, because it follows only what happens later. A bridge
+// that reads before it follows would miss what happens in between.
+func TestFollowFromNow(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		sarah := loneNode(t, t.TempDir(), &wireTransport{deliver: takes}, mode(acl.Open))
+		defer sarah.stop()
+		mesh, err := sarah.Attach(bridge.Kind{Name: "test"}, nil)
+		if err != nil {
+			t.Fatal(err)
+		}
+		ctx, cancel := context.WithCancel(t.Context())
+		var seen []bridge.Event
+		go mesh.Follow(ctx, func(e bridge.Event) { seen = append(seen, e) })
+		synctest.Wait()
+		cancel()
+		synctest.Wait()
+		if len(seen) != 1 || !seen[0].Missing {
+			t.Errorf("the events are %+v", seen)
+		}
+	})
+}
+
 // TestProgress: a bridge learns what a hook reports about a message of its peer before the hook answers. A hook that
 // reports more than a follower reads is not delayed.
 func TestProgress(t *testing.T) {

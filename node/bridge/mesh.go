@@ -32,8 +32,8 @@ type Mesh interface {
 	// Reachable tells the node that a peer can be reached again. An address without a peer stands for the link and every
 	// peer behind it. The node then delivers at once the messages that wait for the peer; see [client.SendError].
 	Reachable(a Address)
-	// Follow calls handle for each event of the node until ctx ends. If handle is slow, events are lost, and an event
-	// with Missing set reports the loss.
+	// Follow calls handle for each event of the node until ctx ends. The first event has Missing set, because earlier ones
+	// are not seen. If handle is slow, events are lost, and another event with Missing set reports the loss.
 	Follow(ctx context.Context, handle func(Event))
 	// Items returns the state of every message of a foreign peer in a conversation, oldest first.
 	Items(ctx context.Context, conv store.ConvKey) ([]ItemState, error)
@@ -65,7 +65,7 @@ type Outgoing struct {
 type Event struct {
 	Item     *ItemState     // a message of a foreign peer that has a new state in the inbox
 	Gone     *store.ConvKey // a conversation that was deleted; its peer may be one of the mesh
-	Missing  bool           // events were lost, so the reader must read everything again
+	Missing  bool           // events were not seen, so the reader must read everything
 	Progress *Progress      // what a hook reports about a message of a foreign peer; it may be lost without a notice
 }
 

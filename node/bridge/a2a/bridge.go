@@ -112,7 +112,6 @@ func (b *Bridge) Run(ctx context.Context) error {
 	all.Go(func() { b.due.Run(ctx) })
 	all.Go(func() { _ = b.out.links.Run(ctx) })
 	stale := make(chan struct{}, 1)
-	stale <- struct{}{} // compare at the start, too
 	all.Go(func() {
 		follow := func(key store.ConvKey) {
 			if err := b.sync(ctx, key); err != nil && ctx.Err() == nil {
@@ -122,7 +121,7 @@ func (b *Bridge) Run(ctx context.Context) error {
 		}
 		b.cfg.Mesh.Follow(ctx, func(e bridge.Event) {
 			switch {
-			case e.Missing: // events were lost
+			case e.Missing: // at the start, and when events were lost
 				waiting.Wake(stale)
 			case e.Progress != nil:
 				b.report(ctx, e.Progress)
