@@ -50,7 +50,9 @@ func (c Config) Check(kinds []bridge.Kind) error {
 		if why := r.CheckMandate(); why != "" {
 			p.add(fmt.Sprintf("hold[%d]", i), why)
 		}
-		p.addIf(r.Unless.Calendar != "" && !c.Calendar.On(), fmt.Sprintf("hold[%d].unless.calendar", i), "needs a calendar")
+		if r.Unless.Calendar != "" && !c.Calendar.On() {
+			p.add(fmt.Sprintf("hold[%d].unless.calendar", i), "needs a calendar")
+		}
 	}
 	p.checkAgents("access.allow", c.Access.Allow)
 	p.checkAgents("access.block", c.Access.Block)
@@ -60,7 +62,9 @@ func (c Config) Check(kinds []bridge.Kind) error {
 	ids, _ := c.Exempt()
 	p.checkPrincipals("limits.exempt", ids)
 	for i, s := range c.Schemas {
-		p.addIf(!wire.Intent(s.Intent).IsCustom(), fmt.Sprintf("schemas[%d].intent", i), fmt.Sprintf("%q is not a custom intent such as com.example.invoice", s.Intent))
+		if !wire.Intent(s.Intent).IsCustom() {
+			p.add(fmt.Sprintf("schemas[%d].intent", i), fmt.Sprintf("%q is not a custom intent such as com.example.invoice", s.Intent))
+		}
 	}
 	c.checkLinks(&p, kinds)
 	c.MESS.check(&p)
@@ -96,8 +100,12 @@ func (p *problems) checkTags(v reflect.Value, tags reflect.StructTag, key string
 		}
 	case v.CanInt():
 		bound := reflect.New(v.Type()).Elem()
-		p.addIf(setScalar(tags.Get("min"), bound) == nil && v.Int() < bound.Int(), key, "must be at least "+tags.Get("min")+"; remove the key for its default")
-		p.addIf(setScalar(tags.Get("max"), bound) == nil && v.Int() > bound.Int(), key, "must be at most "+tags.Get("max"))
+		if setScalar(tags.Get("min"), bound) == nil && v.Int() < bound.Int() {
+			p.add(key, "must be at least "+tags.Get("min")+"; remove the key for its default")
+		}
+		if setScalar(tags.Get("max"), bound) == nil && v.Int() > bound.Int() {
+			p.add(key, "must be at most "+tags.Get("max"))
+		}
 	case tags.Get("oneof") != "":
 		p.checkOneOf(key, v.String(), strings.Split(tags.Get("oneof"), ",")...)
 	}
@@ -113,12 +121,16 @@ func (c Config) checkProcess(p *problems) {
 		c.checkPublicURL(p)
 	}
 	c.checkTLS(p)
-	p.addIf(len(c.Roles) == 0, "roles", "must name directory, node or both")
+	if len(c.Roles) == 0 {
+		p.add("roles", "must name directory, node or both")
+	}
 	p.checkURLs("directories", c.Directories)
 	p.checkURLs("discovery.referrals", c.Discovery.Referrals)
 	if c.ViaRelay != "" {
 		p.checkURLs("via_relay", []string{c.ViaRelay})
-		p.addIf(c.Card.Endpoint != "", "via_relay", "the mailbox is the endpoint: leave card.endpoint empty")
+		if c.Card.Endpoint != "" {
+			p.add("via_relay", "the mailbox is the endpoint: leave card.endpoint empty")
+		}
 	}
 	if c.OwnerAPI.Listen != "" {
 		if host, ok := p.checkAddress("owner_api.listen", c.OwnerAPI.Listen); ok && !httpapi.LoopbackHost(host) {
@@ -138,7 +150,9 @@ func (c Config) checkProcess(p *problems) {
 			p.add("network.cors_origins", fmt.Sprintf("%q is not an origin such as https://app.example.com", origin))
 		}
 	}
-	p.addIf(c.AgentDoor.TokenFile != "" && c.OwnerAPI.Listen == "", "agent_door.token_file", "needs owner_api.listen, such as 127.0.0.1:3149")
+	if c.AgentDoor.TokenFile != "" && c.OwnerAPI.Listen == "" {
+		p.add("agent_door.token_file", "needs owner_api.listen, such as 127.0.0.1:3149")
+	}
 }
 
 // isUnspecified reports whether a host is 0.0.0.0 or [::], which stands for every address of the machine.
@@ -185,9 +199,15 @@ func (c Config) checkCard(p *problems) {
 	if n := len([]rune(c.Name)); n < 1 || n > 256 {
 		p.add("name", "must be 1 to 256 characters")
 	}
-	p.addIf(len([]rune(c.Description)) > 1024, "description", "must be at most 1024 characters")
-	p.addIf(len(c.Card.Capabilities) == 0 || len(c.Card.Capabilities) > 64, "card.capabilities", "must have 1 to 64 entries")
-	p.addIf(len(c.Card.Intents) == 0 || len(c.Card.Intents) > 64, "card.intents", "must have 1 to 64 entries")
+	if len([]rune(c.Description)) > 1024 {
+		p.add("description", "must be at most 1024 characters")
+	}
+	if len(c.Card.Capabilities) == 0 || len(c.Card.Capabilities) > 64 {
+		p.add("card.capabilities", "must have 1 to 64 entries")
+	}
+	if len(c.Card.Intents) == 0 || len(c.Card.Intents) > 64 {
+		p.add("card.intents", "must have 1 to 64 entries")
+	}
 	for _, i := range c.Card.Intents {
 		if in := wire.Intent(i); !in.IsCustom() && !slices.Contains(wire.StandardIntents(), in) {
 			p.add("card.intents", fmt.Sprintf("%q is neither a standard intent nor a reverse-domain name", i))
@@ -197,7 +217,9 @@ func (c Config) checkCard(p *problems) {
 
 func (h Hook) check(p *problems, key string) {
 	p.checkPattern(key+".intent", h.Intent)
-	p.addIf(h.targets() != 1, key, "needs exactly one of exec, webhook, a2a, openclaw and inbox")
+	if h.targets() != 1 {
+		p.add(key, "needs exactly one of exec, webhook, a2a, openclaw and inbox")
+	}
 	h.checkTarget(p, key)
 }
 
@@ -214,8 +236,12 @@ func (h Hook) targets() int {
 
 // checkTarget checks what the target needs.
 func (h Hook) checkTarget(p *problems, key string) {
-	p.addIf(h.Webhook+h.OpenClaw != "" && h.SecretFile == "", key, "needs secret_file")
-	p.addIf(len(h.Exec) == 0 && (h.User != "" || len(h.Environment) > 0), key, "has user or environment, which only exec uses")
+	if h.Webhook+h.OpenClaw != "" && h.SecretFile == "" {
+		p.add(key, "needs secret_file")
+	}
+	if len(h.Exec) == 0 && (h.User != "" || len(h.Environment) > 0) {
+		p.add(key, "has user or environment, which only exec uses")
+	}
 	for _, v := range h.Environment {
 		name, _, ok := strings.Cut(v, "=")
 		switch {
@@ -295,12 +321,6 @@ type problems []error
 
 func (p *problems) add(key, reason string) { *p = append(*p, problem{key, reason}) }
 
-func (p *problems) addIf(isWrong bool, key, reason string) {
-	if isWrong {
-		p.add(key, reason)
-	}
-}
-
 // checkAddress checks an address to listen on and returns its host.
 func (p *problems) checkAddress(key, address string) (host string, ok bool) {
 	host, port, err := net.SplitHostPort(address)
@@ -341,6 +361,8 @@ func (p *problems) checkPrincipals(key string, ids []string) {
 
 func (p *problems) checkAgents(key string, ids []string) {
 	for _, id := range ids {
-		p.addIf(!wire.AgentID(id).Valid(), key, fmt.Sprintf("%q is not an agent id (am_…)", id))
+		if !wire.AgentID(id).Valid() {
+			p.add(key, fmt.Sprintf("%q is not an agent id (am_…)", id))
+		}
 	}
 }

@@ -36,11 +36,19 @@ func (g Guard) Hook() Hook {
 func (g Guard) check(p *problems) {
 	h := g.Hook()
 	if !g.IsSet() {
-		p.addIf(g.In || g.Out || g.Owner || g.SecretFile != "" || g.User != "" || len(g.Environment) > 0, "guard", "needs exec, webhook or a2a")
+		if g.In || g.Out || g.Owner || g.SecretFile != "" || g.User != "" || len(g.Environment) > 0 {
+			p.add("guard", "needs exec, webhook or a2a")
+		}
 		return
 	}
-	p.addIf(h.targets() != 1, "guard", "needs only one of exec, webhook and a2a")
-	p.addIf(!g.In && !g.Out, "guard", "judges nothing: set in, out or both")
-	p.addIf(g.Owner && !g.Out, "guard.owner", "needs guard.out")
+	if h.targets() != 1 {
+		p.add("guard", "needs only one of exec, webhook and a2a")
+	}
+	if !g.In && !g.Out {
+		p.add("guard", "judges nothing: set in, out or both")
+	}
+	if g.Owner && !g.Out {
+		p.add("guard.owner", "needs guard.out")
+	}
 	h.checkTarget(p, "guard")
 }

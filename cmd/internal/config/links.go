@@ -25,6 +25,8 @@ func (c Config) checkLinks(p *problems, kinds []bridge.Kind) {
 			}
 		}
 		p.checkOneOf(key+".kind", l.Kind, names...)
-		p.addIf(!c.Has(RoleNode), key, "needs the role node")
+		if !c.Has(RoleNode) {
+			p.add(key, "needs the role node")
+		}
 	}
 }

@@ -30,6 +30,10 @@ type MESS struct {
 }
 
 func (c MESS) check(p *problems) {
-	p.addIf(!registry.ValidExchangeID(c.Exchange), "mess.exchange", "must be 1 to 64 characters from A-Z a-z 0-9 -")
-	p.addIf((c.Registration == "invite") != (c.InviteFile != ""), "mess.invite_file", "must be set if, and only if, mess.registration is invite")
+	if !registry.ValidExchangeID(c.Exchange) {
+		p.add("mess.exchange", "must be 1 to 64 characters from A-Z a-z 0-9 -")
+	}
+	if (c.Registration == "invite") != (c.InviteFile != "") {
+		p.add("mess.invite_file", "must be set if, and only if, mess.registration is invite")
+	}
 }

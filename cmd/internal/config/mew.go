@@ -46,13 +46,17 @@ type MEWParticipant struct {
 func (c MEW) check(p *problems) {
 	for i, s := range c.Spaces {
 		key := fmt.Sprintf("mew.spaces[%d]", i)
-		p.addIf(s.ID == "", key+".id", "must not be empty")
+		if s.ID == "" {
+			p.add(key+".id", "must not be empty")
+		}
 		if _, err := parseCapabilities(s.Defaults); err != nil {
 			p.add(key+".defaults", err.Error())
 		}
 		for j, participant := range s.Participants {
 			key := fmt.Sprintf("%s.participants[%d]", key, j)
-			p.addIf(participant.Name == "", key+".name", "must not be empty")
+			if participant.Name == "" {
+				p.add(key+".name", "must not be empty")
+			}
 			if _, err := parseCapabilities(participant.Capabilities); err != nil {
 				p.add(key+".capabilities", err.Error())
 			}

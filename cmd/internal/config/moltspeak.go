@@ -68,7 +68,9 @@ func (c MoltSpeak) check(p *problems) {
 	checkPeers("moltspeak.reveal", c.Reveal)
 	for i, t := range c.Tools {
 		key := fmt.Sprintf("moltspeak.tools[%d]", i)
-		p.addIf(t.Name == "" || len(t.Name) > 256, key+".name", "must have 1 to 256 bytes")
+		if t.Name == "" || len(t.Name) > 256 {
+			p.add(key+".name", "must have 1 to 256 bytes")
+		}
 		checkPeers(key+".peers", t.Peers)
 	}
 }

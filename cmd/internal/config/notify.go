@@ -76,7 +76,9 @@ func (c Notify) check(p *problems, listen string) {
 	}
 	for key, kinds := range map[string][]string{"notify.kinds": c.Kinds, "notify.urgent": c.Urgent} {
 		for _, k := range kinds {
-			p.addIf(!noticeKind.MatchString(k), key, fmt.Sprintf("%q cannot be a kind of notice: use a-z, 0-9 and -", k))
+			if !noticeKind.MatchString(k) {
+				p.add(key, fmt.Sprintf("%q cannot be a kind of notice: use a-z, 0-9 and -", k))
+			}
 		}
 	}
 }

@@ -77,7 +77,9 @@ func (c Store) check(p *problems) {
 			p.add(key, `must be postgres://…, "host=… dbname=…" or file:PATH`) // without the text, which may hold a password
 		}
 	}
-	p.addIf(c.Postgres == "" && (c.ListenURL != "" || c.KeyFile != "" || c.AllowUnsafe), "store", "listen_url, key_file and allow_unsafe need postgres")
+	if c.Postgres == "" && (c.ListenURL != "" || c.KeyFile != "" || c.AllowUnsafe) {
+		p.add("store", "listen_url, key_file and allow_unsafe need postgres")
+	}
 }
 
 // ConnectionString returns the connection string for a setting of [Store]. If text is file:PATH, it reads the

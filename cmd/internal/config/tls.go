@@ -66,7 +66,9 @@ func (t TLS) checkACME(p *problems, host string) {
 			break
 		}
 	}
-	p.addIf(!t.AcceptTerms, "tls.accept_terms", "must be true: read the terms of the authority (of Let's Encrypt: https://letsencrypt.org/repository/)")
+	if !t.AcceptTerms {
+		p.add("tls.accept_terms", "must be true: read the terms of the authority (of Let's Encrypt: https://letsencrypt.org/repository/)")
+	}
 	if u, err := url.Parse(t.Authority); err != nil || u.Scheme != "https" || u.Host == "" {
 		p.add("tls.authority", fmt.Sprintf("%q is not an https URL", t.Authority))
 	}
