@@ -60,13 +60,19 @@ var choiceFlags = map[acl.Choice]string{
 }
 
 func (a *app) showApproval(approval owner.Approval) {
-	rows := details{
+	rows := [][]string{
 		{"id", approval.ID}, {"kind", approval.Kind}, {"from", approval.Shown().String()}, {"says", approval.Says()}, {"about", approval.Subject}, {"because", orDash(approval.Because())},
 		{"state", string(approval.State)}, {"since", terminal.FormatTime(approval.Created)}, {"expires", terminal.FormatTime(approval.Expires)}, {"hash", approval.Hash},
 	}
-	rows.addIf(approval.Conv.ID != "", "conversation", approval.Conv.ID)
-	rows.addIf(approval.Waiting > 0, "messages", fmt.Sprintf("%d, decided together", 1+approval.Waiting))
-	rows.addIf(!approval.Decided.IsZero(), "decided", terminal.FormatTime(approval.Decided)+" by "+approval.By+": "+string(approval.Choice))
+	if approval.Conv.ID != "" {
+		rows = append(rows, []string{"conversation", approval.Conv.ID})
+	}
+	if approval.Waiting > 0 {
+		rows = append(rows, []string{"messages", fmt.Sprintf("%d, decided together", 1+approval.Waiting)})
+	}
+	if !approval.Decided.IsZero() {
+		rows = append(rows, []string{"decided", terminal.FormatTime(approval.Decided) + " by " + approval.By + ": " + string(approval.Choice)})
+	}
 	if approval.State == acl.AskPending {
 		for _, choice := range approval.Choices {
 			rows = append(rows, []string{choiceFlags[choice], approval.Label(choice)})

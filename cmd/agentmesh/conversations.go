@@ -75,8 +75,10 @@ func readConversation(ctx context.Context, o *daemon.Client, id, peer string) (a
 }
 
 func (a *app) showConversation(v owner.Conversation) {
-	rows := details{{"conversation", v.ID}, {"with", v.Shown().String()}, {"peer", v.Peer}}
-	rows.addIf(v.Principal != "", "address", v.Principal)
+	rows := [][]string{{"conversation", v.ID}, {"with", v.Shown().String()}, {"peer", v.Peer}}
+	if v.Principal != "" {
+		rows = append(rows, []string{"address", v.Principal})
+	}
 	rows = append(rows, [][]string{{"state", string(v.State)}, {"intent", string(v.Intent)}, {"opened", terminal.FormatTime(v.Opened)}, {"last", terminal.FormatTime(v.Last)}}...)
 	if v.Turns != nil {
 		rows = append(rows, []string{"turns", v.Turns.String() + " without you"})

@@ -262,16 +262,22 @@ func (c *inboxShowCmd) Run(ctx context.Context, a *app) error {
 }
 
 func (a *app) showItem(i owner.Item) {
-	rows := details{{"id", i.ID}, {"state", string(i.State)}, {"from", i.Shown().String()}, {"peer", string(i.Peer)}}
+	rows := [][]string{{"id", i.ID}, {"state", string(i.State)}, {"from", i.Shown().String()}, {"peer", string(i.Peer)}}
 	if i.About != "" { // a task: the bridge that made it has already decided about the sender
 		rows = append(rows, []string{"about", i.About})
 	} else {
 		rows = append(rows, []string{"trust", cmp.Or(i.Trust, "unknown")}, []string{"conversation", string(i.Conversation)})
 	}
 	rows = append(rows, []string{"intent", string(i.Intent)}, []string{"at", terminal.FormatTime(i.At)})
-	rows.addIf(i.Sealed, "sealed", "only you and the sender can read it")
-	rows.addIf(i.Judgment() != "", "guard", i.Judgment())
-	rows.addIf(i.Note != "", "note", i.Note)
+	if i.Sealed {
+		rows = append(rows, []string{"sealed", "only you and the sender can read it"})
+	}
+	if judgment := i.Judgment(); judgment != "" {
+		rows = append(rows, []string{"guard", judgment})
+	}
+	if i.Note != "" {
+		rows = append(rows, []string{"note", i.Note})
+	}
 	rows = append(rows, failureRows(i)...)
 	a.Table(rows)
 	a.showSaid(i.Payload)
@@ -294,7 +300,7 @@ func (a *app) showSaid(payload json.RawMessage) {
 }
 
 // failureRows returns rows that describe how the hook of an item failed, or nil if it did not fail.
-func failureRows(i owner.Item) (rows details) {
+func failureRows(i owner.Item) (rows [][]string) {
 	f := i.Failure
 	if f == nil {
 		return nil
@@ -307,8 +313,12 @@ func failureRows(i owner.Item) (rows details) {
 		text += fmt.Sprintf(", %d times since %s", f.Times, terminal.FormatTime(f.Since))
 	}
 	rows = append(rows, []string{"hook", i.Route}, []string{"failure", text})
-	rows.addIf(f.Stderr != "", "stderr", f.Stderr)
-	rows.addIf(i.State == owner.ItemWaiting, "next attempt", terminal.FormatTime(i.RetryAt))
+	if f.Stderr != "" {
+		rows = append(rows, []string{"stderr", f.Stderr})
+	}
+	if i.State == owner.ItemWaiting {
+		rows = append(rows, []string{"next attempt", terminal.FormatTime(i.RetryAt)})
+	}
 	return rows
 }
 

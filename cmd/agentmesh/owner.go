@@ -120,16 +120,6 @@ func showList[T any](a *app, page owner.List[T], emptyText string, heads []strin
 	a.NoteMore(page.Next != "")
 }
 
-// details are the rows of a table that describes one thing: a label and a value each.
-type details [][]string
-
-// addIf adds a row if isKnown is set.
-func (d *details) addIf(isKnown bool, label, value string) {
-	if isKnown {
-		*d = append(*d, []string{label, value})
-	}
-}
-
 // report writes a result: as JSON with --json, or else with show.
 func (a *app) report(result any, show func()) error {
 	if a.globals.JSON {

@@ -47,9 +47,9 @@ func (a *app) showStatus(s owner.Status) {
 	if s.Paused {
 		state = "paused"
 	}
-	rows := details{{"process", s.Profile + " profile, " + s.URL}, {"store", s.Store}}
+	rows := [][]string{{"process", s.Profile + " profile, " + s.URL}, {"store", s.Store}}
 	if s.AgentID != "" {
-		rows = details{
+		rows = [][]string{
 			{"agent", string(s.AgentID)},
 			{"name", s.Name},
 			{"endpoint", s.Endpoint},
@@ -68,9 +68,13 @@ func (a *app) showStatus(s owner.Status) {
 	for _, text := range engine.Describe(s.Database) {
 		rows = append(rows, []string{"database", text})
 	}
-	rows.addIf(s.Waiting > 0, "inbox", fmt.Sprintf("%d wait for a hook that could not be reached; agentmesh inbox --state waiting", s.Waiting))
+	if s.Waiting > 0 {
+		rows = append(rows, []string{"inbox", fmt.Sprintf("%d wait for a hook that could not be reached; agentmesh inbox --state waiting", s.Waiting)})
+	}
 	for _, h := range s.Hooks {
-		rows.addIf(h.Failures > 0, "hook", fmt.Sprintf("%s failed %d of %d times, last %s: %s", h.Route, h.Failures, h.Runs, terminal.FormatTime(h.LastFailure), cmp.Or(h.Fault, "its answer could not be sent")))
+		if h.Failures > 0 {
+			rows = append(rows, []string{"hook", fmt.Sprintf("%s failed %d of %d times, last %s: %s", h.Route, h.Failures, h.Runs, terminal.FormatTime(h.LastFailure), cmp.Or(h.Fault, "its answer could not be sent"))})
+		}
 	}
 	rows = append(rows, partRows(parseParts(s))...)
 	if c := s.Clients; c != nil && c.Unknown > 0 {
@@ -81,7 +85,9 @@ func (a *app) showStatus(s owner.Status) {
 		rows = append(rows, []string{"clients", text})
 	}
 	for _, k := range slices.Sorted(maps.Keys(s.Outbox)) {
-		rows.addIf(s.Outbox[k] > 0, "outbox", fmt.Sprintf("%d %s", s.Outbox[k], k))
+		if s.Outbox[k] > 0 {
+			rows = append(rows, []string{"outbox", fmt.Sprintf("%d %s", s.Outbox[k], k)})
+		}
 	}
 	if e := s.Delayed; e != nil {
 		text := fmt.Sprintf("to %s fails since %s, next attempt %s: %s", cmp.Or(e.Address, string(e.To)), terminal.FormatTime(e.Created), terminal.FormatTime(e.Due), e.Err)
