@@ -23,6 +23,7 @@ import (
 type memoryDirectory struct {
 	assignedID string // the id that it assigns
 	life       time.Duration
+	expires    string // sent instead of the time of expiry
 
 	mu     sync.Mutex
 	down   bool
@@ -51,7 +52,7 @@ func (r *memoryDirectory) ServeHTTP(w http.ResponseWriter, req *http.Request) {
 		fmt.Fprintf(w, `{"agent_id":%q}`, id)
 	case req.Method != http.MethodDelete:
 		life := cmp.Or(r.life, 30*24*time.Hour)
-		fmt.Fprintf(w, `{"agent_id":%q,"expires_at":%q}`, id, wire.FormatTime(time.Now().Add(life)))
+		fmt.Fprintf(w, `{"agent_id":%q,"expires_at":%q}`, id, cmp.Or(r.expires, wire.FormatTime(time.Now().Add(life))))
 	}
 }
 
@@ -342,6 +343,20 @@ func TestNodeAdoptsID(t *testing.T) {
 		synctest.Wait()
 		if n.ID() != "am_0123456789abcdef" {
 			t.Errorf("after a restart the node is %s", n.ID())
+		}
+	})
+}
+
+// TestExpiryWithoutUTC: a directory that names an expiry outside of the years that UTC can be written in gets a failed
+// registration, and the node goes on.
+func TestExpiryWithoutUTC(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		r := &memoryDirectory{expires: "9999-12-31T23:59:59-23:59"}
+		n, stop := registeredNode(t, t.TempDir(), nil, r)
+		defer stop()
+		time.Sleep(time.Minute)
+		if l := n.Registrar().Listings(); len(l) != 1 || l[0].State == "registered" || l[0].Error == "" {
+			t.Errorf("the listing is %+v", l)
 		}
 	})
 }

@@ -189,7 +189,7 @@ func parseTime(s string, layouts []string) (time.Time, bool) {
 	}
 	for _, layout := range layouts {
 		if t, err := time.Parse(layout, s); err == nil {
-			return t, true
+			return t, inUTC(t)
 		}
 	}
 	return time.Time{}, false

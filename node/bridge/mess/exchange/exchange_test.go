@@ -322,6 +322,7 @@ func TestTime(t *testing.T) {
 		if d := l.thread(both).Deadline.Sub(now); d < 50*time.Minute {
 			t.Errorf("deadline is in %v: needed_by must beat expires", d)
 		}
+		l.refuse(400, "agent", "- request: {intent: x, needed_by: '9999-12-31T23:59:59-23:59'}\n") // the year 10000 in UTC
 		claimed := l.request("agent", "{intent: x, constraints: {timing: {expires: 1s}}}")
 		held := l.request("agent", "{intent: x, constraints: {timing: {expires: 1s}}}")
 		l.status("bob", claimed, "claimed")
