@@ -2,6 +2,7 @@ package node_test
 
 import (
 	"context"
+	"errors"
 	"fmt"
 	"slices"
 	"sync"
@@ -173,4 +174,31 @@ func TestUnreadableQueue(t *testing.T) {
 			t.Errorf("deliveries at %v since %v, want one after pauses of 1, 2 and 4 s", w.at, began)
 		}
 	})
+}
+
+// countless is a store that cannot count records. asked counts how often it was asked.
+type countless struct {
+	store.Store
+	asked *atomic.Int32
+}
+
+func (c countless) Records() store.Records { return countlessRecords{c.Store.Records(), c.asked} }
+
+type countlessRecords struct {
+	store.Records
+	asked *atomic.Int32
+}
+
+func (c countlessRecords) Count(context.Context, string, string, int, time.Time) (int, error) {
+	c.asked.Add(1)
+	return 0, store.ErrUnavailable
+}
+
+// TestStatusStopsAtAnError: if the store does not answer, each question to it may take seconds, so the status asks one.
+func TestStatusStopsAtAnError(t *testing.T) {
+	var asked atomic.Int32
+	l := loneNode(t, t.TempDir(), nil, func(cfg *node.Config) { cfg.Store = countless{cfg.Store, &asked} })
+	if _, err := l.OwnerAPI().Status(t.Context()); !errors.Is(err, store.ErrUnavailable) || asked.Load() != 1 {
+		t.Errorf("the status asked %d times: %v", asked.Load(), err)
+	}
 }

@@ -151,10 +151,11 @@ func (o OwnerAPI) Status(ctx context.Context) (owner.Status, error) {
 // Overview is [OwnerAPI.Status] with maxCount instead of statusCap.
 func (o OwnerAPI) Overview(ctx context.Context, maxCount int) (owner.Status, error) {
 	n, now, id := o.n, time.Now(), o.n.registrar.Identity()
-	var failed error
-	count := func(ns, term string) int {
-		found, err := n.store.Records().Count(ctx, ns, term, maxCount, now)
-		failed = errors.Join(failed, err)
+	var err error
+	count := func(ns, term string) (found int) { // asks nothing more after an error
+		if err == nil {
+			found, err = n.store.Records().Count(ctx, ns, term, maxCount, now)
+		}
 		return found
 	}
 	s := owner.Status{
@@ -163,6 +164,9 @@ func (o OwnerAPI) Overview(ctx context.Context, maxCount int) (owner.Status, err
 		Inbox: count(nsInbox, stateTerm(owner.ItemNew)), NeedsOwner: count(nsInbox, owner.NeedsOwner), Waiting: count(nsInbox, stateTerm(owner.ItemWaiting)),
 		Approvals: count(acl.AskNamespace, acl.TermPending), Store: "ok",
 		Outbox: map[string]int{"queued": count(nsOutbox, stateTerm(owner.SendQueued)), "delivering": n.work.Running(nsOutbox)},
+	}
+	if err != nil {
+		return owner.Status{}, err
 	}
 	if n.cfg.Process != nil {
 		s.ProcessStatus = n.cfg.Process(ctx)
@@ -174,14 +178,19 @@ func (o OwnerAPI) Overview(ctx context.Context, maxCount int) (owner.Status, err
 		s.Hooks = append(s.Hooks, owner.HookStatus{Route: r.Route, Runs: r.Runs, Failures: r.Failures, LastFailure: r.LastAt, Fault: string(r.Last)})
 	}
 	failing, _, err := n.listEntries(ctx, false, termFailing, "", 1)
+	if err != nil {
+		return owner.Status{}, err
+	}
 	if len(failing) > 0 {
 		s.Delayed = &failing[0].OutboxEntry
 	}
-	var notifyErr, turnsErr, lateErr error
-	s.Notify, notifyErr = n.notices.Status(ctx, now)
-	s.Autonomy, turnsErr = n.turns.list(ctx, now)
-	s.Late, lateErr = n.lateWork(ctx, now)
-	if err := errors.Join(failed, err, notifyErr, turnsErr, lateErr); err != nil {
+	if s.Notify, err = n.notices.Status(ctx, now); err != nil {
+		return owner.Status{}, err
+	}
+	if s.Autonomy, err = n.turns.list(ctx, now); err != nil {
+		return owner.Status{}, err
+	}
+	if s.Late, err = n.lateWork(ctx, now); err != nil {
 		return owner.Status{}, err
 	}
 	return s, nil
