@@ -76,7 +76,8 @@ func DeriveAgentID(parts ...[]byte) AgentID {
 	return AgentID("am_" + lowerBase32.EncodeToString(h.Sum(nil))[:derivedLength])
 }
 
-// HashOf returns a short hash of the parts, in hex, with NUL between them. It turns long texts into keys and ids.
+// HashOf returns a short hash of the parts, in hex, with NUL between them, so only the last part may be a text with NUL.
+// It turns long texts into keys and ids.
 func HashOf(parts ...string) string {
 	sum := sha256.Sum256([]byte(strings.Join(parts, "\x00")))
 	return hex.EncodeToString(sum[:16])

@@ -192,11 +192,18 @@ func awaitStore(ctx context.Context, s store.Store) bool {
 func (h *hosting) await(ctx context.Context, p *Process) error {
 	standby := store.NewSession(p.store.Leases(), p.log) // not p.session, so that no work under the lease begins before the new start
 	var lastUntil time.Time                              // end of the lease when this process last looked
-	var startingRev store.Rev                            // revision of the newest record with Starting
-	var startingSeen time.Time                           // when this process first read that revision
-	var outage bool                                      // the store did not answer when this process last looked
-	for pause := lookEvery; waiting.Pause(ctx, pause); {
-		pause = lookEvery
+	next := time.NewTimer(lookEvery)
+	defer next.Stop()
+	var startingRev store.Rev  // revision of the newest record with Starting
+	var startingSeen time.Time // when this process first read that revision
+	var outage bool            // the store did not answer when this process last looked
+	for {
+		select {
+		case <-ctx.Done():
+			return nil
+		case <-next.C:
+		}
+		next.Reset(lookEvery)
 		record, err := p.store.Records().Get(ctx, nsHosting, h.lease, time.Now())
 		var found host
 		if err == nil || errors.Is(err, store.ErrNotFound) { // otherwise the host has not changed as far as we know
@@ -221,7 +228,7 @@ func (h *hosting) await(ctx context.Context, p *Process) error {
 		outage = false
 		if taken {
 			if state.Until.Equal(lastUntil) { // the holder has not renewed the lease
-				pause = lookSoon
+				next.Reset(lookSoon)
 			}
 			lastUntil = state.Until
 			continue
@@ -240,9 +247,8 @@ func (h *hosting) await(ctx context.Context, p *Process) error {
 		p.log.Info("start again, to run the bridges")
 		p.rerun.takesOver.Store(true)
 		p.rerun.restart()
-		break
+		return nil
 	}
-	return nil
 }
 
 // state returns the lease for the bridges, and whether a process holds it.

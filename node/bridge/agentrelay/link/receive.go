@@ -7,7 +7,6 @@ import (
 	"encoding/json"
 	"errors"
 	"log/slog"
-	"slices"
 	"time"
 
 	"github.com/agentmesh/agentmesh/node/bridge"
@@ -50,7 +49,12 @@ func (l *Link) handleFrame(ctx context.Context, v wire.Value) {
 }
 
 func hasTarget(to wire.Value, id string) bool {
-	return slices.ContainsFunc(slices.Collect(to.Elems()), func(e wire.Value) bool { s, _ := e.Str(); return s == id })
+	for e := range to.Elems() {
+		if s, _ := e.Str(); s == id {
+			return true
+		}
+	}
+	return false
 }
 
 // handleNotice logs a frame from the relay itself, or shows it to the owner. Such a frame changes nothing (AR-30).

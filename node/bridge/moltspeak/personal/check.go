@@ -231,9 +231,17 @@ var notIllnesses = []string{"from high", "from the", "from a", "from poor", "fro
 
 func isIllness(found, before, _ string) bool {
 	low := strings.ToLower(found)
-	things := []string{"server", "cluster", "service", "application", "query", "bug", "system", "database", "network", "disk", "node "}
-	isLoad := slices.ContainsFunc(notIllnesses, func(n string) bool { return strings.HasSuffix(low, " "+n) }) && !strings.Contains(low, "allergic")
-	return !isLoad && !slices.ContainsFunc(things, func(thing string) bool { return strings.Contains(strings.ToLower(before), thing) })
+	for _, n := range notIllnesses {
+		if strings.HasSuffix(low, " "+n) && !strings.Contains(low, "allergic") {
+			return false
+		}
+	}
+	for _, thing := range []string{"server", "cluster", "service", "application", "query", "bug", "system", "database", "network", "disk", "node "} {
+		if strings.Contains(strings.ToLower(before), thing) {
+			return false
+		}
+	}
+	return true
 }
 
 func isCoordinates(found, before, after string) bool {
