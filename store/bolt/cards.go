@@ -4,7 +4,6 @@ import (
 	"context"
 	"encoding/binary"
 	"iter"
-	"math"
 	"time"
 
 	"go.etcd.io/bbolt"
@@ -116,10 +115,8 @@ func countKey(seq uint64) func(text string) []byte {
 }
 
 func (c cards) Changes(ctx context.Context, after uint64, limit int) ([]store.CardChange, error) {
-	if after == math.MaxUint64 {
-		return nil, nil
-	}
-	return c.changes(ctx, limit, func(feed rows) iter.Seq2[row, error] { return feed.from(u64(after+1), nil) })
+	next := append(u64(after), 0) // the first key after u64(after), which has no number if after is the largest
+	return c.changes(ctx, limit, func(feed rows) iter.Seq2[row, error] { return feed.from(next, nil) })
 }
 
 func (c cards) LatestChanges(ctx context.Context, limit int) ([]store.CardChange, error) {

@@ -1,6 +1,7 @@
 package storetest
 
 import (
+	"math"
 	"slices"
 	"testing"
 	"time"
@@ -86,8 +87,13 @@ func testChanges(t *testing.T, s store.Store) {
 	wantChanges(t, "feed since the third change", allChanges(t, s, last), idGone{"am_a", false}, idGone{"am_b", true})
 	putCard(t, s, card("am_b"))
 	wantChanges(t, "feed after b came back", allChanges(t, s, last), idGone{"am_a", false}, idGone{"am_b", false})
-	_, err = s.Cards().Changes(t.Context(), 0, 0)
-	wantMistake(t, "limit 0", err)
+	for _, after := range []uint64{0, math.MaxUint64} {
+		_, err = s.Cards().Changes(t.Context(), after, 0)
+		wantMistake(t, "limit 0", err)
+	}
+	none, err := s.Cards().Changes(t.Context(), math.MaxUint64, 2)
+	wantOK(t, "Changes after the largest position", err)
+	wantChanges(t, "changes after the largest position", none)
 	_, err = s.Cards().LatestChanges(t.Context(), 0)
 	wantMistake(t, "limit 0", err)
 	newest, err := s.Cards().LatestChanges(t.Context(), 1)
