@@ -215,10 +215,7 @@ func (c *checker) command(cmd *parse.CommandNode, before []reflect.Type, s scope
 			continue
 		}
 		in := f.In(i)
-		fits := a.AssignableTo(in) || a.Kind() == reflect.Pointer && a.Elem().AssignableTo(in) || a.Kind() == in.Kind() && in.PkgPath() == "" && a.ConvertibleTo(in) && in.Kind() != reflect.Struct
-		if !fits && reflect.PointerTo(a).AssignableTo(in) {
-			fits = true
-		}
+		fits := a.AssignableTo(in) || a.Kind() == reflect.Pointer && a.Elem().AssignableTo(in) || reflect.PointerTo(a).AssignableTo(in)
 		if !fits {
 			c.fail(s, cmd, "%s takes %v, not %v", name.Ident, in, a)
 		}
