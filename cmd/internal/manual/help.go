@@ -128,13 +128,14 @@ func AsksForHelp(c *kong.Context) bool {
 
 // HelpCommand returns the command that prints the help for a command line.
 func HelpCommand(c *kong.Context) string {
-	command := "agentmesh"
+	var command strings.Builder
+	command.WriteString("agentmesh")
 	for _, step := range c.Path {
 		if step.Command != nil {
-			command += " " + step.Command.Name
+			command.WriteString(" " + step.Command.Name)
 		}
 	}
-	return command + " --help"
+	return command.String() + " --help"
 }
 
 // ExplainMissing returns the text of a parse error. If an argument is missing, the text is the argument's name and help.

@@ -4,6 +4,7 @@ import (
 	"encoding/json"
 	"fmt"
 	"io/fs"
+	"maps"
 	"reflect"
 	"strings"
 	"testing"
@@ -31,9 +32,7 @@ func CheckPage(t *testing.T, files fs.FS, funcs map[string]any, data any, names 
 	t.Helper()
 	c := checker{t: t, trees: map[string]*parse.Tree{}, funcs: map[string]any{}, done: map[string]bool{}}
 	for _, m := range []map[string]any{sharedFuncs, funcs} {
-		for name, f := range m {
-			c.funcs[name] = f
-		}
+		maps.Copy(c.funcs, m)
 	}
 	for _, name := range names {
 		text, err := fs.ReadFile(files, name)
@@ -90,9 +89,7 @@ type scope struct {
 
 func (s scope) with(dot reflect.Type) scope {
 	vars := make(map[string]reflect.Type)
-	for name, t := range s.vars {
-		vars[name] = t
-	}
+	maps.Copy(vars, s.vars)
 	return scope{s.tree, dot, vars}
 }
 
