@@ -3,6 +3,7 @@ package hook
 import (
 	"bytes"
 	"context"
+	"crypto/rand"
 	"errors"
 	"fmt"
 	"net/http"
@@ -37,7 +38,7 @@ const (
 func (h OpenClaw) Probe(ctx context.Context) error {
 	ctx, cancel := context.WithTimeout(ctx, probeTimeout)
 	defer cancel()
-	status, answer, err := h.gateway("probe-"+string(wire.NewMessageID())).postOnce(ctx, wire.Obj(wire.TextField("message", "")).JSON())
+	status, answer, err := h.gateway("probe-"+rand.Text()).postOnce(ctx, wire.Obj(wire.TextField("message", "")).JSON())
 	switch {
 	case err != nil:
 		return &ProbeError{wire.OneLine(err.Error(), 300), adviceStart}
