@@ -190,11 +190,14 @@ func (l *CalledLink) Run(ctx context.Context) error {
 	return nil
 }
 
-// Record sets the state of the link, and returns the one before. See [LinkStatus.Set].
-func (l *CalledLink) Record(state LinkState, fault string) (before LinkState) {
+// Record sets the state of the link after a call that began then, and returns the one before. See [LinkStatus.Set]. A
+// link that went down during the call stays down, because the call does not show that what took it down has changed.
+func (l *CalledLink) Record(began time.Time, state LinkState, fault string) (before LinkState) {
 	l.mu.Lock()
 	defer l.mu.Unlock()
-	before = l.status.State
+	if before = l.status.State; before == LinkDown && began.Before(l.status.Since) {
+		return before
+	}
 	if state == LinkUp { // the agent at the URL of the link
 		l.status.Peers = 1
 	}

@@ -5,6 +5,7 @@ import (
 	"errors"
 	"testing"
 	"testing/synctest"
+	"time"
 
 	"github.com/agentmesh/agentmesh/node/bridge"
 )
@@ -81,5 +82,27 @@ func TestLinkSet(t *testing.T) {
 			t.Errorf("Run = %v, want the error of the link", err)
 		}
 		check(first, 2, 2)
+	})
+}
+
+// TestLinkStaysDown: a link that goes down while it is tested stays down, although the test then ends well. A later test
+// takes it up again.
+func TestLinkStaysDown(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		l := bridge.NewCalledLink(bridge.Link{Name: "far"}, "token", func(_ context.Context, l *bridge.CalledLink) error {
+			began := time.Now()
+			time.Sleep(time.Second)
+			l.Record(began, bridge.LinkUp, "")
+			return nil
+		})
+		go func() {
+			time.Sleep(time.Second / 2)
+			l.Record(time.Now(), bridge.LinkDown, "the token is refused")
+		}()
+		for _, want := range []bridge.LinkState{bridge.LinkDown, bridge.LinkUp} {
+			if err := l.Test(t.Context()); err != nil || l.Status().State != want {
+				t.Errorf("after a test the link is %+v, %v, want %s", l.Status(), err, want)
+			}
+		}
 	})
 }

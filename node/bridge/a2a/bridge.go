@@ -163,8 +163,9 @@ func (b *Bridge) Test(ctx context.Context, link string) error { return b.out.lin
 
 func (b *Bridge) testLink(ctx context.Context, l *bridge.CalledLink) error {
 	const maxAge = 0 // fetch the card even if we know it
+	began := time.Now()
 	_, err := b.out.resolve(ctx, bridge.Address{Kind: Kind, Link: l.Name, Peer: linkPeer}, maxAge)
-	b.out.recordLink(l.Name, err)
+	b.out.recordLink(l.Name, began, err)
 	return err
 }
 

@@ -92,7 +92,7 @@ func (o *outbound) send(ctx context.Context, address bridge.Address, row *sentRo
 	}
 	peer, err := o.resolve(ctx, address, cardMaxAge)
 	if err != nil {
-		o.recordLink(address.Link, err)
+		o.recordLink(address.Link, now, err)
 		return bridge.Delivered{}, err
 	}
 	isRepeated := row.Message == d.Message.ID // an earlier attempt may have arrived
@@ -119,7 +119,7 @@ func (o *outbound) send(ctx context.Context, address bridge.Address, row *sentRo
 			wire.Field("configuration", wire.Obj(wire.Field("returnImmediately", wire.Bool(true)))),
 		)
 		result, err = peer.agent.Call(ctx, o.cfg.HTTP, message.SendMessage, params)
-		o.recordLink(address.Link, err)
+		o.recordLink(address.Link, now, err)
 		if err != nil {
 			return bridge.Delivered{}, asSendError(err)
 		}
@@ -339,9 +339,9 @@ func asSendError(err error) error {
 	return &client.SendError{Retry: again, Processed: processed, Status: status, Refusal: &wire.Error{Code: code, Status: status, Message: refusal.Message, Retry: again}}
 }
 
-// recordLink records the state of a link, if there is one with this name, after a call that ended with err. An agent that refuses one message has
-// answered, so the link is up. A refused token takes the link down.
-func (o *outbound) recordLink(link string, err error) {
+// recordLink records the state of a link, if there is one with this name, after a call that began then and ended with
+// err. An agent that refuses one message has answered, so the link is up. A refused token takes the link down.
+func (o *outbound) recordLink(link string, began time.Time, err error) {
 	state, text := bridge.LinkUp, ""
 	refusal, isRefusal := errors.AsType[*message.Error](err)
 	sendErr, isSendErr := errors.AsType[*client.SendError](asSendError(err))
@@ -352,6 +352,6 @@ func (o *outbound) recordLink(link string, err error) {
 		state, text = bridge.LinkConnecting, err.Error()
 	}
 	if l, ok := o.links.Find(link); ok {
-		l.Record(state, text)
+		l.Record(began, state, text)
 	}
 }

@@ -6,6 +6,7 @@ import (
 	"log/slog"
 	"net/http"
 	"slices"
+	"time"
 
 	"github.com/agentmesh/agentmesh/node/bridge"
 	"github.com/agentmesh/agentmesh/node/bridge/moltspeak/message"
@@ -60,8 +61,8 @@ func (s *links) usesCoreOnly(a message.Agent, p peer) bool {
 	})
 }
 
-// record sets the status of a link, if there is one with this name, after a call that ended with err.
-func (s *links) record(name string, err error) {
+// record sets the status of a link, if there is one with this name, after a call that began then and ended with err.
+func (s *links) record(name string, began time.Time, err error) {
 	l, ok := s.Find(name)
 	if !ok {
 		return
@@ -70,7 +71,7 @@ func (s *links) record(name string, err error) {
 	if state != bridge.LinkUp {
 		text = err.Error()
 	}
-	if before := l.Record(state, text); before != bridge.LinkDown && state == bridge.LinkDown {
+	if before := l.Record(began, state, text); before != bridge.LinkDown && state == bridge.LinkDown {
 		s.log.Warn("moltspeak: the link is down until agentmesh links test succeeds or the node restarts", "link", name, "err", err)
 	}
 }

@@ -252,9 +252,10 @@ func (b *Bridge) keepAnswer(ctx context.Context, to message.Agent, re string, bo
 
 // send posts one message, handles the answer, and records the result for the link.
 func (b *Bridge) send(ctx context.Context, to target, raw []byte, boxed bool) error {
+	began := time.Now()
 	err := b.sendOnce(ctx, to, raw, boxed)
 	if !errors.Is(err, errNoKey) { // errNoKey: no call was made
-		b.links.record(to.address.Link, err)
+		b.links.record(to.address.Link, began, err)
 	}
 	return err
 }

@@ -119,10 +119,11 @@ func (b *Bridge) unpin(ctx context.Context, name string) error {
 func (b *Bridge) Test(ctx context.Context, name string) error { return b.links.Test(ctx, name) }
 
 func (b *Bridge) testLink(ctx context.Context, l *bridge.CalledLink) error {
+	began := time.Now()
 	peer, named := message.ParseName(l.Options["peer"])
 	if !named {
 		err := &bridge.LinkFault{Why: errors.New("the link names no peer"), Fix: "add it with --option peer=agent@org, or set options.peer in the configuration"}
-		b.links.record(l.Name, err)
+		b.links.record(l.Name, began, err)
 		return err
 	}
 	to, err := targetBehind(l, peer)
@@ -130,7 +131,7 @@ func (b *Bridge) testLink(ctx context.Context, l *bridge.CalledLink) error {
 		return err
 	}
 	err = b.greet(ctx, to)
-	if b.links.record(l.Name, err); err == nil {
+	if b.links.record(l.Name, began, err); err == nil {
 		b.cfg.Mesh.Reachable(linkAddress(l.Name))
 	}
 	return err
