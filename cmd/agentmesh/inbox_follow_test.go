@@ -38,10 +38,16 @@ func TestFollowShowsReleased(t *testing.T) {
 		run(t.Context(), append([]string{"--data", data}, args...), strings.NewReader(""), &out, &out)
 		return out.String()
 	}
-	command(away, "send", string(sarah.info.AgentID), "hello from afar", "--wait")
+	for range 100 { // the node registers by itself, soon after its start
+		if strings.Contains(command(home, "status", "--json"), `"state": "registered"`) {
+			break
+		}
+		time.Sleep(100 * time.Millisecond)
+	}
+	sent := command(away, "send", string(sarah.info.AgentID), "hello from afar", "--wait")
 	var held owner.List[owner.Item]
 	if err := json.Unmarshal([]byte(command(home, "inbox", "list", "--json")), &held); err != nil || len(held.Items) != 1 || held.Items[0].State != owner.ItemHeld {
-		t.Fatalf("the inbox has %+v, %v, want a held item", held, err)
+		t.Fatalf("the inbox has %+v, %v, want a held item; send says: %s", held, err, sent)
 	}
 	if out := command(home, "inbox", "list", "--after", "nonsense"); !goldentest.Says(t, "--after nonsense", out) {
 		t.Errorf("--after nonsense: %s", out)
